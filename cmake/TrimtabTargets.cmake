@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# How the project's own targets are made.
+
+# Warnings, sanitizers and include paths of everything compiled here.
+add_library(trimtab_options INTERFACE)
+target_compile_features(trimtab_options INTERFACE cxx_std_20)
+target_include_directories(trimtab_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(trimtab_options INTERFACE Threads::Threads)
+if(TRIMTAB_DEVELOPER)
+  # Designated initialisers leave the other members at their defaults on purpose.
+  target_compile_options(trimtab_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
+    -Wno-missing-field-initializers)
+  # g++ 12 sees dangling and uninitialised memory inside std:: at -O2 where there is none.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(trimtab_options INTERFACE -Wno-error=maybe-uninitialized -Wno-error=restrict
+      -Wno-error=stringop-overflow -Wno-error=array-bounds)
+  endif()
+endif()
+if(TRIMTAB_SANITIZE)
+  target_compile_options(trimtab_options INTERFACE -fsanitize=${TRIMTAB_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(trimtab_options INTERFACE -fsanitize=${TRIMTAB_SANITIZE})
+endif()
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET default)
+
+# trimtab_room(NAME SOURCES a.cc ... USES rooms...): the object library of one room and the rooms it may include.
+function(trimtab_room name)
+  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;USES")
+  add_library(trimtab_${name} OBJECT ${room_SOURCES})
+  target_link_libraries(trimtab_${name} PUBLIC trimtab_options)
+  set(all)
+  foreach(used ${room_USES})
+    get_property(further GLOBAL PROPERTY trimtab_uses_${used})
+    list(APPEND all ${used} ${further})
+  endforeach()
+  list(REMOVE_DUPLICATES all)
+  set_property(GLOBAL PROPERTY trimtab_uses_${name} "${all}")
+endfunction()
+
+# trimtab_test(NAME SOURCES a_test.cc ... ROOMS rooms...): a GoogleTest binary linked with these rooms and what they use.
+function(trimtab_test name)
+  if(NOT TRIMTAB_DEVELOPER)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;ROOMS;LIBRARIES;LABELS")
+  add_executable(${name} ${test_SOURCES})
+  set(all)
+  foreach(used ${test_ROOMS})
+    get_property(further GLOBAL PROPERTY trimtab_uses_${used})
+    list(APPEND all ${used} ${further})
+  endforeach()
+  list(REMOVE_DUPLICATES all)
+  foreach(used ${all})
+    target_sources(${name} PRIVATE $<TARGET_OBJECTS:trimtab_${used}>)
+  endforeach()
+  target_link_libraries(${name} PRIVATE trimtab_options GTest::gtest_main ${test_LIBRARIES})
+  target_compile_definitions(${name} PRIVATE TRIMTAB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS "${test_LABELS}")
+endfunction()

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element types, views of rows, and the one owning buffer. A view never owns: whoever made the bytes keeps them alive
+// for as long as the callee's comment says. All views are cheap values and are passed as such.
+#pragma once
+
+#include <bit>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <type_traits>
+
+namespace trimtab {
+
+// Element types, as safetensors names them. kF4 packs two elements a byte; kF8E8M0 is a power-of-two scale.
+enum class DType : uint8_t {
+  kBool, kU8, kI8, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kI64, kU64, kF64, kF8E4M3, kF8E5M2, kF8E8M0, kF4
+};
+
+// Bits of one element: 4 for kF4, else a multiple of 8.
+int bits(DType type);
+// The safetensors name: "F32", "BF16", "F8_E4M3", ...
+std::string_view name(DType type);
+
+// bfloat16 and IEEE half as storage; arithmetic happens in float.
+struct bf16_t {
+  uint16_t bits;
+};
+struct f16_t {
+  uint16_t bits;
+};
+
+inline float to_float(float x) { return x; }
+inline float to_float(bf16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+float to_float(f16_t x);
+
+// Round to nearest, ties to even; NaN stays NaN (quiet).
+inline bf16_t to_bf16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  if ((u & 0x7fffffffU) > 0x7f800000U) return {static_cast<uint16_t>((u >> 16) | 0x40U)};
+  return {static_cast<uint16_t>((u + 0x7fffU + ((u >> 16) & 1U)) >> 16)};
+}
+
+template <class T>
+constexpr DType dtype_of() {
+  if constexpr (std::is_same_v<T, float>) return DType::kF32;
+  else if constexpr (std::is_same_v<T, bf16_t>) return DType::kBF16;
+  else if constexpr (std::is_same_v<T, f16_t>) return DType::kF16;
+  else if constexpr (std::is_same_v<T, int32_t>) return DType::kI32;
+  else if constexpr (std::is_same_v<T, int64_t>) return DType::kI64;
+  else static_assert(sizeof(T) == 0, "no DType for this element type");
+}
+
+// A view of `rows` rows of `cols` elements, `stride` elements apart. Byte is std::byte or const std::byte.
+template <class Byte>
+struct BasicRows {
+  Byte* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;  // elements from one row to the next, >= cols
+  DType dtype = DType::kF32;
+
+  BasicRows() = default;
+  BasicRows(Byte* d, int64_t r, int64_t c, int64_t s, DType t) : data(d), rows(r), cols(c), stride(s), dtype(t) {}
+  // Contiguous rows of a typed pointer.
+  template <class T>
+    requires(std::is_const_v<Byte> || !std::is_const_v<T>) && (!std::is_same_v<std::remove_const_t<T>, std::byte>)
+  BasicRows(T* d, int64_t r, int64_t c)
+      : data(reinterpret_cast<Byte*>(d)), rows(r), cols(c), stride(c), dtype(dtype_of<std::remove_const_t<T>>()) {}
+  // Rows -> ConstRows.
+  operator BasicRows<const std::byte>() const { return {data, rows, cols, stride, dtype}; }  // NOLINT: implicit
+
+  size_t row_bytes() const { return static_cast<size_t>(cols) * static_cast<size_t>(bits(dtype)) / 8; }
+  Byte* row(int64_t i) const { return data + static_cast<size_t>(i * stride) * static_cast<size_t>(bits(dtype)) / 8; }
+  template <class T>
+  auto* row_as(int64_t i) const {
+    assert(dtype == dtype_of<T>());
+    using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+    return reinterpret_cast<Element*>(data) + i * stride;
+  }
+  // Rows [first, first + count).
+  BasicRows slice(int64_t first, int64_t count) const { return {row(first), count, cols, stride, dtype}; }
+};
+
+using Rows = BasicRows<std::byte>;
+using ConstRows = BasicRows<const std::byte>;
+
+// The owning buffer: 64-byte aligned, zeroed, fixed size. Movable, not copyable. Large buffers ask for huge pages.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(size_t bytes);
+
+  std::byte* data() const { return data_.get(); }
+  size_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_.get());
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace trimtab

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trimtab/team.h"
+
+#include <utility>
+
+#include "base/cat.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+
+Team::Team(int threads) {
+  if (threads < 1) throw InvalidArgument(cat("a team needs at least 1 thread, got ", threads));
+  helpers_.reserve(static_cast<size_t>(threads - 1));
+  for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper_loop(); });
+}
+
+Team::~Team() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  start_.notify_all();
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void Team::fork_join(int64_t count, void* body, Invoke invoke) {
+  {
+    const std::lock_guard lock(mutex_);
+    body_ = body;
+    invoke_ = invoke;
+    count_ = count;
+    next_.store(0, std::memory_order_relaxed);  // published by the mutex
+    busy_ = static_cast<int>(helpers_.size());
+    ++generation_;
+  }
+  start_.notify_all();
+  work();
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return busy_ == 0; });
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void Team::work() {
+  // Relaxed: the counter only hands out indices; the mutex orders the work itself.
+  for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
+    try {
+      invoke_(body_, i);
+    } catch (...) {
+      next_.store(count_, std::memory_order_relaxed);
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+}
+
+void Team::helper_loop() {
+  uint64_t seen = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      start_.wait(lock, [&] { return stop_ || generation_ != seen; });
+      if (stop_) return;
+      seen = generation_;
+    }
+    work();
+    bool last = false;
+    {
+      const std::lock_guard lock(mutex_);
+      last = --busy_ == 0;
+    }
+    if (last) done_.notify_one();
+  }
+}
+
+}  // namespace trimtab

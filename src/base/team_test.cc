@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trimtab/team.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/allocation_count.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+class TeamOf : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, TeamOf, testing::Values(1, 2, 3, 4));
+
+TEST_P(TeamOf, EveryIndexOnce) {
+  Team team(GetParam());
+  EXPECT_EQ(team.size(), GetParam());
+  for (const int64_t count : {0, 1, 2, 3, 5, 64, 1000}) {
+    std::vector<int> visits(static_cast<size_t>(count));  // each element is written by one index alone
+    team.for_each(count, [&](int64_t i) { ++visits[static_cast<size_t>(i)]; });
+    EXPECT_EQ(visits, std::vector<int>(static_cast<size_t>(count), 1)) << count << " indices";
+  }
+}
+
+TEST_P(TeamOf, WritesAreSeenAfterTheJoin) {
+  Team team(GetParam());
+  std::vector<int64_t> values(37);
+  for (int64_t round = 1; round <= 2000; ++round) {
+    team.for_each(37, [&](int64_t i) { values[static_cast<size_t>(i)] += round * i; });
+  }
+  for (int64_t i = 0; i < 37; ++i) ASSERT_EQ(values[static_cast<size_t>(i)], i * 2001000);
+}
+
+TEST_P(TeamOf, ExceptionsReachTheCallerAndTheTeamGoesOn) {
+  Team team(GetParam());
+  for (int round = 0; round < 50; ++round) {
+    std::string text;
+    try {
+      team.for_each(100, [](int64_t i) {
+        if (i == 13) throw InvalidArgument("thirteen");
+      });
+    } catch (const InvalidArgument& e) {
+      text = e.what();
+    }
+    ASSERT_EQ(text, "thirteen");
+    std::atomic<int64_t> sum{0};
+    team.for_each(100, [&](int64_t i) { sum += i; });
+    ASSERT_EQ(sum, 4950);
+  }
+}
+
+TEST_P(TeamOf, OneOfManyExceptionsIsRethrown) {
+  Team team(GetParam());
+  std::atomic<int> thrown{0};
+  EXPECT_THROW(team.for_each(1000,
+                             [&](int64_t) {
+                               ++thrown;
+                               throw std::runtime_error("each");
+                             }),
+               std::runtime_error);
+  EXPECT_GE(thrown, 1);
+  EXPECT_LE(thrown, GetParam());  // no member goes on after an exception
+}
+
+TEST_P(TeamOf, ForEachDoesNotAllocate) {
+  Team team(GetParam());
+  std::vector<int64_t> values(64);
+  auto body = [&](int64_t i) { values[static_cast<size_t>(i)] = i; };
+  team.for_each(64, body);
+  const int64_t before = allocation_count();
+  for (int round = 0; round < 100; ++round) team.for_each(64, body);
+  EXPECT_EQ(allocation_count(), before);
+}
+
+TEST(Team, HelpersTakePart) {
+  Team team(3);
+  std::mutex mutex;
+  std::set<std::thread::id> members;
+  std::atomic<int> inside{0};
+  // Each index waits until three are under way, which only three threads can bring about.
+  team.for_each(3, [&](int64_t) {
+    ++inside;
+    while (inside < 3) std::this_thread::yield();
+    const std::lock_guard lock(mutex);
+    members.insert(std::this_thread::get_id());
+  });
+  EXPECT_EQ(members.size(), 3U);
+  EXPECT_EQ(members.count(std::this_thread::get_id()), 1U);
+}
+
+TEST(Team, TwoTeamsWorkSideBySide) {
+  std::vector<int64_t> sums(2);
+  std::vector<std::thread> ranks;
+  for (size_t r = 0; r < 2; ++r) {
+    ranks.emplace_back([&sums, r] {
+      Team team(2);
+      std::atomic<int64_t> sum{0};
+      for (int round = 0; round < 200; ++round) team.for_each(10, [&](int64_t i) { sum += i; });
+      sums[r] = sum;
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(sums, (std::vector<int64_t>{9000, 9000}));
+}
+
+TEST(Team, NeedsAThread) {
+  for (const int threads : {0, -3}) {
+    try {
+      Team team(threads);
+      ADD_FAILURE() << threads << " threads accepted";
+    } catch (const InvalidArgument& e) {
+      EXPECT_NE(std::string(e.what()).find(std::to_string(threads)), std::string::npos);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trimtab
