@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Capture, appended experts, forced balance, hash tables and custom functions.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "router/router_testing.h"
+
+namespace trimtab {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using Weights = std::vector<float>;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+const std::vector<float> kLogits = {0.5F, -1.25F, 2.0F, 0.75F, -0.5F, 1.5F, 1.25F, -2.0F};
+
+TEST(Router, CaptureSeesWhatWasSelected) {
+  RouterConfig config = config_of(6, 4);
+  config.num_zero_experts = 2;
+  config.selection_bias = {0.0F, 0.0F, -0.5F, 0.1F, 0.0F, 0.0F, 0.0F, 0.3F};
+  config.force_balance = true;
+  struct {
+    int layer = 0, top_k = 0, calls = 0;
+    int64_t first = 0;
+    Ids ids;
+  } seen;
+  const Capture capture = [&](int layer, int64_t first, int top_k, std::span<const int32_t> ids) {
+    seen = {layer, top_k, seen.calls + 1, first, Ids(ids.begin(), ids.end())};
+  };
+  route(config, kLogits, {.capture = &capture, .layer = 7, .first_token = 40});
+  EXPECT_EQ(seen.ids, (Ids{7, 5, 3, 6}));
+  EXPECT_EQ(seen.layer, 7);
+  EXPECT_EQ(seen.first, 40);
+  EXPECT_EQ(seen.top_k, 4);
+  EXPECT_EQ(seen.calls, 1);
+  const Capture nobody;
+  EXPECT_EQ(refusal([&] { route(config, kLogits, {.capture = &nobody}); }), "");
+}
+
+TEST(Router, AppendedExpertsFollowThePicks) {
+  RouterConfig config = config_of(4, 2);
+  config.num_appended_experts = 2;
+  config.routed_scaling_factor = 8.0F;
+  config.renormalize = false;
+  config.scoring = Scoring::kSigmoid;
+  Ids captured;
+  const Capture capture = [&](int, int64_t, int top_k, std::span<const int32_t> ids) {
+    EXPECT_EQ(top_k, 2);
+    captured.assign(ids.begin(), ids.end());
+  };
+  EXPECT_EQ(Router(config).picks_per_token(), 4);
+  const Routed got = route(config, {0, 500, -1, -2, 500, 0, -1, -2, -1, -2, 500, 0}, {.capture = &capture});
+  EXPECT_EQ(captured, (Ids{1, 0, 0, 1, 2, 3}));
+  EXPECT_EQ(got.ids, (Ids{1, 0, 4, 5, 0, 1, 4, 5, 2, 3, 4, 5}));
+  EXPECT_EQ(got.weights, (Weights{8, 4, 1, 1, 8, 4, 1, 1, 8, 4, 1, 1}));
+  config.force_balance = true;
+  const Routed forced = route(config, {0, 500, -1, -2});
+  EXPECT_LT(std::max(forced.ids[0], forced.ids[1]), 4);
+  EXPECT_EQ(forced.ids[2], 4);
+  EXPECT_EQ(forced.ids[3], 5);
+}
+
+TEST(ForcedBalance, DistinctLogicalIdsWithTheRoutedWeights) {
+  RouterConfig config = config_of(60, 6);
+  config.num_zero_experts = 8;
+  const std::vector<float> logits = random_logits(4000, 68, 5);
+  const Routed plain = route(config, logits);
+  config.force_balance = true;
+  const Routed forced = route(config, logits);
+  EXPECT_EQ(plain.weights, forced.weights);
+  EXPECT_EQ(plain.identity, forced.identity);
+  std::vector<int> counts(60);
+  for (size_t t = 0; t < 4000; ++t) {
+    const std::set<int32_t> distinct(&forced.ids[t * 6], &forced.ids[t * 6] + 6);
+    ASSERT_EQ(distinct.size(), 6U) << "token " << t;
+    ASSERT_GE(*distinct.begin(), 0);
+    ASSERT_LT(*distinct.rbegin(), 60);
+    for (const int32_t id : distinct) ++counts[static_cast<size_t>(id)];
+  }
+  // 400 each, standard deviation 19: six of them at most.
+  for (const int c : counts) EXPECT_NEAR(c, 400, 6 * 19);
+}
+
+TEST(ForcedBalance, DependsOnSeedLayerAndTokenOnly) {
+  RouterConfig config = config_of(64, 4);
+  config.force_balance = true;
+  config.force_balance_seed = 9;
+  const Routed whole = route(config, random_logits(10, 64, 1), {.layer = 2, .first_token = 100});
+  const Routed tail = route(config, random_logits(6, 64, 2), {.layer = 2, .first_token = 104});
+  EXPECT_EQ(Ids(whole.ids.begin() + 16, whole.ids.end()), tail.ids);
+  EXPECT_NE(whole.ids, route(config, random_logits(10, 64, 1), {.layer = 3, .first_token = 100}).ids);
+  config.force_balance_seed = 10;
+  EXPECT_NE(whole.ids, route(config, random_logits(10, 64, 1), {.layer = 2, .first_token = 100}).ids);
+}
+
+TEST(ForcedBalance, EverySetIsEquallyLikely) {
+  RouterConfig config = config_of(4, 2);
+  config.force_balance = true;
+  const Routed got = route(config, std::vector<float>(4 * 60000, 0.0F));
+  std::map<std::set<int32_t>, int> counts;
+  for (size_t t = 0; t < 60000; ++t) ++counts[{got.ids[2 * t], got.ids[2 * t + 1]}];
+  ASSERT_EQ(counts.size(), 6U);
+  for (const auto& [ids, count] : counts) EXPECT_NEAR(count, 10000, 6 * 92);  // six standard deviations
+}
+
+TEST(ForcedBalance, AllExperts) {
+  RouterConfig config = config_of(5, 5);
+  config.force_balance = true;
+  const Routed got = route(config, random_logits(20, 5, 1));
+  for (size_t t = 0; t < 20; ++t) {
+    EXPECT_EQ(std::set<int32_t>(&got.ids[t * 5], &got.ids[t * 5] + 5), (std::set<int32_t>{0, 1, 2, 3, 4}));
+  }
+}
+
+TEST(HashRouting, IdsFromTheTableWeightsFromTheScores) {
+  RouterConfig config = config_of(4, 2);
+  config.scoring = Scoring::kSqrtSoftplus;
+  config.hash_table = {3, 0, 1, 2, 2, 2};
+  config.routed_scaling_factor = 1.5F;
+  const std::vector<float> row = {0.5F, 2.0F, -1.0F, 0.0F};
+  std::vector<float> logits;
+  for (int i = 0; i < 4; ++i) logits.insert(logits.end(), row.begin(), row.end());
+  const Ids tokens = {1, 0, -1, 2};
+  const Routed got = route(config, logits, {.token_ids = tokens});
+  EXPECT_EQ(got.ids, (Ids{1, 2, 3, 0, 3, 0, 2, 2}));
+  // sqrt(softplus): 0.5 -> 0.98693, 2 -> 1.458394, -1 -> 0.559690, 0 -> 0.832555
+  const Weights first = {1.0839993F, 0.4160007F};
+  const Weights second = {0.6863652F, 0.8136348F};
+  expect_near(got.weights, {first[0], first[1], second[0], second[1], second[0], second[1], 0.75F, 0.75F}, 1e-5F);
+}
+
+TEST(HashRouting, TokenIdsAreChecked) {
+  RouterConfig config = config_of(4, 2);
+  config.hash_table = {3, 0, 1, 2};
+  const std::vector<float> logits(8, 0.0F);
+  const auto text = [&](const Ids& tokens) { return refusal([&] { route(config, logits, {.token_ids = tokens}); }); };
+  EXPECT_EQ(text({0, 1}), "");
+  EXPECT_NE(text({0, 2}).find("token 1 has the id 2"), std::string::npos);
+  EXPECT_NE(text({-2, 0}).find("token 0 has the id -2"), std::string::npos);
+  EXPECT_NE(text({0}).find("token_ids has 1"), std::string::npos);
+  EXPECT_NE(text({}).find("token_ids has 0"), std::string::npos);
+}
+
+TEST(CustomRouting, GetsTheInputsAndIsChecked) {
+  RouterConfig config = config_of(4, 2);
+  config.num_zero_experts = 1;
+  config.renormalize = false;
+  const std::vector<float> hidden = {1, 2, 3};
+  std::vector<int32_t> ids = {4, 2};
+  std::vector<float> weights = {0.75F, 0.5F};
+  int calls = 0;
+  config.custom = [&](ConstRows h, ConstRows logits, int top_k, bool renormalize, int experts,
+                      std::span<int32_t> out_ids, std::span<float> out_weights) {
+    ++calls;
+    EXPECT_EQ(reinterpret_cast<const float*>(h.data), hidden.data());
+    EXPECT_EQ(logits.rows, 1);
+    EXPECT_EQ(logits.cols, 5);
+    EXPECT_EQ(top_k, 2);
+    EXPECT_FALSE(renormalize);
+    EXPECT_EQ(experts, 4);
+    std::copy(ids.begin(), ids.end(), out_ids.begin());
+    std::copy(weights.begin(), weights.end(), out_weights.begin());
+  };
+  const RouteInputs inputs = {.hidden = ConstRows(hidden.data(), 1, 3)};
+  const std::vector<float> logits(5, 0.0F);
+  Routed got = route(config, logits, inputs);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(got.ids, (Ids{-1, 2}));
+  EXPECT_EQ(got.weights, (Weights{0.0F, 0.5F}));
+  EXPECT_EQ(got.identity, (Weights{0.75F}));
+
+  ids = {-1, 3};
+  got = route(config, logits, inputs);
+  EXPECT_EQ(got.ids, (Ids{-1, 3}));
+  EXPECT_EQ(got.weights, (Weights{0.0F, 0.5F}));
+  EXPECT_EQ(got.identity, (Weights{0.0F}));  // nobody is no zero expert
+
+  const auto text = [&] { return refusal([&] { route(config, logits, inputs); }); };
+  ids = {0, 5};
+  EXPECT_NE(text().find("token 0 expert 5 of 5"), std::string::npos) << text();
+  ids = {-2, 1};
+  EXPECT_NE(text().find("expert -2"), std::string::npos);
+  ids = {0, 1};
+  weights[1] = kNan;
+  EXPECT_NE(text().find("expert 1 of 5 with weight nan"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trimtab
