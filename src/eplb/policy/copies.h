@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many copies each expert gets, and a first map for them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "eplb/policy/layer_task.h"
+
+namespace trimtab {
+
+// Weighted mean plus `volatility` standard deviations of each expert's load over the episodes: [experts]. An expert
+// that is hot only now and then needs copies for those times; its mean hides that.
+std::vector<float> expert_demand(const Episodes& episodes, float volatility);
+
+// Copies among the searched slots: [experts], sum = slots. Each further copy goes to the expert with the largest
+// demand per copy (ties to the lower id), at most one per rank with slots.
+std::vector<int32_t> choose_copies(const LayerTask& task, std::span<const float> demand);
+
+// A map [searched slots] with these copies, no expert twice on a rank: copies in order of falling demand, each to the
+// rank whose soft peak over the episodes grows least. Source of the scheme: LPT (R. L. Graham, 1969), with the
+// exponential potential in place of the load.
+std::vector<int32_t> first_map(const LayerTask& task, std::span<const int32_t> copies, std::span<const float> demand);
+
+// The map `map` with replicas of little use overwritten by ones that are needed: a copy goes from the expert that can
+// best spare one to the one with the largest demand per copy as long as that lowers the larger of both by more than
+// `reluctance` (0.3: 30 %). Every change is one move.
+std::vector<int32_t> change_copies(const LayerTask& task, std::vector<int32_t> map, std::span<const float> demand,
+                                   float reluctance);
+
+}  // namespace trimtab

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many tokens each replica of a shared expert should get, so that the peak rank load is the least possible and as
+// few tokens as possible leave their rank, then their node.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "trimtab/split.h"
+#include "trimtab/workspace.h"
+
+namespace trimtab {
+
+// One batch, summed as the flow needs it. Indices are those of SplitTable.
+struct BatchTotals {
+  std::span<const int64_t> shared;  // [shared experts] tokens over all sources
+  std::span<const int64_t> fixed;   // [ranks] tokens of experts that live on this rank only
+  std::span<const int64_t> node;    // [hubs] tokens of the hub's expert from sources on the hub's node
+  std::span<const int64_t> own;     // [arcs] tokens of the arc's expert from the arc's rank
+};
+
+// flow: [arcs], the tokens of the arc's expert that its rank receives. Returns the peak rank load.
+//
+// The peak is found from below: while some tokens find no room, the ranks they can reach are a witness that the peak
+// must be higher, and the witness says by how much (Dinkelbach's iteration on a max-flow, which keeps its flow). At
+// that peak a primal-dual min-cost flow, started from "all own tokens that fit stay", moves as few tokens as possible.
+int64_t peak_flow(const SplitTable& table, const BatchTotals& batch, Workspace& workspace, std::span<int64_t> flow);
+
+size_t peak_flow_bytes(const SplitTable& table);
+
+}  // namespace trimtab
