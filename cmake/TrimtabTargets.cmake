@@ -39,7 +39,8 @@ function(trimtab_room name)
   set_property(GLOBAL PROPERTY trimtab_uses_${name} "${all}")
 endfunction()
 
-# trimtab_test(NAME SOURCES a_test.cc ... ROOMS rooms...): a GoogleTest binary linked with these rooms and what they use.
+# trimtab_test(NAME SOURCES a_test.cc ... ROOMS rooms... [LIBRARIES ...] [LABELS ...]): a GoogleTest binary linked with
+# these rooms and what they use. The target tests_<label> builds all tests of a label.
 function(trimtab_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()
@@ -58,5 +59,11 @@ function(trimtab_test name)
   target_link_libraries(${name} PRIVATE trimtab_options GTest::gtest_main ${test_LIBRARIES})
   target_compile_definitions(${name} PRIVATE TRIMTAB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS "${test_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${test_LABELS}")
+  foreach(label ${test_LABELS})
+    if(NOT TARGET tests_${label})
+      add_custom_target(tests_${label})
+    endif()
+    add_dependencies(tests_${label} ${name})
+  endforeach()
 endfunction()

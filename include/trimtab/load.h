@@ -32,7 +32,7 @@ std::vector<int64_t> rank_load(const Placement& placement, int layer, std::span<
 std::vector<double> par_per_layer(const Placement& placement, const Load& load);
 
 // What one rank's slots got, step by step. The rows of a step are written by the rank's own thread from the dispatch
-// counts (CallReport::local_counts); nothing is allocated after construction. Not thread-safe.
+// counts (ForwardOptions::local_counts); nothing is allocated after construction. Not thread-safe.
 class LoadRecorder {
  public:
   // Reserves max_steps * num_layers * num_slots counters. num_slots: slots of this rank; may be 0.

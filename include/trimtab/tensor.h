@@ -15,7 +15,23 @@ namespace trimtab {
 
 // Element types, as safetensors names them. kF4 packs two elements a byte; kF8E8M0 is a power-of-two scale.
 enum class DType : uint8_t {
-  kBool, kU8, kI8, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kI64, kU64, kF64, kF8E4M3, kF8E5M2, kF8E8M0, kF4
+  kBool,
+  kU8,
+  kI8,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kI64,
+  kU64,
+  kF64,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kF4
 };
 
 // Bits of one element: 4 for kF4, else a multiple of 8.
@@ -31,8 +47,12 @@ struct f16_t {
   uint16_t bits;
 };
 
-inline float to_float(float x) { return x; }
-inline float to_float(bf16_t x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+inline float to_float(float x) {
+  return x;
+}
+inline float to_float(bf16_t x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
 float to_float(f16_t x);
 
 // Round to nearest, ties to even; NaN stays NaN (quiet).
@@ -44,12 +64,18 @@ inline bf16_t to_bf16(float x) {
 
 template <class T>
 constexpr DType dtype_of() {
-  if constexpr (std::is_same_v<T, float>) return DType::kF32;
-  else if constexpr (std::is_same_v<T, bf16_t>) return DType::kBF16;
-  else if constexpr (std::is_same_v<T, f16_t>) return DType::kF16;
-  else if constexpr (std::is_same_v<T, int32_t>) return DType::kI32;
-  else if constexpr (std::is_same_v<T, int64_t>) return DType::kI64;
-  else static_assert(sizeof(T) == 0, "no DType for this element type");
+  if constexpr (std::is_same_v<T, float>)
+    return DType::kF32;
+  else if constexpr (std::is_same_v<T, bf16_t>)
+    return DType::kBF16;
+  else if constexpr (std::is_same_v<T, f16_t>)
+    return DType::kF16;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return DType::kI32;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return DType::kI64;
+  else
+    static_assert(sizeof(T) == 0, "no DType for this element type");
 }
 
 // A view of `rows` rows of `cols` elements, `stride` elements apart. Byte is std::byte or const std::byte.
@@ -86,14 +112,15 @@ struct BasicRows {
 using Rows = BasicRows<std::byte>;
 using ConstRows = BasicRows<const std::byte>;
 
-// The owning buffer: 64-byte aligned, zeroed, fixed size. Movable, not copyable. Large buffers ask for huge pages.
+// The owning buffer: 64-byte aligned, zeroed, fixed size. Movable, not copyable. Large buffers ask for huge pages and
+// take real memory only as it is touched.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t bytes);
 
   std::byte* data() const { return data_.get(); }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return data_ ? data_.get_deleter().bytes : 0; }
   template <class T>
   T* as() const {
     return reinterpret_cast<T*>(data_.get());
@@ -101,10 +128,10 @@ class Buffer {
 
  private:
   struct Free {
+    size_t bytes;
     void operator()(std::byte* p) const;
   };
   std::unique_ptr<std::byte, Free> data_;
-  size_t bytes_ = 0;
 };
 
 }  // namespace trimtab

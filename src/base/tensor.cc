@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 
 namespace trimtab {
@@ -36,12 +37,35 @@ constexpr std::array<TypeInfo, 17> kTypes = {{{"BOOL", 8},
                                               {"F4", 4}}};
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kLine = 64;
+
+size_t round_up(size_t bytes, size_t unit) {
+  if (bytes > std::numeric_limits<size_t>::max() - 2 * kHugePage) throw std::bad_alloc();
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// Zero pages that cost nothing until they are touched, at a huge page's border.
+void* map_pages(size_t bytes) {
+  const size_t size = round_up(bytes, kHugePage);
+  void* map = ::mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) throw std::bad_alloc();
+  auto* begin = static_cast<std::byte*>(map);
+  const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(map) % kHugePage) % kHugePage;
+  if (head > 0) ::munmap(begin, head);
+  ::munmap(begin + head + size, kHugePage - head);
+  ::madvise(begin + head, size, MADV_HUGEPAGE);  // a hint: failure costs speed only
+  return begin + head;
+}
 
 }  // namespace
 
-int bits(DType type) { return kTypes[static_cast<size_t>(type)].bits; }
+int bits(DType type) {
+  return kTypes[static_cast<size_t>(type)].bits;
+}
 
-std::string_view name(DType type) { return kTypes[static_cast<size_t>(type)].name; }
+std::string_view name(DType type) {
+  return kTypes[static_cast<size_t>(type)].name;
+}
 
 float to_float(f16_t x) {
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000U) << 16;
@@ -55,18 +79,25 @@ float to_float(f16_t x) {
   return std::bit_cast<float>(sign | (exponent32 << 23) | (mantissa << 13));
 }
 
-Buffer::Buffer(size_t bytes) : bytes_(bytes) {
+Buffer::Buffer(size_t bytes) {
   if (bytes == 0) return;
-  const size_t alignment = bytes >= 2 * kHugePage ? kHugePage : 64;
-  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  if (rounded < bytes) throw std::bad_alloc();
-  void* p = std::aligned_alloc(alignment, rounded);
-  if (p == nullptr) throw std::bad_alloc();
-  if (alignment == kHugePage) ::madvise(p, rounded, MADV_HUGEPAGE);  // a hint: failure costs speed only
-  std::memset(p, 0, rounded);
-  data_.reset(static_cast<std::byte*>(p));
+  void* p = nullptr;
+  if (bytes >= kHugePage) {
+    p = map_pages(bytes);
+  } else {
+    p = std::aligned_alloc(kLine, round_up(bytes, kLine));
+    if (p == nullptr) throw std::bad_alloc();
+    std::memset(p, 0, bytes);
+  }
+  data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(p), Free{bytes});
 }
 
-void Buffer::Free::operator()(std::byte* p) const { std::free(p); }
+void Buffer::Free::operator()(std::byte* p) const {
+  if (bytes >= kHugePage) {
+    ::munmap(p, round_up(bytes, kHugePage));
+  } else {
+    std::free(p);
+  }
+}
 
 }  // namespace trimtab

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that work together. A Communicator is one rank's end of a group; every rank calls the same operations in the
+// same order. Ranks are threads of one process here (run_ranks); the interface does not assume it. A rank that fails,
+// leaves or is late gives every waiting peer a CommError within the group's timeout: nothing waits for ever.
+//
+// A group and all that come from it by split() or duplicate() share one fate: when one rank fails in one of them (it
+// calls abort(), or any call gives it a CommError), all waits in all of them end with a CommError. An end may be used
+// by one thread at a time; destroying it tells the peers of that group that the rank has left.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+namespace trimtab {
+
+// A bulletin board in memory that all ranks of a group can read: each rank posts items in order, peers read them in
+// place. Item n is the n-th post of that rank (1, 2, ...); all ranks post the same number in the same order. A rank's
+// item n may be read by peers from wait_posted(n) until the reader itself posts item n + 1; hence a rank may reuse the
+// memory behind its item n once all have posted item n + 1.
+class Board {
+ public:
+  // How many posts a rank may be ahead of the slowest; one more post() waits for it.
+  static constexpr int kMaxAhead = 7;
+
+  virtual ~Board() = default;
+  // Returns n. The item must stay readable as said above. Throws CommError only before the item can be seen.
+  virtual uint64_t post(const void* item) = 0;
+  // Have all ranks posted item n? Never blocks; throws CommError when they have not and never will.
+  virtual bool posted(uint64_t n) = 0;
+  // Blocks until posted(n). operation names what is waited for, for the error. Throws CommError.
+  virtual void wait_posted(uint64_t n, const char* operation) = 0;
+  // Item n of a rank; only while it may be read, and only under a Reading.
+  virtual const void* item(int rank, uint64_t n) const = 0;
+
+  // Held while this rank reads what peers have posted, for as long as a copy or a sum takes and never across a wait: a
+  // rank that fails waits for its readers before its memory goes (Communicator::abort). The constructor throws
+  // CommError when the group has failed already.
+  class Reading {
+   public:
+    explicit Reading(Board& board) : board_(board) { board_.begin_read(); }
+    ~Reading() { board_.end_read(); }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+
+   private:
+    Board& board_;
+  };
+
+ private:
+  virtual void begin_read() = 0;
+  virtual void end_read() noexcept = 0;
+};
+
+class Communicator;
+
+// A collective in flight. Value type; poll or wait from the thread that uses the Communicator. Collectives complete in
+// the order of starting: to complete one also completes those before it.
+class Pending {
+ public:
+  Pending() = default;
+  Pending(Communicator* comm, uint64_t ticket) : comm_(comm), ticket_(ticket) {}
+  // The result is there (the first call that finds it so also completes the local part). Never blocks.
+  bool done();
+  void wait();
+  // Every peer is through with this rank's send buffer.
+  bool released();
+  void wait_released();
+
+ private:
+  Communicator* comm_ = nullptr;
+  uint64_t ticket_ = 0;
+};
+
+class Communicator {
+ public:
+  // Collectives of one Communicator that may be started and not yet done(); one more is an InvalidArgument.
+  static constexpr int kMaxInFlight = 8;
+
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Returns once every rank has entered it; collectives in flight are then done.
+  virtual void barrier() = 0;
+  // Concatenates all ranks' bytes in rank order into recv. bytes_of_rank [size] is filled with what each rank sent; the
+  // sender decides, receivers need not know. A recv that is too small is an InvalidArgument on this rank when the
+  // collective completes: it counts as done, bytes_of_rank says what was needed, and the group goes on. send must stay
+  // valid until released(), recv and bytes_of_rank until done().
+  virtual Pending all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv,
+                               std::span<int64_t> bytes_of_rank) = 0;
+  // send: [sum of counts] floats, the block of rank r being counts[r] long; recv: [counts[rank()]] gets the sum of all
+  // ranks' blocks for this rank, added in rank order 0, 1, ... in f32. counts [size] must be the same on every rank; if
+  // it is not, or if peers are in another operation, some rank gets an InvalidArgument and the group fails. send and
+  // counts must stay valid until released(), recv until done().
+  virtual Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
+                                   std::span<float> recv) = 0;
+
+  // A new group of the ranks with the same color, ordered by (key, rank), with the options of this one. Collective.
+  // color < 0: takes part, gets null.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  // The same ranks with an order of operations of their own: one for each microbatch in flight. Collective.
+  std::unique_ptr<Communicator> duplicate() { return split(0, rank()); }
+
+  // The group's board, or null where ranks do not share memory. The board is one ordered channel: whoever uses it must
+  // not have a collective of the same Communicator in flight.
+  virtual Board* board() = 0;
+
+  // Tells all peers that this rank failed: they get a CommError with this text. Returns when no peer reads this rank's
+  // memory any more, so that buffers of operations in flight may go. Never throws; idempotent, the first reason stays.
+  virtual void abort(const char* reason) noexcept = 0;
+
+ private:
+  friend class Pending;
+  virtual bool done(uint64_t ticket, bool block) = 0;
+  virtual bool released(uint64_t ticket, bool block) = 0;
+};
+
+inline bool Pending::done() {
+  return comm_ == nullptr || comm_->done(ticket_, false);
+}
+inline void Pending::wait() {
+  if (comm_ != nullptr) comm_->done(ticket_, true);
+}
+inline bool Pending::released() {
+  return comm_ == nullptr || comm_->released(ticket_, false);
+}
+inline void Pending::wait_released() {
+  if (comm_ != nullptr) comm_->released(ticket_, true);
+}
+
+struct GroupOptions {
+  // The longest a rank waits for its peers in one operation.
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+};
+
+// Runs body on `ranks` threads, each with its end of one group, and returns when all have ended. The first exception
+// aborts the group (its peers get a CommError instead of a hang) and is rethrown here; those that it caused in peers
+// are dropped. A rank whose body has returned has left. Throws InvalidArgument for ranks < 1 or a timeout <= 0.
+void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options = {});
+
+}  // namespace trimtab

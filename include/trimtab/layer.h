@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MoE layer of one rank: router -> dispatch -> experts -> combine, with shared experts between. One call is a
+// coroutine that pauses exactly where it would wait for peers, so one body serves synchronous calls, shared experts
+// under the transfers, and two microbatches that hide each other's waits.
+#pragma once
+
+#include <coroutine>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "trimtab/dispatcher.h"
+#include "trimtab/experts.h"
+#include "trimtab/router.h"
+
+namespace trimtab {
+
+// A forward pass in flight. Move-only. Started lazily: nothing runs before the first run() or overlap().
+// Its frame lives in the lane's workspace: no heap, and one call at a time per lane.
+class Call {
+ public:
+  struct promise_type;
+  using Handle = std::coroutine_handle<promise_type>;
+
+  Call(Call&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Call& operator=(Call&&) = delete;
+  ~Call();
+
+  bool finished() const;
+  // Goes on for as long as nothing has to be waited for. True when the call has finished. Rethrows its exception.
+  bool advance();
+  // As advance(), but blocks at the first wait. Needs !finished().
+  void block();
+
+ private:
+  friend struct promise_type;
+  explicit Call(Handle handle) : handle_(handle) {}
+  Handle handle_;
+};
+
+// Runs a call to its end.
+void run(Call call);
+// Runs two microbatches of the same layer, each in its own lane, so that each one's waits are filled with the other's
+// work. Every rank must pass them in the same order. Blocks only in the first unfinished call: with the same order on
+// every rank no cycle of waits can form.
+void overlap(Call first, Call second);
+
+// Experts that every token passes, on its own rank. With a gate (Qwen2-MoE) the output is scaled by sigmoid(x . gate).
+// In two halves, so that the first runs under the dispatch and the second under the combine. Immutable.
+class SharedExperts {
+ public:
+  // gate: null, or hidden -> 1. Throws InvalidArgument when it does not fit the mlp.
+  explicit SharedExperts(std::shared_ptr<const Mlp> mlp, std::shared_ptr<const Linear> gate = nullptr);
+
+  int64_t hidden() const { return mlp_->hidden(); }
+  // Workspace that both halves of one call take together.
+  size_t workspace_bytes(int64_t tokens) const;
+
+  // The state of one call between the halves; lives in the lane's workspace.
+  struct Half {
+    Rows act;    // [tokens, intermediate]
+    Rows scale;  // f32 [tokens, 1] sigmoid of the gate; no rows without a gate
+  };
+  // x: f32 [tokens, hidden], read by the gate; x_experts: the same rows in the experts' dtype.
+  Half first(ConstRows x, ConstRows x_experts, Lane& lane) const;
+  // y: f32 [tokens, hidden], overwritten with the shared experts' output.
+  void second(const Half& half, Rows y, Lane& lane) const;
+
+ private:
+  std::shared_ptr<const Mlp> mlp_;
+  std::shared_ptr<const Linear> gate_;
+};
+
+struct ForwardOptions {
+  // Receives the routed ids; first_token is where x stands among the rank's tokens of this step.
+  const Capture* capture = nullptr;
+  int64_t first_token = 0;
+  // [tokens], for hash routing.
+  std::span<const int32_t> token_ids = {};
+  // [slots of this rank] or empty: the rows that each slot received are added here before the call finishes, so the
+  // microbatches of a step may share it. A LoadRecorder's counts(layer).
+  std::span<int32_t> local_counts = {};
+};
+
+class MoeLayer {
+ public:
+  struct Parts {
+    std::shared_ptr<const Linear> gate;  // hidden -> num_experts + num_zero_experts logits; f32
+    std::shared_ptr<const Router> router;
+    // [num_experts + num_appended_experts] this rank's view of the placement.
+    std::vector<int32_t> log2phy;
+    std::shared_ptr<const Dispatcher> dispatcher;
+    std::shared_ptr<const Experts> experts;
+    std::optional<SharedExperts> shared;
+    int layer = 0;  // for the capture
+  };
+
+  // Throws InvalidArgument when the parts do not fit: formats, sizes, weights that the dispatcher does not carry.
+  explicit MoeLayer(Parts parts);
+
+  // x, out: f32 [tokens, hidden], may not overlap; must stay valid until the call has finished. Takes memory from the
+  // lane when it runs and gives it back when it ends. Every rank of the lane's group must make the same calls.
+  Call forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options = {}) const;
+
+  // Reserve for one call with at most max_tokens tokens.
+  size_t workspace_bytes(int64_t max_tokens) const;
+
+ private:
+  struct Routed;
+
+  Routed route(ConstRows x, Lane& lane, const ForwardOptions& options) const;
+  Rows run_experts(const Tokens& tokens, Lane& lane, const ForwardOptions& options) const;
+
+  Parts parts_;
+};
+
+}  // namespace trimtab

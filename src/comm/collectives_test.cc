@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "trimtab/communicator.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+class Collectives : public testing::TestWithParam<int> {
+ protected:
+  int ranks() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 7), testing::PrintToStringParamName());
+
+std::span<const std::byte> bytes(const std::vector<int32_t>& v) {
+  return std::as_bytes(std::span(v));
+}
+std::span<std::byte> bytes(std::vector<int32_t>& v) {
+  return std::as_writable_bytes(std::span(v));
+}
+
+// Rank r sends (r * 2 + round) % 5 numbers: some ranks send none.
+std::vector<int32_t> numbers(int rank, int round) {
+  std::vector<int32_t> v(static_cast<size_t>((rank * 2 + round) % 5));
+  std::iota(v.begin(), v.end(), rank * 1000 + round * 10);
+  return v;
+}
+
+std::vector<int32_t> all_numbers(int ranks, int round) {
+  std::vector<int32_t> all;
+  for (int r = 0; r < ranks; ++r) {
+    const auto part = numbers(r, round);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+TEST_P(Collectives, AllGatherConcatenatesInRankOrder) {
+  run_ranks(ranks(), [&](Communicator& comm) {
+    ASSERT_EQ(comm.size(), ranks());
+    for (int round = 0; round < 20; ++round) {  // more rounds than places in any ring
+      const std::vector<int32_t> send = numbers(comm.rank(), round);
+      const std::vector<int32_t> expected = all_numbers(ranks(), round);
+      std::vector<int32_t> recv(expected.size());
+      std::vector<int64_t> sizes(static_cast<size_t>(ranks()), -1);
+      Pending pending = comm.all_gather_v(bytes(send), bytes(recv), sizes);
+      pending.wait();
+      EXPECT_EQ(recv, expected);
+      for (int r = 0; r < ranks(); ++r) {
+        EXPECT_EQ(sizes[static_cast<size_t>(r)], static_cast<int64_t>(numbers(r, round).size() * sizeof(int32_t)));
+      }
+      EXPECT_TRUE(pending.done());
+      pending.wait_released();
+      EXPECT_TRUE(pending.released());
+    }
+  });
+}
+
+TEST_P(Collectives, ReduceScatterAddsInRankOrder) {
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const auto n = static_cast<size_t>(ranks());
+    std::vector<int64_t> counts(n);
+    for (size_t r = 0; r < n; ++r) counts[r] = static_cast<int64_t>((r + 1) % 3);
+    const auto total = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+    // Values whose f32 sum depends on the order of addition.
+    const auto value = [](size_t rank, size_t i) {
+      constexpr float kValues[] = {1.0e8F, 3.25F, -1.0e8F, 0.1F};
+      return kValues[(rank + i) % 4];
+    };
+    std::vector<float> send(total);
+    for (size_t i = 0; i < total; ++i) send[i] = value(static_cast<size_t>(comm.rank()), i);
+    std::vector<float> recv(static_cast<size_t>(counts[static_cast<size_t>(comm.rank())]), -7.0F);
+    Pending pending = comm.reduce_scatter_v(send, counts, recv);
+    pending.wait();
+    const auto offset = static_cast<size_t>(std::accumulate(counts.begin(), counts.begin() + comm.rank(), int64_t{0}));
+    for (size_t i = 0; i < recv.size(); ++i) {
+      float expected = value(0, offset + i);
+      for (size_t r = 1; r < n; ++r) expected += value(r, offset + i);
+      EXPECT_EQ(recv[i], expected) << "element " << i;
+    }
+    pending.wait_released();
+  });
+}
+
+TEST_P(Collectives, BarrierHoldsUntilAllHaveCome) {
+  std::atomic<int> entered{0};
+  run_ranks(ranks(), [&](Communicator& comm) {
+    for (int round = 1; round <= 50; ++round) {
+      ++entered;
+      comm.barrier();
+      EXPECT_GE(entered, round * ranks());
+      comm.barrier();
+    }
+  });
+}
+
+TEST_P(Collectives, EightMayBeInFlightAndTheNinthIsRefused) {
+  run_ranks(ranks(), [&](Communicator& comm) {
+    constexpr auto kInFlight = static_cast<size_t>(Communicator::kMaxInFlight);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      std::vector<std::vector<int32_t>> send(kInFlight), recv(kInFlight);
+      std::vector<std::vector<int64_t>> sizes(kInFlight, std::vector<int64_t>(static_cast<size_t>(ranks())));
+      std::vector<Pending> pending;
+      for (size_t i = 0; i < kInFlight; ++i) {
+        send[i] = numbers(comm.rank(), static_cast<int>(i));
+        recv[i].resize(all_numbers(ranks(), static_cast<int>(i)).size());
+        pending.push_back(comm.all_gather_v(bytes(send[i]), bytes(recv[i]), sizes[i]));
+      }
+      EXPECT_THROW(comm.barrier(), InvalidArgument);
+      pending[5].wait();  // completes those before it too
+      for (size_t i = 0; i <= 5; ++i) EXPECT_TRUE(pending[i].done());
+      for (Pending& p : pending) p.wait();
+      for (Pending& p : pending) p.wait_released();
+      for (size_t i = 0; i < kInFlight; ++i) EXPECT_EQ(recv[i], all_numbers(ranks(), static_cast<int>(i)));
+    }
+  });
+}
+
+TEST_P(Collectives, ShortReceiveBufferIsAnErrorHereAndTheGroupGoesOn) {
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const std::vector<int32_t> send{comm.rank()};
+    std::vector<int32_t> recv(static_cast<size_t>(comm.rank() == 0 ? ranks() - 1 : ranks()), -1);
+    std::vector<int64_t> sizes(static_cast<size_t>(ranks()));
+    Pending pending = comm.all_gather_v(bytes(send), bytes(recv), sizes);
+    if (comm.rank() == 0) {
+      EXPECT_THROW(pending.wait(), InvalidArgument);
+      EXPECT_EQ(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}), int64_t{4} * ranks());
+    } else {
+      pending.wait();
+      EXPECT_EQ(recv.back(), ranks() - 1);
+    }
+    pending.wait_released();
+    comm.barrier();
+  });
+}
+
+TEST(CollectiveErrors, SizesThatDoNotFitAreRefusedAtTheStart) {
+  run_ranks(1, [](Communicator& comm) {
+    std::vector<float> two(2), one(1);
+    const std::vector<int64_t> counts{2}, negative{-1}, too_many{1, 1};
+    std::vector<int64_t> sizes(2);
+    EXPECT_THROW(comm.reduce_scatter_v(two, counts, one), InvalidArgument);
+    EXPECT_THROW(comm.reduce_scatter_v(one, counts, two), InvalidArgument);
+    EXPECT_THROW(comm.reduce_scatter_v(one, negative, one), InvalidArgument);
+    EXPECT_THROW(comm.reduce_scatter_v(two, too_many, one), InvalidArgument);
+    EXPECT_THROW(comm.all_gather_v({}, {}, sizes), InvalidArgument);
+  });
+}
+
+TEST(CollectiveErrors, OtherCountsOnAnotherRankAreTyped) {
+  EXPECT_THROW(run_ranks(3,
+                         [](Communicator& comm) {
+                           std::vector<int64_t> counts{1, 1, 1};
+                           if (comm.rank() == 1) counts = {1, 1, 2};
+                           std::vector<float> send(comm.rank() == 1 ? 4 : 3, 1.0F), recv(1);
+                           comm.reduce_scatter_v(send, counts, recv).wait();
+                         }),
+               InvalidArgument);
+}
+
+TEST(CollectiveErrors, AnotherOperationOnAnotherRankIsTyped) {
+  EXPECT_THROW(run_ranks(2,
+                         [](Communicator& comm) {
+                           std::vector<int64_t> sizes(2);
+                           if (comm.rank() == 0) comm.barrier();
+                           if (comm.rank() == 1) comm.all_gather_v({}, {}, sizes).wait();
+                         }),
+               InvalidArgument);
+}
+
+// The ranks of a group, as all_gather sees them: each sends its number in the first group.
+std::vector<int32_t> who(Communicator& group, int number) {
+  const std::vector<int32_t> send{number};
+  std::vector<int32_t> recv(static_cast<size_t>(group.size()));
+  std::vector<int64_t> sizes(recv.size());
+  Pending pending = group.all_gather_v(bytes(send), bytes(recv), sizes);
+  pending.wait();
+  pending.wait_released();
+  return recv;
+}
+
+TEST_P(Collectives, SplitGroupsByColorAndOrdersByKey) {
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const int rank = comm.rank();
+    for (int round = 0; round < 3; ++round) {
+      const auto half = comm.split(rank % 2, -rank);  // larger ranks first
+      std::vector<int32_t> expected;
+      for (int r = ranks() - 1; r >= 0; --r) {
+        if (r % 2 == rank % 2) expected.push_back(r);
+      }
+      ASSERT_EQ(half->size(), static_cast<int>(expected.size()));
+      EXPECT_EQ(expected[static_cast<size_t>(half->rank())], rank);
+      EXPECT_EQ(who(*half, rank), expected);
+      const auto single = half->split(half->rank(), 0);
+      EXPECT_EQ(who(*single, rank), std::vector<int32_t>{rank});
+    }
+  });
+}
+
+TEST_P(Collectives, NegativeColorTakesPartAndGetsNothing) {
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const auto rest = comm.split(comm.rank() == 0 ? -1 : 3, 0);
+    EXPECT_EQ(rest == nullptr, comm.rank() == 0);
+    if (rest != nullptr) {
+      EXPECT_EQ(rest->size(), ranks() - 1);
+      EXPECT_EQ(rest->rank(), comm.rank() - 1);  // equal keys: by rank
+    }
+    comm.barrier();
+  });
+}
+
+TEST_P(Collectives, DuplicateHasAnOrderOfItsOwn) {
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const auto other = comm.duplicate();
+    const std::vector<int32_t> a = numbers(comm.rank(), 1), b = numbers(comm.rank(), 2);
+    std::vector<int32_t> all_a(all_numbers(ranks(), 1).size()), all_b(all_numbers(ranks(), 2).size());
+    std::vector<int64_t> sizes_a(static_cast<size_t>(ranks())), sizes_b(sizes_a);
+    // Odd ranks start them the other way round: within one Communicator that would be an error.
+    Pending pa, pb;
+    if (comm.rank() % 2 == 0) pa = comm.all_gather_v(bytes(a), bytes(all_a), sizes_a);
+    pb = other->all_gather_v(bytes(b), bytes(all_b), sizes_b);
+    if (comm.rank() % 2 == 1) pa = comm.all_gather_v(bytes(a), bytes(all_a), sizes_a);
+    pb.wait_released();
+    pa.wait_released();
+    EXPECT_EQ(all_a, all_numbers(ranks(), 1));
+    EXPECT_EQ(all_b, all_numbers(ranks(), 2));
+  });
+}
+
+TEST(PendingTest, DefaultIsDone) {
+  Pending pending;
+  EXPECT_TRUE(pending.done());
+  EXPECT_TRUE(pending.released());
+  pending.wait();
+  pending.wait_released();
+}
+
+}  // namespace
+}  // namespace trimtab

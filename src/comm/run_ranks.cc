@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "comm/failure_domain.h"
+#include "comm/group.h"
+#include "comm/thread_communicator.h"
+#include "trimtab/communicator.h"
+
+namespace trimtab {
+namespace {
+
+// The exceptions of all ranks, and which came first.
+class Errors {
+ public:
+  explicit Errors(int ranks) : errors_(static_cast<size_t>(ranks)) {}
+
+  void add(int rank, std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (first_ < 0) first_ = rank;
+    errors_[static_cast<size_t>(rank)] = std::move(error);
+  }
+
+  // After all ranks have ended. culprit: the rank that failed first, or -1. A peer's consequential error may be caught
+  // before the error that caused it.
+  void rethrow(int culprit) const {
+    if (first_ < 0) return;
+    const auto& cause = errors_[static_cast<size_t>(culprit < 0 ? first_ : culprit)];
+    std::rethrow_exception(cause ? cause : errors_[static_cast<size_t>(first_)]);
+  }
+
+ private:
+  std::mutex mutex_;  // guards all below
+  std::vector<std::exception_ptr> errors_;
+  int first_ = -1;
+};
+
+void run_rank(const std::shared_ptr<Group>& group, int rank, const std::function<void(Communicator&)>& body,
+              Errors& errors) {
+  ThreadCommunicator end(group, rank);
+  try {
+    body(end);
+  } catch (const std::exception& error) {
+    end.abort(error.what());
+    errors.add(rank, std::current_exception());
+  } catch (...) {
+    end.abort("an exception of unknown type");
+    errors.add(rank, std::current_exception());
+  }
+}
+
+}  // namespace
+
+void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options) {
+  const auto domain = std::make_shared<FailureDomain>(ranks, options);
+  std::vector<int> members(static_cast<size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  auto group = std::make_shared<Group>(domain, std::move(members));
+  Errors errors(ranks);
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(static_cast<size_t>(ranks));
+    try {
+      for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(group, r, body, errors); });
+    } catch (const std::exception& error) {  // no more threads: those that run must not wait for the others
+      const auto missing = static_cast<int>(threads.size());
+      domain->fail(missing, missing, error.what());
+      throw;
+    }
+  }
+  errors.rethrow(domain->failed() ? domain->culprit() : -1);
+}
+
+}  // namespace trimtab

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// After warm-up an exchange takes nothing from the heap, on any thread of the process.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "base/allocation_count.h"
+#include "dispatch/testing.h"
+
+namespace trimtab {
+namespace {
+
+TEST(CountingNew, Counts) {
+  const int64_t before = allocation_count();
+  const std::vector<int> some(static_cast<size_t>(before + 1));  // a size that no compiler knows
+  EXPECT_EQ(some.back(), 0);
+  EXPECT_GT(allocation_count(), before);
+}
+
+class Allocations : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, Allocations, testing::Values("pull", "all_gather"),
+                         [](const auto& chosen) { return std::string(chosen.param); });
+
+TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
+  constexpr int kRanks = 3;
+  Scene scene{.tokens = {9, 0, 12}, .top_k = 4, .dtype = DType::kBF16};
+  scene.slots = place(Placing::kRedundant, kRanks, scene.num_experts);
+  fill(scene, Routes::kUniform, 1);
+  std::atomic<int64_t> before{0}, after{-1};
+  run_ranks(kRanks, [&](Communicator& comm) {
+    const auto dispatcher = make_dispatcher(GetParam(), shape_of(scene, 12, 4), comm.rank());
+    Workspace workspace(dispatcher->workspace_bytes());
+    Team team(2);
+    Lane lane{comm, workspace, team};
+    const auto rank = static_cast<size_t>(comm.rank());
+    const int64_t tokens = scene.tokens[rank];
+    std::vector<bf16_t> x(static_cast<size_t>(tokens * scene.hidden));
+    std::vector<int32_t> ids;
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int k = 0; k < 4; ++k) ids.push_back(scene.slot_of_pick(scene.first_token(comm.rank()) + t, k));
+    }
+    const std::vector<float> weights(ids.size(), 0.25F);
+    std::vector<float> y(static_cast<size_t>(dispatcher->max_rows() * scene.hidden)), out(x.size());
+    for (int round = 0; round < 20; ++round) {
+      comm.barrier();
+      if (round == 3 && rank == 0) before = allocation_count();
+      comm.barrier();
+      const ExchangePtr exchange =
+          dispatcher->dispatch({ConstRows(x.data(), tokens, scene.hidden), ids, weights, 4, false}, lane);
+      exchange->wait(Stage::kArrived);
+      const Tokens& arrived = exchange->tokens();
+      const Rows rows(y.data(), arrived.x.rows, scene.hidden);
+      run_experts(scene, comm.rank(), arrived, rows, Left::kSum);
+      exchange->send_back(rows, Left::kSum);
+      exchange->wait(Stage::kReturned);
+      exchange->finish(Rows(out.data(), tokens, scene.hidden));
+      exchange->wait(Stage::kDrained);
+      workspace.release(0);
+    }
+    comm.barrier();
+    if (rank == 0) after = allocation_count();
+    comm.barrier();
+  });
+  EXPECT_EQ(after - before, 0);
+}
+
+}  // namespace
+}  // namespace trimtab

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// What callers can get wrong, and that each is said with the values.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/testing.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no InvalidArgument";
+}
+
+void expect_error(const std::function<void()>& call, const std::vector<std::string>& parts) {
+  const std::string text = error_of(call);
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "no \"" << part << "\" in: " << text;
+}
+
+class DispatchErrors : public testing::TestWithParam<const char*> {
+ protected:
+  static constexpr int kHidden = 8;
+  static constexpr int64_t kMaxTokens = 4;
+  const std::vector<int32_t> first_slots_{0, 6};
+  const DispatchShape shape_{kMaxTokens, kHidden, 2, DType::kF32, first_slots_};
+  std::vector<float> x_ = std::vector<float>(64, 1.0F);
+  std::vector<int32_t> ids_ = {0, 1, 2, 3, 4, 5};
+  std::vector<float> weights_ = std::vector<float>(6, 0.5F);
+
+  Request request() { return {ConstRows(x_.data(), 3, kHidden), ids_, weights_, 2, false}; }
+
+  // The error of one dispatch on one rank.
+  void expect_dispatch_error(const Request& request, const std::vector<std::string>& parts) {
+    run_ranks(1, [&](Communicator& comm) {
+      const auto dispatcher = make_dispatcher(GetParam(), shape_, 0);
+      Workspace workspace(dispatcher->workspace_bytes());
+      Team team(1);
+      Lane lane{comm, workspace, team};
+      expect_error([&] { dispatcher->dispatch(request, lane); }, parts);
+      EXPECT_EQ(workspace.mark(), 0U);
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, DispatchErrors, testing::Values("pull", "all_gather"),
+                         [](const auto& chosen) { return std::string(chosen.param); });
+
+TEST_P(DispatchErrors, IdsOutOfRangeAreNamedByTokenAndPick) {
+  ids_[3] = 6;
+  expect_dispatch_error(request(), {"token 1", "pick 1", "id 6", "[-1, 6)"});
+  ids_[3] = -2;
+  expect_dispatch_error(request(), {"token 1", "pick 1", "id -2"});
+}
+
+TEST_P(DispatchErrors, WrongShapesAreNamed) {
+  Request wrong = request();
+  wrong.x = ConstRows(x_.data(), 3, kHidden - 1);
+  expect_dispatch_error(wrong, {"7 columns", "8"});
+  wrong = request();
+  wrong.x.dtype = DType::kBF16;
+  expect_dispatch_error(wrong, {"BF16", "F32"});
+  wrong = request();
+  wrong.x.stride = 3;
+  expect_dispatch_error(wrong, {"stride 3"});
+  wrong = request();
+  wrong.ids = std::span(ids_).first(5);
+  expect_dispatch_error(wrong, {"5 ids", "3 tokens"});
+  wrong = request();
+  wrong.weights = std::span(weights_).first(4);
+  expect_dispatch_error(wrong, {"4 weights"});
+  wrong = request();
+  wrong.top_k = 3;
+  expect_dispatch_error(wrong, {"top_k 3", "1 to 2"});
+  wrong.top_k = 0;
+  expect_dispatch_error(wrong, {"top_k 0"});
+}
+
+TEST_P(DispatchErrors, WeightOnInputNeedsOnePick) {
+  Request wrong = request();
+  wrong.weight_on_input = true;
+  expect_dispatch_error(wrong, {"weight_on_input", "got 2"});
+}
+
+TEST_P(DispatchErrors, MoreTokensThanReserved) {
+  ids_.assign(2 * (kMaxTokens + 1), 0);
+  weights_.assign(ids_.size(), 1.0F);
+  Request wrong = request();
+  wrong.x = ConstRows(x_.data(), kMaxTokens + 1, kHidden);
+  expect_dispatch_error(wrong, {"5 tokens", "at most 4"});
+}
+
+TEST_P(DispatchErrors, LanesThatDoNotFit) {
+  run_ranks(2, [&](Communicator& comm) {
+    const auto dispatcher = make_dispatcher(GetParam(), shape_, 0);
+    Workspace workspace(dispatcher->workspace_bytes()), small(dispatcher->workspace_bytes() - 64);
+    Team team(1);
+    Lane two_ranks{comm, workspace, team};
+    expect_error([&] { dispatcher->dispatch(request(), two_ranks); }, {"rank 0 of 1", "of 2"});
+    const auto alone = comm.split(comm.rank(), 0);
+    Lane too_small{*alone, small, team};
+    expect_error([&] { dispatcher->dispatch(request(), too_small); }, {"workspace"});
+    EXPECT_EQ(small.mark(), 0U);
+  });
+}
+
+TEST_P(DispatchErrors, StepsOutOfOrder) {
+  run_ranks(1, [&](Communicator& comm) {
+    const auto dispatcher = make_dispatcher(GetParam(), shape_, 0);
+    Workspace workspace(dispatcher->workspace_bytes());
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    const ExchangePtr exchange = dispatcher->dispatch(request(), lane);
+    std::vector<float> y(6 * kHidden), out(3 * kHidden);
+    const Rows y_rows(y.data(), 6, kHidden), out_rows(out.data(), 3, kHidden);
+    expect_error([&] { exchange->tokens(); }, {"tokens()", "kArrived"});
+    expect_error([&] { exchange->send_back(y_rows, Left::kSum); }, {"send_back()", "kArrived"});
+    expect_error([&] { exchange->poll(Stage::kReturned); }, {"kReturned", "send_back"});
+    exchange->wait(Stage::kArrived);
+    EXPECT_TRUE(exchange->poll(Stage::kArrived));
+    expect_error([&] { exchange->finish(out_rows); }, {"finish()"});
+    expect_error([&] { exchange->send_back(y_rows, Left::kNothing); }, {"kNothing"});
+    expect_error([&] { exchange->send_back(y_rows.slice(0, 5), Left::kSum); }, {"[5, 8]", "[6, 8]"});
+    exchange->send_back(y_rows, Left::kSum);
+    expect_error([&] { exchange->send_back(y_rows, Left::kSum); }, {"send_back()"});
+    exchange->wait(Stage::kReturned);
+    expect_error([&] { exchange->wait(Stage::kDrained); }, {"kDrained", "finish"});
+    expect_error([&] { exchange->finish(out_rows.slice(0, 2)); }, {"[2, 8]", "[3, 8]"});
+    exchange->finish(out_rows);
+    exchange->wait(Stage::kDrained);
+    EXPECT_TRUE(exchange->poll(Stage::kReturned));
+  });
+}
+
+TEST_P(DispatchErrors, ImpossibleShapes) {
+  const auto error = [&](DispatchShape shape, int rank, const std::vector<std::string>& parts) {
+    expect_error([&] { make_dispatcher(GetParam(), shape, rank); }, parts);
+  };
+  DispatchShape shape = shape_;
+  error(shape, 1, {"rank 1 of 1"});
+  error(shape, -1, {"rank -1"});
+  const std::vector<int32_t> none, no_zero{1, 6}, backwards{0, 6, 5};
+  shape.first_slots = none;
+  error(shape, 0, {"first_slots"});
+  shape.first_slots = no_zero;
+  error(shape, 0, {"first_slots"});
+  shape.first_slots = backwards;
+  error(shape, 0, {"rank 1", "6 to 5"});
+  shape = shape_;
+  shape.dtype = DType::kF16;
+  error(shape, 0, {"F16"});
+  shape = shape_;
+  shape.top_k = 0;
+  error(shape, 0, {"top_k 0"});
+  shape = shape_;
+  shape.hidden = 0;
+  error(shape, 0, {"hidden 0"});
+  shape = shape_;
+  shape.max_tokens = -1;
+  error(shape, 0, {"max_tokens -1"});
+  shape.max_tokens = int64_t{1} << 31;
+  error(shape, 0, {"more than"});
+  shape.max_tokens = std::numeric_limits<int64_t>::max();
+  error(shape, 0, {"more than"});
+}
+
+TEST(DispatcherNames, UnknownOnesGetTheList) {
+  const std::vector<int32_t> first{0, 1};
+  expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); }, {"push", "all_gather", "pull"});
+}
+
+// A group whose ranks share no memory, as processes do not.
+class WithoutBoard final : public Communicator {
+ public:
+  explicit WithoutBoard(Communicator& group) : group_(group) {}
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+  void barrier() override { group_.barrier(); }
+  Pending all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv, std::span<int64_t> sizes) override {
+    return group_.all_gather_v(send, recv, sizes);
+  }
+  Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
+                           std::span<float> recv) override {
+    return group_.reduce_scatter_v(send, counts, recv);
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override { return group_.split(color, key); }
+  Board* board() override { return nullptr; }
+  void abort(const char* reason) noexcept override { group_.abort(reason); }
+
+ private:
+  // The pendings are the inner group's.
+  bool done(uint64_t, bool) override { return true; }
+  bool released(uint64_t, bool) override { return true; }
+
+  Communicator& group_;
+};
+
+TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {
+  Scene scene{.tokens = {3, 5}, .top_k = 2};
+  scene.slots = place(Placing::kLinear, 2, scene.num_experts);
+  fill(scene, Routes::kUniform, 9);
+  std::vector<float> out(scene.x.size());
+  run_ranks(2, [&](Communicator& group) {
+    WithoutBoard comm(group);
+    const DispatchShape shape = shape_of(scene, 5, 2);
+    const auto pull = make_pull_dispatcher(shape, comm.rank());
+    const auto all_gather = make_all_gather_dispatcher(shape, comm.rank());
+    Workspace workspace(std::max(pull->workspace_bytes(), all_gather->workspace_bytes()));
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    expect_error([&] { RankCall(scene, *pull, lane); }, {"pull", "no board", "all_gather"});
+    EXPECT_EQ(workspace.mark(), 0U);
+    exchange_once(scene, *all_gather, lane, Left::kWeightAndSum, out);
+  });
+  EXPECT_EQ(difference(scene, expect(scene), out, 4), "");
+}
+
+// Ranks that were called with different top_k: one of them notices, nobody hangs.
+TEST(DisagreeingRanks, AllGatherNoticesAnotherTopK) {
+  const std::vector<int32_t> first{0, 2, 4};
+  const std::vector<float> x(8, 1.0F), weights(4, 1.0F);
+  const std::vector<int32_t> ids{0, 1, 2, 3};
+  EXPECT_THROW(run_ranks(2,
+                         [&](Communicator& comm) {
+                           const auto dispatcher =
+                               make_all_gather_dispatcher({4, 4, 2, DType::kF32, first}, comm.rank());
+                           Workspace workspace(dispatcher->workspace_bytes());
+                           Team team(1);
+                           Lane lane{comm, workspace, team};
+                           const auto picks = static_cast<size_t>(2 * (1 + comm.rank()));
+                           const Request request{ConstRows(x.data(), 2, 4), std::span(ids).first(picks),
+                                                 std::span(weights).first(picks), 1 + comm.rank(), false};
+                           dispatcher->dispatch(request, lane)->wait(Stage::kArrived);
+                         }),
+               InvalidArgument);
+}
+
+}  // namespace
+}  // namespace trimtab

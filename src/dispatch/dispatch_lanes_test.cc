@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two exchanges in flight at once, and many on one workspace.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "dispatch/testing.h"
+
+namespace trimtab {
+namespace {
+
+Scene make_scene(int ranks, int64_t tokens, uint32_t seed) {
+  Scene scene{.tokens = std::vector<int64_t>(static_cast<size_t>(ranks), tokens), .top_k = 4};
+  if (ranks > 1) scene.tokens.back() = 0;
+  scene.slots = place(Placing::kRedundant, ranks, scene.num_experts);
+  fill(scene, Routes::kUniform, seed);
+  return scene;
+}
+
+// One call that goes on only as far as it need not wait, as a coroutine would.
+class PolledCall {
+ public:
+  PolledCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, std::span<float> out)
+      : call_(scene, dispatcher, lane), out_(out) {}
+
+  // One step, if its stage is reached. True at the end.
+  bool advance() {
+    if (step_ == kStages) return true;
+    if (!call_.exchange().poll(static_cast<Stage>(step_))) return false;
+    if (step_ == 0) call_.compute(Left::kWeightAndSum);
+    if (step_ == 1) call_.finish(out_);
+    return ++step_ == kStages;
+  }
+
+ private:
+  static constexpr int kStages = 3;
+  RankCall call_;
+  std::span<float> out_;
+  int step_ = 0;
+};
+
+// Dispatcher, ranks, and whether odd ranks poll the second call first.
+using Parameters = std::tuple<const char*, int, bool>;
+class Lanes : public testing::TestWithParam<Parameters> {};
+INSTANTIATE_TEST_SUITE_P(All, Lanes,
+                         testing::Combine(testing::Values("pull", "all_gather"), testing::Values(1, 2, 4, 7),
+                                          testing::Bool()));
+
+TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
+  const char* name = std::get<0>(GetParam());
+  const int ranks = std::get<1>(GetParam());
+  const bool crosswise = std::get<2>(GetParam());
+  const std::array<Scene, 2> scenes{make_scene(ranks, 9, 1), make_scene(ranks, 6, 2)};
+  std::array<std::vector<float>, 2> out;
+  for (size_t i = 0; i < 2; ++i) out[i].resize(scenes[i].x.size());
+  run_ranks(ranks, [&](Communicator& comm) {
+    const auto other = comm.duplicate();
+    const auto dispatcher = make_dispatcher(name, shape_of(scenes[0], 9, 4), comm.rank());
+    Workspace workspace_a(dispatcher->workspace_bytes()), workspace_b(dispatcher->workspace_bytes());
+    Team team(2);  // one thread drives both lanes
+    Lane a{comm, workspace_a, team}, b{*other, workspace_b, team};
+    for (int round = 0; round < 5; ++round) {
+      workspace_a.release(0);
+      workspace_b.release(0);
+      PolledCall first(scenes[0], *dispatcher, a, out[0]);
+      PolledCall second(scenes[1], *dispatcher, b, out[1]);
+      const bool swap = crosswise && comm.rank() % 2 == 1;
+      PolledCall& one = swap ? second : first;
+      PolledCall& two = swap ? first : second;
+      for (bool one_ended = false, two_ended = false; !one_ended || !two_ended;) {
+        one_ended = one.advance();
+        two_ended = two.advance();
+        std::this_thread::yield();
+      }
+    }
+  });
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(difference(scenes[i], expect(scenes[i]), out[i], scenes[i].top_k + ranks), "") << "call " << i;
+  }
+}
+
+TEST_P(Lanes, AHundredExchangesOnOneWorkspace) {
+  const char* name = std::get<0>(GetParam());
+  const int ranks = std::get<1>(GetParam());
+  const Scene scene = make_scene(ranks, 7, 3);
+  std::vector<float> once(scene.x.size()), out(scene.x.size());
+  run_ranks(ranks, [&](Communicator& comm) {
+    const auto dispatcher = make_dispatcher(name, shape_of(scene, 7, 4), comm.rank());
+    Workspace workspace(dispatcher->workspace_bytes());
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    for (int round = 0; round < 100; ++round) {
+      exchange_once(scene, *dispatcher, lane, Left::kSum, round == 0 ? once : out);
+      workspace.release(0);
+    }
+  });
+  EXPECT_EQ(difference(scene, expect(scene), once, scene.top_k + ranks), "");
+  EXPECT_EQ(std::memcmp(once.data(), out.data(), out.size() * sizeof(float)), 0);
+}
+
+}  // namespace
+}  // namespace trimtab

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/shape.h"
+
+#include <limits>
+
+#include "base/cat.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+void check_first_slots(std::string_view dispatcher, std::span<const int32_t> first_slots, int rank) {
+  if (first_slots.size() < 2 || first_slots.front() != 0) {
+    throw InvalidArgument(cat(dispatcher, ": first_slots needs one entry a rank and one more, from 0; got ",
+                              first_slots.size(), " entries"));
+  }
+  const auto ranks = static_cast<int>(first_slots.size()) - 1;
+  if (rank < 0 || rank >= ranks) throw InvalidArgument(cat(dispatcher, ": rank ", rank, " of ", ranks));
+  for (size_t r = 0; r + 1 < first_slots.size(); ++r) {
+    if (first_slots[r + 1] < first_slots[r]) {
+      throw InvalidArgument(
+          cat(dispatcher, ": rank ", r, " holds the slots from ", first_slots[r], " to ", first_slots[r + 1]));
+    }
+  }
+}
+
+}  // namespace
+
+RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, int r)
+    : rank(r),
+      max_tokens(shape.max_tokens),
+      hidden(shape.hidden),
+      top_k(shape.top_k),
+      dtype(shape.dtype),
+      first_slots(shape.first_slots.begin(), shape.first_slots.end()) {
+  check_first_slots(dispatcher, first_slots, rank);
+  ranks = static_cast<int>(first_slots.size()) - 1;
+  for (int owner = 0; owner < ranks; ++owner) {
+    ranks_of_slots.resize(static_cast<size_t>(first_slots[static_cast<size_t>(owner) + 1]), owner);
+  }
+  if (max_tokens < 0 || hidden < 1 || top_k < 1) {
+    throw InvalidArgument(
+        cat(dispatcher, ": impossible shape: max_tokens ", max_tokens, ", hidden ", hidden, ", top_k ", top_k));
+  }
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    throw InvalidArgument(cat(dispatcher, ": rows of dtype ", name(dtype), "; F32 and BF16 can travel"));
+  }
+  // Rows are counted in int32. 16 bytes an element: no sum of the parts of a workspace overflows.
+  int64_t picks = 0, elements = 0;
+  if (__builtin_mul_overflow(max_tokens, static_cast<int64_t>(ranks) * top_k, &picks) ||
+      picks > std::numeric_limits<int32_t>::max() || __builtin_mul_overflow(picks, int64_t{hidden} * 16, &elements)) {
+    throw InvalidArgument(cat(dispatcher, ": ", ranks, " ranks x ", max_tokens, " tokens x top_k ", top_k, " x hidden ",
+                              hidden, " is more than can be addressed"));
+  }
+}
+
+void RankShape::check(const Request& request, const Lane& lane) const {
+  if (lane.comm.size() != ranks || lane.comm.rank() != rank) {
+    throw InvalidArgument(cat("dispatcher for rank ", rank, " of ", ranks, " used in the lane of rank ",
+                              lane.comm.rank(), " of ", lane.comm.size()));
+  }
+  const ConstRows& x = request.x;
+  if (x.dtype != dtype || x.cols != hidden || x.stride < x.cols) {
+    throw InvalidArgument(cat("dispatch: x is ", name(x.dtype), " with ", x.cols, " columns and stride ", x.stride,
+                              ", expected ", name(dtype), " with ", hidden));
+  }
+  if (x.rows < 0 || x.rows > max_tokens) {
+    throw InvalidArgument(
+        cat("dispatch: ", x.rows, " tokens on rank ", rank, ", at most ", max_tokens, " were reserved for"));
+  }
+  if (request.top_k < 1 || request.top_k > top_k) {
+    throw InvalidArgument(cat("dispatch: top_k ", request.top_k, ", expected 1 to ", top_k));
+  }
+  if (request.weight_on_input && request.top_k != 1) {
+    throw InvalidArgument(cat("dispatch: weight_on_input needs top_k 1, got ", request.top_k));
+  }
+  const auto picks = static_cast<size_t>(x.rows * request.top_k);
+  if (request.ids.size() != picks || request.weights.size() != picks) {
+    throw InvalidArgument(cat("dispatch: ", request.ids.size(), " ids and ", request.weights.size(), " weights for ",
+                              x.rows, " tokens with top_k ", request.top_k));
+  }
+  check_ids(request);
+}
+
+void RankShape::check_ids(const Request& request) const {
+  for (size_t i = 0; i < request.ids.size(); ++i) {
+    const int32_t id = request.ids[i];
+    if (id >= -1 && id < num_slots()) continue;
+    const auto top = static_cast<size_t>(request.top_k);
+    throw InvalidArgument(
+        cat("dispatch: token ", i / top, ", pick ", i % top, ": expert id ", id, " is not in [-1, ", num_slots(), ")"));
+  }
+}
+
+void RankShape::check_answer(ConstRows y, Left left, int64_t rows) const {
+  if (left == Left::kNothing) {
+    throw InvalidArgument("send_back: Left::kNothing, but rows here are one per pick, not one per token");
+  }
+  if (y.dtype != DType::kF32 || y.rows != rows || y.cols != hidden || y.stride < y.cols) {
+    throw InvalidArgument(cat("send_back: y is ", name(y.dtype), " [", y.rows, ", ", y.cols, "] with stride ", y.stride,
+                              ", expected F32 [", rows, ", ", hidden, "]"));
+  }
+}
+
+void RankShape::check_out(Rows out, int64_t tokens) const {
+  if (out.dtype != DType::kF32 || out.rows != tokens || out.cols != hidden || out.stride < out.cols) {
+    throw InvalidArgument(cat("finish: out is ", name(out.dtype), " [", out.rows, ", ", out.cols, "] with stride ",
+                              out.stride, ", expected F32 [", tokens, ", ", hidden, "]"));
+  }
+}
+
+}  // namespace trimtab

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A DispatchShape that has been checked, seen from one rank, and the checks of what callers bring to an exchange.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "trimtab/dispatcher.h"
+
+namespace trimtab {
+
+struct RankShape {
+  // Throws InvalidArgument.
+  RankShape(std::string_view dispatcher, const DispatchShape& shape, int rank);
+
+  int rank = 0;
+  int ranks = 0;
+  int64_t max_tokens = 0;
+  int hidden = 0;
+  int top_k = 0;
+  DType dtype = DType::kF32;
+  std::vector<int32_t> first_slots;  // [ranks + 1]
+
+  std::vector<int32_t> ranks_of_slots;  // [slots]
+
+  int num_slots() const { return first_slots.back(); }
+  int first_slot() const { return first_slots[static_cast<size_t>(rank)]; }
+  int num_local() const { return first_slots[static_cast<size_t>(rank) + 1] - first_slot(); }
+  int rank_of_slot(int32_t slot) const { return ranks_of_slots[static_cast<size_t>(slot)]; }
+  // Tokens and picks of all ranks together.
+  int64_t all_tokens() const { return ranks * max_tokens; }
+  int64_t all_picks() const { return all_tokens() * top_k; }
+  // Rows that this rank's experts can get: every pick of every rank.
+  int64_t max_rows() const { return num_local() > 0 ? all_picks() : 0; }
+
+  // Throw InvalidArgument with the values.
+  void check(const Request& request, const Lane& lane) const;
+  void check_answer(ConstRows y, Left left, int64_t rows) const;
+  void check_out(Rows out, int64_t tokens) const;
+
+ private:
+  void check_ids(const Request& request) const;
+};
+
+}  // namespace trimtab

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/staged_exchange.h"
+
+#include "base/cat.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+
+StagedExchange::~StagedExchange() {
+  if (state_ != State::kDrained) comm_.abort("an exchange was dropped before it was drained");
+}
+
+const Tokens& StagedExchange::tokens() const {
+  if (state_ < State::kArrived) require(State::kArrived, "tokens()");
+  return tokens_;
+}
+
+void StagedExchange::send_back(ConstRows y, Left left) {
+  require(State::kArrived, "send_back()");
+  shape_.check_answer(y, left, tokens_.x.rows);
+  publish(y, left);
+  state_ = State::kSentBack;
+}
+
+void StagedExchange::finish(Rows out) {
+  require(State::kReturned, "finish()");
+  shape_.check_out(out, request_.x.rows);
+  combine(out);
+  state_ = State::kFinished;
+}
+
+bool StagedExchange::advance(Stage stage, bool block) {
+  struct Step {
+    State before, after;
+    const char* name;
+  };
+  static constexpr Step kSteps[] = {{State::kDispatched, State::kArrived, "kArrived"},
+                                    {State::kSentBack, State::kReturned, "kReturned"},
+                                    {State::kFinished, State::kDrained, "kDrained"}};
+  const Step& step = kSteps[static_cast<size_t>(stage)];
+  if (state_ >= step.after) return true;
+  require(step.before, step.name);
+  if (!reached(stage, block)) return false;
+  if (stage == Stage::kArrived) tokens_ = arrange();
+  state_ = step.after;
+  return true;
+}
+
+void StagedExchange::require(State state, const char* call) const {
+  static constexpr const char* kNames[] = {"dispatch", "kArrived", "send_back", "kReturned", "finish", "kDrained"};
+  if (state_ == state) return;
+  throw InvalidArgument(cat("exchange: ", call, " comes after ", kNames[static_cast<size_t>(state)],
+                            ", but the exchange is at ", kNames[static_cast<size_t>(state_)]));
+}
+
+}  // namespace trimtab

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/testing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "base/cat.h"
+
+namespace trimtab {
+namespace {
+
+// Expert e maps x to slope(e) * x + shift(e, column).
+float slope(int expert) {
+  return 1.0F + 0.25F * static_cast<float>(expert);
+}
+float shift(int expert, int64_t column) {
+  return 0.125F * static_cast<float>(expert * (column % 5)) - 1.0F;
+}
+
+float round_to(DType dtype, float value) {
+  return dtype == DType::kBF16 ? to_float(to_bf16(value)) : value;
+}
+
+float element(ConstRows rows, int64_t i, int64_t j) {
+  return rows.dtype == DType::kBF16 ? to_float(rows.row_as<bf16_t>(i)[j]) : rows.row_as<float>(i)[j];
+}
+
+// Spreads `count` slots over the ranks as evenly as they go, the first ranks getting one more.
+std::vector<int32_t> spread(int count, int ranks) {
+  std::vector<int32_t> first{0};
+  for (int r = 0; r < ranks; ++r) first.push_back(first.back() + count / ranks + (r < count % ranks ? 1 : 0));
+  return first;
+}
+
+}  // namespace
+
+Slots place(Placing placing, int ranks, int num_experts) {
+  Slots slots;
+  const auto append_all = [&] {
+    for (int e = 0; e < num_experts; ++e) slots.logical.push_back(e);
+  };
+  append_all();
+  switch (placing) {
+    case Placing::kLinear:
+      break;
+    case Placing::kPermuted:
+      std::shuffle(slots.logical.begin(), slots.logical.end(), std::mt19937(7));
+      break;
+    case Placing::kRedundant:
+      for (int extra = 0; extra < ranks + 1; ++extra)
+        slots.logical.insert(slots.logical.begin(), extra * 5 % num_experts);
+      break;
+    case Placing::kEverywhere:
+      for (int r = 1; r < ranks; ++r) append_all();
+      break;
+    case Placing::kFirstRankEmpty:
+      if (ranks > 1) {
+        slots.first = spread(num_experts, ranks - 1);
+        slots.first.insert(slots.first.begin(), 0);
+        return slots;
+      }
+      break;
+  }
+  slots.first = spread(static_cast<int>(slots.logical.size()), ranks);
+  return slots;
+}
+
+int64_t Scene::all_tokens() const {
+  return std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+}
+int64_t Scene::first_token(int rank) const {
+  return std::accumulate(tokens.begin(), tokens.begin() + rank, int64_t{0});
+}
+
+int32_t Scene::slot_of_pick(int64_t token, int k) const {
+  const int32_t id = ids[static_cast<size_t>(token * top_k + k)];
+  if (id < 0) return id;
+  const auto copies = std::ranges::count(slots.logical, id);
+  int64_t turn = (token * 7 + k * 3) % copies;
+  for (size_t slot = 0;; ++slot) {
+    if (slots.logical[slot] == id && turn-- == 0) return static_cast<int32_t>(slot);
+  }
+}
+
+void fill(Scene& scene, Routes routes, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> value(-2.0F, 2.0F);
+  const int64_t tokens = scene.all_tokens();
+  std::vector<int32_t> experts(static_cast<size_t>(scene.num_experts));
+  scene.ids.clear();
+  scene.weights.clear();
+  scene.x.clear();
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::iota(experts.begin(), experts.end(), 0);
+    std::shuffle(experts.begin(), experts.end(), random);
+    for (int k = 0; k < scene.top_k; ++k) {
+      int32_t id = experts[static_cast<size_t>(k)];
+      if (routes == Routes::kOneExpert) id = scene.num_experts / 2;
+      if (routes == Routes::kMasked && (t % 3 == 0 || (t + k) % 2 == 0)) id = -1;
+      if (routes == Routes::kDuplicates) id = experts[static_cast<size_t>(k / 2)];
+      scene.ids.push_back(id);
+      // A masked pick has a weight that must not be used.
+      scene.weights.push_back(id < 0 ? std::numeric_limits<float>::quiet_NaN() : value(random));
+    }
+    for (int h = 0; h < scene.hidden; ++h) scene.x.push_back(round_to(scene.dtype, value(random)));
+  }
+}
+
+Expected expect(const Scene& scene) {
+  Expected expected;
+  for (int64_t t = 0; t < scene.all_tokens(); ++t) {
+    for (int h = 0; h < scene.hidden; ++h) {
+      double sum = 0, magnitude = 0;
+      for (int k = 0; k < scene.top_k; ++k) {
+        const int32_t id = scene.ids[static_cast<size_t>(t * scene.top_k + k)];
+        if (id < 0) continue;
+        float x = scene.x[static_cast<size_t>(t * scene.hidden + h)];
+        double weight = scene.weights[static_cast<size_t>(t * scene.top_k + k)];
+        if (scene.weight_on_input) {
+          x = round_to(scene.dtype, x * static_cast<float>(weight));
+          weight = 1;
+        }
+        sum += weight * (double{slope(id)} * x + shift(id, h));
+        magnitude += std::abs(weight) * (std::abs(double{slope(id)} * x) + std::abs(shift(id, h)));
+      }
+      expected.out.push_back(sum);
+      expected.magnitude.push_back(magnitude);
+    }
+  }
+  return expected;
+}
+
+void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Left left) {
+  int64_t row = 0;
+  for (size_t local = 0; local < tokens.counts.size(); ++local) {
+    const auto slot = static_cast<size_t>(scene.slots.first[static_cast<size_t>(rank)]) + local;
+    const int expert = scene.slots.logical[slot];
+    for (int32_t n = 0; n < tokens.counts[local]; ++n, ++row) {
+      const float weight = left == Left::kSum ? tokens.weights[static_cast<size_t>(row)] : 1.0F;
+      for (int64_t h = 0; h < y.cols; ++h) {
+        y.row_as<float>(row)[h] = weight * (slope(expert) * element(tokens.x, row, h) + shift(expert, h));
+      }
+    }
+  }
+}
+
+RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane)
+    : scene_(scene), rank_(lane.comm.rank()) {
+  const int64_t tokens = scene.tokens[static_cast<size_t>(rank_)];
+  const int64_t first = scene.first_token(rank_);
+  const int64_t stride = scene.hidden + (rank_ % 2) * 3;
+  const size_t element_bytes = static_cast<size_t>(bits(scene.dtype)) / 8;
+  x_.assign(static_cast<size_t>(tokens * stride) * element_bytes, std::byte{0xff});
+  const Rows x(x_.data(), tokens, scene.hidden, stride, scene.dtype);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int h = 0; h < scene.hidden; ++h) {
+      const float value = scene.x[static_cast<size_t>((first + t) * scene.hidden + h)];
+      if (scene.dtype == DType::kBF16)
+        x.row_as<bf16_t>(t)[h] = to_bf16(value);
+      else
+        x.row_as<float>(t)[h] = value;
+    }
+    for (int k = 0; k < scene.top_k; ++k) {
+      ids_.push_back(scene.slot_of_pick(first + t, k));
+      weights_.push_back(scene.weights[static_cast<size_t>((first + t) * scene.top_k + k)]);
+    }
+  }
+  out_.assign(static_cast<size_t>(tokens * (scene.hidden + 1)), std::numeric_limits<float>::quiet_NaN());
+  exchange_ = dispatcher.dispatch({x, ids_, weights_, scene.top_k, scene.weight_on_input}, lane);
+}
+
+void RankCall::compute(Left left) {
+  const Tokens& tokens = exchange_->tokens();
+  y_.assign(static_cast<size_t>(tokens.x.rows * scene_.hidden), 0.0F);
+  const Rows y(y_.data(), tokens.x.rows, scene_.hidden);
+  run_experts(scene_, rank_, tokens, y, left);
+  exchange_->send_back(y, left);
+}
+
+void RankCall::finish(std::span<float> all_out) {
+  const int64_t tokens = scene_.tokens[static_cast<size_t>(rank_)];
+  const Rows out(reinterpret_cast<std::byte*>(out_.data()), tokens, scene_.hidden, scene_.hidden + 1, DType::kF32);
+  exchange_->finish(out);
+  float* to = all_out.data() + scene_.first_token(rank_) * scene_.hidden;
+  for (int64_t t = 0; t < tokens; ++t) std::copy_n(out.row_as<float>(t), scene_.hidden, to + t * scene_.hidden);
+}
+
+void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out) {
+  RankCall call(scene, dispatcher, lane);
+  call.exchange().wait(Stage::kArrived);
+  call.compute(left);
+  call.exchange().wait(Stage::kReturned);
+  call.finish(all_out);
+  call.exchange().wait(Stage::kDrained);
+}
+
+DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k) {
+  return {max_tokens, scene.hidden, top_k, scene.dtype, scene.slots.first};
+}
+
+void poison(Workspace& workspace) {
+  const size_t mark = workspace.mark();
+  const size_t left = (workspace.capacity() - mark) / 64 * 64;
+  std::memset(workspace.take_bytes(left), 0xff, left);
+  workspace.release(mark);
+}
+
+std::string difference(const Scene& scene, const Expected& expected, std::span<const float> out, int additions) {
+  const double unit = std::ldexp(1.0, -24) * (3 + additions);
+  for (size_t i = 0; i < expected.out.size(); ++i) {
+    if (std::abs(out[i] - expected.out[i]) <= unit * expected.magnitude[i]) continue;  // false for NaN
+    const auto hidden = static_cast<size_t>(scene.hidden);
+    return cat("token ", i / hidden, ", column ", i % hidden, ": ", out[i], ", expected ", expected.out[i], " +- ",
+               unit * expected.magnitude[i]);
+  }
+  return "";
+}
+
+}  // namespace trimtab

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// For the tests of dispatchers: a scene (tokens of all ranks, their picks, a placement), experts that are a known map
+// of a row, one exchange over them, and what must come out, computed token by token in one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trimtab/communicator.h"
+#include "trimtab/dispatcher.h"
+
+namespace trimtab {
+
+enum class Placing { kLinear, kPermuted, kRedundant, kEverywhere, kFirstRankEmpty };
+constexpr Placing kPlacings[] = {Placing::kLinear, Placing::kPermuted, Placing::kRedundant, Placing::kEverywhere,
+                                 Placing::kFirstRankEmpty};
+enum class Routes { kUniform, kOneExpert, kMasked, kDuplicates };
+constexpr Routes kRoutes[] = {Routes::kUniform, Routes::kOneExpert, Routes::kMasked, Routes::kDuplicates};
+
+struct Slots {
+  std::vector<int32_t> first;    // [ranks + 1]
+  std::vector<int32_t> logical;  // [slots]
+};
+Slots place(Placing placing, int ranks, int num_experts);
+
+// Tokens are numbered over all ranks; rank r owns the next tokens[r] of them.
+struct Scene {
+  std::vector<int64_t> tokens;  // [ranks]
+  int num_experts = 12;
+  int hidden = 33;
+  int top_k = 1;
+  DType dtype = DType::kF32;
+  bool weight_on_input = false;
+  Slots slots = {};
+
+  std::vector<int32_t> ids = {};    // [all tokens, top_k] logical, or -1
+  std::vector<float> weights = {};  // [all tokens, top_k]
+  std::vector<float> x = {};        // [all tokens, hidden], exact in dtype
+
+  int ranks() const { return static_cast<int>(tokens.size()); }
+  int64_t all_tokens() const;
+  int64_t first_token(int rank) const;
+  // The slot that a pick goes to: replicas take turns.
+  int32_t slot_of_pick(int64_t token, int k) const;
+};
+
+// Fills ids, weights and x. Equal seeds and sizes give equal tokens, however they are spread over ranks.
+void fill(Scene& scene, Routes routes, uint32_t seed);
+
+// Sum over the picks of weight * expert(x), in double; and the sum of the magnitudes of all terms, for tolerances.
+struct Expected {
+  std::vector<double> out, magnitude;  // [all tokens, hidden]
+};
+Expected expect(const Scene& scene);
+
+// What a rank does with its rows: y = map of its slot's expert (times the row's weight if left is kSum).
+void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Left left);
+
+// One rank's call in flight, with memory of its own for what a caller owns; x has gaps between its rows on odd ranks.
+class RankCall {
+ public:
+  RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane);
+
+  Exchange& exchange() { return *exchange_; }
+  void compute(Left left);  // experts and send_back
+  // Writes this rank's tokens into all_out [all tokens, hidden].
+  void finish(std::span<float> all_out);
+
+ private:
+  const Scene& scene_;
+  const int rank_;
+  std::vector<std::byte> x_;
+  std::vector<int32_t> ids_;
+  std::vector<float> weights_, y_, out_;
+  ExchangePtr exchange_;
+};
+
+// All stages of one exchange, blocking.
+void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out);
+
+DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k);
+
+// Fills the free part of a workspace with NaN, so that what was never written shows.
+void poison(Workspace& workspace);
+
+// Is every element within the rounding of f32 sums? The first that is not, in words; else "".
+// Rounding: y = a x + b and weight * y are 3 roundings, a sum of n terms n - 1 more, each at most 2^-24 of the sum of
+// the magnitudes. `additions` is that n.
+std::string difference(const Scene& scene, const Expected& expected, std::span<const float> out, int additions);
+
+}  // namespace trimtab

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of the layer: one small layer's weights, a double-precision reference of the layer's definition, and
+// inputs.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "trimtab/communicator.h"
+#include "trimtab/layer.h"
+#include "trimtab/placement.h"
+
+namespace trimtab::layer_testing {
+
+inline constexpr int kHidden = 24;
+inline constexpr int kInner = 20;
+inline constexpr int kSharedInner = 12;
+inline constexpr int kExperts = 6;
+inline constexpr int kZeroExperts = 2;
+inline constexpr int kTopK = 3;
+inline constexpr int64_t kMaxTokens = 32;
+
+inline std::vector<float> random_floats(size_t count, uint64_t seed, float scale) {
+  std::mt19937_64 rng(seed);
+  std::normal_distribution<float> normal(0.0F, scale);
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(rng);
+  return values;
+}
+
+inline MatrixSource matrix(const std::vector<float>& v, int64_t rows, int64_t cols) {
+  return {reinterpret_cast<const std::byte*>(v.data()), DType::kF32, rows, cols, cols, 1};
+}
+
+inline double dot(const float* a, const float* b, int n) {
+  double sum = 0;
+  for (int i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return sum;
+}
+
+// One gated MLP as plain vectors.
+struct MlpWeights {
+  MlpWeights(int inner_size, uint64_t seed)
+      : inner(inner_size),
+        gate(random_floats(static_cast<size_t>(inner * kHidden), seed, 0.3F)),
+        up(random_floats(gate.size(), seed + 1, 0.3F)),
+        down(random_floats(gate.size(), seed + 2, 0.3F)) {}
+
+  MlpSource source() const {
+    return {.gate = matrix(gate, inner, kHidden),
+            .up = matrix(up, inner, kHidden),
+            .down = matrix(down, kHidden, inner),
+            .gate_bias = {},
+            .up_bias = {},
+            .down_bias = {}};
+  }
+  std::shared_ptr<const Mlp> packed(DType dtype) const {
+    return std::make_shared<const Mlp>(source(), Activation{}, dtype);
+  }
+  // y += weight * mlp(x)
+  void accumulate(const float* x, double weight, double* y) const {
+    std::vector<double> act(static_cast<size_t>(inner));
+    for (int i = 0; i < inner; ++i) {
+      const double g = dot(gate.data() + i * kHidden, x, kHidden);
+      act[static_cast<size_t>(i)] = g / (1 + std::exp(-g)) * dot(up.data() + i * kHidden, x, kHidden);
+    }
+    for (int h = 0; h < kHidden; ++h) {
+      double sum = 0;
+      for (int i = 0; i < inner; ++i) {
+        sum += act[static_cast<size_t>(i)] * static_cast<double>(down[static_cast<size_t>(h * inner + i)]);
+      }
+      y[h] += weight * sum;
+    }
+  }
+
+  int inner;
+  std::vector<float> gate, up, down;
+};
+
+struct Options {
+  std::string dispatcher = "pull";
+  DType dtype = DType::kF32;
+  bool shared = true;
+  int zero_experts = kZeroExperts;
+  int threads = 1;
+};
+
+// The weights of one layer, and what the layer must answer.
+struct World {
+  explicit World(const Options& o) : options(o) {
+    for (int e = 0; e < kExperts; ++e) experts.emplace_back(kInner, 100 + 10 * static_cast<uint64_t>(e));
+    for (int e = 0; e < kExperts; ++e) packed.push_back(experts[static_cast<size_t>(e)].packed(o.dtype));
+    gate = std::make_shared<const Linear>(matrix(gate_weight, kExperts + o.zero_experts, kHidden), VectorSource{},
+                                          DType::kF32);
+    router = std::make_shared<const Router>(RouterConfig{
+        .num_experts = kExperts, .num_zero_experts = o.zero_experts, .top_k = kTopK, .routed_scaling_factor = 1.5F});
+    shared_packed = shared.packed(o.dtype);
+    shared_gate = std::make_shared<const Linear>(matrix(shared_gate_weight, 1, kHidden), VectorSource{}, DType::kF32);
+  }
+
+  std::unique_ptr<Dispatcher> dispatcher(const Placement& placement, int rank, int64_t max_tokens = kMaxTokens) const {
+    return make_dispatcher(options.dispatcher,
+                           {.max_tokens = max_tokens,
+                            .hidden = kHidden,
+                            .top_k = kTopK,
+                            .dtype = options.dtype,
+                            .first_slots = placement.first_slots()},
+                           rank);
+  }
+
+  MoeLayer layer(const Placement& placement, int rank) const {
+    std::vector<std::shared_ptr<const Mlp>> slots;
+    for (int s = placement.first_slot(rank); s < placement.first_slot(rank + 1); ++s) {
+      slots.push_back(packed[static_cast<size_t>(placement.logical(0)[static_cast<size_t>(s)])]);
+    }
+    return MoeLayer({.gate = gate,
+                     .router = router,
+                     .log2phy = placement.log2phy(0, rank),
+                     .dispatcher = dispatcher(placement, rank),
+                     .experts = make_grouped_experts(std::move(slots), kHidden, options.dtype),
+                     .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,
+                     .layer = 7});
+  }
+
+  std::vector<double> expected(const float* x) const {
+    std::vector<double> y(kHidden, 0.0);
+    const int columns = kExperts + options.zero_experts;
+    std::vector<double> logits(static_cast<size_t>(columns));
+    for (int e = 0; e < columns; ++e) {
+      logits[static_cast<size_t>(e)] = dot(gate_weight.data() + e * kHidden, x, kHidden);
+    }
+    std::vector<int> order(static_cast<size_t>(columns));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
+    double sum = 0;
+    for (int k = 0; k < kTopK; ++k) sum += std::exp(logits[static_cast<size_t>(order[static_cast<size_t>(k)])]);
+    for (int k = 0; k < kTopK; ++k) {
+      const int e = order[static_cast<size_t>(k)];
+      const double w = 1.5 * std::exp(logits[static_cast<size_t>(e)]) / sum;
+      if (e < kExperts) {
+        experts[static_cast<size_t>(e)].accumulate(x, w, y.data());
+      } else {
+        for (int h = 0; h < kHidden; ++h) y[static_cast<size_t>(h)] += w * static_cast<double>(x[h]);
+      }
+    }
+    if (options.shared) {
+      shared.accumulate(x, 1 / (1 + std::exp(-dot(shared_gate_weight.data(), x, kHidden))), y.data());
+    }
+    return y;
+  }
+
+  Options options;
+  std::vector<float> gate_weight = random_floats(static_cast<size_t>((kExperts + kZeroExperts) * kHidden), 1, 0.3F);
+  std::vector<float> shared_gate_weight = random_floats(kHidden, 2, 0.3F);
+  std::vector<MlpWeights> experts;
+  MlpWeights shared{kSharedInner, 3};
+  std::vector<std::shared_ptr<const Mlp>> packed;
+  std::shared_ptr<const Linear> gate, shared_gate;
+  std::shared_ptr<const Router> router;
+  std::shared_ptr<const Mlp> shared_packed;
+};
+
+inline int64_t tokens_of(int rank) {
+  return rank == 1 ? 0 : 5 + 3 * (rank % 3);
+}
+
+inline std::vector<float> input_of(int rank, int64_t tokens, uint64_t seed = 50) {
+  return random_floats(static_cast<size_t>(tokens * kHidden), seed + static_cast<uint64_t>(rank), 1.0F);
+}
+
+// f32: every intermediate is a sum of at most kHidden products, so a few dozen epsilons of the row's norm. bf16: x, the
+// weights and the activation are rounded (2^-9 each) before products that partly cancel.
+inline double tolerance(DType dtype) {
+  return dtype == DType::kF32 ? 1e-5 : 3e-2;
+}
+
+inline void expect_rows(const World& world, const std::vector<float>& x, const std::vector<float>& out,
+                        const char* where) {
+  for (size_t t = 0; t * kHidden < x.size(); ++t) {
+    const std::vector<double> want = world.expected(x.data() + t * kHidden);
+    double norm = 0;
+    double error = 0;
+    for (size_t h = 0; h < kHidden; ++h) {
+      norm += want[h] * want[h];
+      error = std::max(error, std::abs(want[h] - static_cast<double>(out[t * kHidden + h])));
+    }
+    EXPECT_LE(error, tolerance(world.options.dtype) * std::sqrt(norm)) << where << " token " << t;
+  }
+}
+
+}  // namespace trimtab::layer_testing

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "base/cat.h"
+#include "layer/call.h"
+#include "trimtab/error.h"
+#include "trimtab/layer.h"
+
+namespace trimtab {
+namespace {
+
+size_t bytes_of(int64_t rows, int64_t cols, DType dtype) {
+  return static_cast<size_t>(rows * cols) * static_cast<size_t>(bits(dtype)) / 8;
+}
+
+template <class... Parts>
+void check(bool fits, const Parts&... what) {
+  if (!fits) throw InvalidArgument(cat("MoE layer: ", what...));
+}
+
+void check_parts(const MoeLayer::Parts& p) {
+  check(p.gate && p.router && p.dispatcher && p.experts, "gate, router, dispatcher and experts are all needed");
+  const RouterConfig& router = p.router->config();
+  check(p.gate->in() == p.experts->hidden(), "the gate reads ", p.gate->in(), " values, the experts ",
+        p.experts->hidden());
+  check(p.gate->out() == router.num_experts + router.num_zero_experts, "the gate gives ", p.gate->out(),
+        " logits, the router wants ", router.num_experts, " experts + ", router.num_zero_experts, " zero experts");
+  const int num_placed = router.num_experts + router.num_appended_experts;
+  check(p.log2phy.size() == static_cast<size_t>(num_placed), "log2phy has ", p.log2phy.size(), " entries for ",
+        num_placed, " experts");
+  check(p.dispatcher->format() == p.experts->format(), "dispatcher ", p.dispatcher->name(),
+        " and the experts use different row formats");
+  check(p.experts->left() != Left::kSum || p.dispatcher->carries_weights(),
+        "the experts apply router weights, which dispatcher ", p.dispatcher->name(), " does not carry");
+  check(!p.shared || p.shared->hidden() == p.experts->hidden(), "shared and routed experts differ in hidden size");
+}
+
+// The rows as the experts want them: x itself, or rounded to bf16 in the workspace.
+ConstRows as_dtype(ConstRows x, DType dtype, Workspace& workspace) {
+  if (dtype == x.dtype) return x;
+  const Rows rounded = workspace.take_rows(x.rows, x.cols, dtype);
+  for (int64_t t = 0; t < x.rows; ++t) {
+    const float* from = x.row_as<float>(t);
+    bf16_t* to = rounded.row_as<bf16_t>(t);
+    for (int64_t h = 0; h < x.cols; ++h) to[h] = to_bf16(from[h]);
+  }
+  return rounded;
+}
+
+void add(ConstRows y, Rows out) {
+  for (int64_t t = 0; t < out.rows; ++t) {
+    const float* from = y.row_as<float>(t);
+    float* to = out.row_as<float>(t);
+    for (int64_t h = 0; h < out.cols; ++h) to[h] += from[h];
+  }
+}
+
+// Zero experts return their input: added once, by the token's owner.
+void add_identity(ConstRows x, std::span<const float> weights, Rows out) {
+  for (int64_t t = 0; t < out.rows; ++t) {
+    const float w = weights[static_cast<size_t>(t)];
+    if (w == 0.0F) continue;
+    const float* from = x.row_as<float>(t);
+    float* to = out.row_as<float>(t);
+    for (int64_t h = 0; h < out.cols; ++h) to[h] += w * from[h];
+  }
+}
+
+}  // namespace
+
+struct MoeLayer::Routed {
+  std::span<int32_t> ids;  // [tokens, picks_per_token] physical
+  std::span<float> weights;
+  std::span<float> identity;  // [tokens], or empty without zero experts
+};
+
+MoeLayer::MoeLayer(Parts parts) : parts_(std::move(parts)) {
+  check_parts(parts_);
+  check(parts_.experts->dtype() == DType::kF32 || parts_.experts->dtype() == DType::kBF16, "experts that take ",
+        name(parts_.experts->dtype()), " rows");
+}
+
+size_t MoeLayer::workspace_bytes(int64_t max_tokens) const {
+  const RouterConfig& router = parts_.router->config();
+  const int64_t hidden = parts_.experts->hidden();
+  const int64_t max_rows = parts_.dispatcher->max_rows();
+  const auto padded = Workspace::padded;
+  size_t total = Call::promise_type::kMaxFrameBytes;
+  total += padded(bytes_of(max_tokens, parts_.gate->out(), DType::kF32));
+  total += 2 * padded(bytes_of(max_tokens, parts_.router->picks_per_token(), DType::kF32));
+  total += padded(bytes_of(router.num_zero_experts > 0 ? max_tokens : 0, 1, DType::kF32));
+  total += padded(bytes_of(max_tokens, hidden, parts_.experts->dtype()));
+  total += parts_.dispatcher->workspace_bytes();
+  total += padded(bytes_of(max_rows, hidden, DType::kF32)) + padded(parts_.experts->scratch_bytes(max_rows));
+  if (parts_.shared) {
+    total += parts_.shared->workspace_bytes(max_tokens) + padded(bytes_of(max_tokens, hidden, DType::kF32));
+  }
+  return total;
+}
+
+MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& options) const {
+  const RouterConfig& config = parts_.router->config();
+  const auto tokens = static_cast<size_t>(x.rows);
+  const auto picks = tokens * static_cast<size_t>(parts_.router->picks_per_token());
+  const Rows logits = lane.workspace.take_rows(x.rows, parts_.gate->out(), DType::kF32);
+  const Routed routed{lane.workspace.take<int32_t>(picks), lane.workspace.take<float>(picks),
+                      lane.workspace.take<float>(config.num_zero_experts > 0 ? tokens : 0)};
+  parts_.gate->run(x, logits, lane.team);
+  parts_.router->route(logits,
+                       {.hidden = x,
+                        .token_ids = options.token_ids,
+                        .capture = options.capture,
+                        .layer = parts_.layer,
+                        .first_token = options.first_token},
+                       {.ids = routed.ids, .weights = routed.weights, .identity = routed.identity});
+  for (int32_t& id : routed.ids) {
+    if (id >= 0) id = parts_.log2phy[static_cast<size_t>(id)];
+  }
+  return routed;
+}
+
+Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOptions& options) const {
+  check(options.local_counts.empty() || options.local_counts.size() == tokens.counts.size(), "local_counts has ",
+        options.local_counts.size(), " entries for ", tokens.counts.size(), " slots");
+  for (size_t slot = 0; slot < options.local_counts.size(); ++slot) options.local_counts[slot] += tokens.counts[slot];
+  const Rows y = lane.workspace.take_rows(tokens.x.rows, parts_.experts->hidden(), DType::kF32);
+  const size_t mark = lane.workspace.mark();
+  const auto scratch = lane.workspace.take<std::byte>(parts_.experts->scratch_bytes(tokens.x.rows));
+  parts_.experts->run(tokens, y, scratch, lane.team);
+  lane.workspace.release(mark);
+  return y;
+}
+
+Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options) const {
+  const int64_t hidden = parts_.experts->hidden();
+  check(x.dtype == DType::kF32 && out.dtype == DType::kF32 && x.cols == hidden && out.cols == hidden &&
+            x.rows == out.rows,
+        "x ", name(x.dtype), " [", x.rows, ", ", x.cols, "], out ", name(out.dtype), " [", out.rows, ", ", out.cols,
+        "], expected both F32 [tokens, ", hidden, "]");
+  const Routed routed = route(x, lane, options);
+  const ConstRows rows = as_dtype(x, parts_.experts->dtype(), lane.workspace);
+  const ExchangePtr exchange = parts_.dispatcher->dispatch(
+      {.x = rows, .ids = routed.ids, .weights = routed.weights, .top_k = parts_.router->picks_per_token()}, lane);
+
+  SharedExperts::Half half;
+  if (parts_.shared) half = parts_.shared->first(x, rows, lane);
+  co_await Until{*exchange, Stage::kArrived};
+
+  exchange->send_back(run_experts(exchange->tokens(), lane, options), parts_.experts->left());
+
+  Rows shared;
+  if (parts_.shared) {
+    shared = lane.workspace.take_rows(x.rows, hidden, DType::kF32);
+    parts_.shared->second(half, shared, lane);
+  }
+  co_await Until{*exchange, Stage::kReturned};
+
+  exchange->finish(out);
+  if (parts_.shared) add(shared, out);
+  if (!routed.identity.empty()) add_identity(x, routed.identity, out);
+  co_await Until{*exchange, Stage::kDrained};
+}
+
+}  // namespace trimtab

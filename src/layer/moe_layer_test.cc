@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole layer over ranks as threads, against a double-precision reference of the layer's definition.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "layer/layer_testing.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+using namespace layer_testing;
+
+// Runs one forward on every rank; returns each rank's output.
+std::vector<std::vector<float>> forward_all(const World& world, const Placement& placement) {
+  const int ranks = placement.num_ranks();
+  std::vector<std::vector<float>> outputs(static_cast<size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(placement, comm.rank());
+    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Team team(world.options.threads);
+    Lane lane{comm, workspace, team};
+    const int64_t tokens = tokens_of(comm.rank());
+    const std::vector<float> x = input_of(comm.rank(), tokens);
+    std::vector<float> out(x.size(), -1.0F);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane));
+      EXPECT_EQ(workspace.mark(), 0U);
+    }
+    expect_rows(world, x, out, "rank");
+    outputs[static_cast<size_t>(comm.rank())] = out;
+  });
+  return outputs;
+}
+
+class MoeLayerTest : public testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::string dispatcher() const { return std::get<0>(GetParam()); }
+  int ranks() const { return std::get<1>(GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, MoeLayerTest,
+                         testing::Combine(testing::Values("pull", "all_gather"), testing::Values(1, 2, 3, 4, 7)),
+                         [](const auto& param) {
+                           return std::get<0>(param.param) + "_" + std::to_string(std::get<1>(param.param));
+                         });
+
+TEST_P(MoeLayerTest, EqualsTheDefinition) {
+  const Placement placement = Placement::linear(1, kExperts, ranks());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const bool shared : {false, true}) {
+      for (const int zero : {0, kZeroExperts}) {
+        forward_all(World({.dispatcher = dispatcher(), .dtype = dtype, .shared = shared, .zero_experts = zero}),
+                    placement);
+      }
+    }
+  }
+}
+
+TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
+  // Two slots a rank and a few more, so that with any number of ranks some experts have replicas.
+  const int ranks = this->ranks();
+  std::vector<int> slots(static_cast<size_t>(ranks), 2 + (kExperts + ranks - 1) / ranks);
+  std::vector<int32_t> logical;
+  for (int s = 0; s < ranks * slots[0]; ++s) logical.push_back((5 * s + 3) % kExperts);
+  const World world({.dispatcher = dispatcher()});
+  const auto permuted = forward_all(world, Placement(1, kExperts, slots, logical));
+  const auto linear = forward_all(world, Placement::linear(1, kExperts, ranks));
+  if (dispatcher() == "pull") {
+    EXPECT_EQ(permuted, linear);
+  }
+}
+
+TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
+  const World world({.dispatcher = dispatcher(), .zero_experts = 0});
+  const Placement placement = Placement::linear(1, kExperts, ranks());
+  std::mutex mutex;  // guards the two below
+  std::vector<int64_t> from_counts(kExperts), from_capture(kExperts);
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(placement, comm.rank());
+    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    const int64_t tokens = tokens_of(comm.rank());
+    const std::vector<float> x = input_of(comm.rank(), tokens);
+    std::vector<float> out(x.size());
+    const Capture capture = [&](int id, int64_t first_token, int top_k, std::span<const int32_t> ids) {
+      EXPECT_EQ(id, 7);
+      EXPECT_EQ(first_token, 11);
+      EXPECT_EQ(top_k, kTopK);
+      EXPECT_EQ(ids.size(), static_cast<size_t>(tokens * kTopK));
+      const std::lock_guard lock(mutex);
+      for (const int32_t e : ids) ++from_capture[static_cast<size_t>(e)];
+    };
+    // Counts are added to what is there: 1000 each.
+    std::vector<int32_t> counts(static_cast<size_t>(placement.slots_of_rank(comm.rank())), 1000);
+    run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane,
+                      {.capture = &capture, .first_token = 11, .local_counts = counts}));
+    const std::lock_guard lock(mutex);
+    for (size_t s = 0; s < counts.size(); ++s) {
+      const auto slot = static_cast<size_t>(placement.first_slot(comm.rank())) + s;
+      from_counts[static_cast<size_t>(placement.logical(0)[slot])] += counts[s] - 1000;
+    }
+  });
+  EXPECT_EQ(from_counts, from_capture);
+}
+
+// Two microbatches, in every mix of empty and full halves, equal the same tokens one after the other.
+TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
+  const World world({.dispatcher = dispatcher()});
+  const Placement placement = Placement::linear(1, kExperts, ranks());
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const std::unique_ptr<Communicator> other = comm.duplicate();
+    const MoeLayer layer = world.layer(placement, comm.rank());
+    Workspace workspaces[2] = {Workspace(layer.workspace_bytes(kMaxTokens)),
+                               Workspace(layer.workspace_bytes(kMaxTokens))};
+    Team team(1);
+    Lane first{comm, workspaces[0], team};
+    Lane second{*other, workspaces[1], team};
+    for (int64_t round = 0; round < 6; ++round) {
+      const int64_t a = (comm.rank() + round) % 3 * 4;
+      const int64_t b = (comm.rank() + round) % 2 * 5;
+      const std::vector<float> x = input_of(comm.rank(), a + b, 90);
+      std::vector<float> out(x.size()), alone(x.size());
+      const ConstRows rows(x.data(), a + b, kHidden);
+      const Rows to(out.data(), a + b, kHidden);
+      overlap(layer.forward(rows.slice(0, a), to.slice(0, a), first),
+              layer.forward(rows.slice(a, b), to.slice(a, b), second));
+      run(layer.forward(rows, Rows(alone.data(), a + b, kHidden), first));
+      EXPECT_EQ(out, alone);
+      expect_rows(world, x, out, "overlap");
+    }
+  });
+}
+
+TEST(MoeLayer, OutputBitsDoNotDependOnRanksOrThreads) {
+  // All ranks' tokens as one rank's batches: the same rows must come out with the same bits.
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    std::vector<std::vector<float>> reference;
+    for (const int ranks : {7, 1, 2, 3, 4}) {
+      for (const int threads : {1, 3}) {
+        const World world({.dtype = dtype, .threads = threads});
+        const auto outputs = forward_all(world, Placement::linear(1, kExperts, ranks));
+        if (reference.empty()) reference = outputs;
+        for (size_t r = 0; r < outputs.size(); ++r) EXPECT_EQ(outputs[r], reference[r]) << ranks << " ranks";
+      }
+    }
+  }
+}
+
+TEST(MoeLayer, AFailingRankFailsAllAndNobodyHangs) {
+  const World world({});
+  const Placement placement = Placement::linear(1, kExperts, 3);
+  std::atomic<int> comm_errors = 0;
+  const auto body = [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(placement, comm.rank());
+    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    std::vector<float> x = input_of(comm.rank(), 4);
+    if (comm.rank() == 2) x[5] = std::nanf("");
+    std::vector<float> out(x.size());
+    try {
+      run(layer.forward(ConstRows(x.data(), 4, kHidden), Rows(out.data(), 4, kHidden), lane));
+    } catch (const CommError&) {
+      ++comm_errors;
+      throw;
+    }
+  };
+  EXPECT_THROW(run_ranks(3, body), InvalidArgument);  // the cause, not its echo on the other ranks
+  EXPECT_EQ(comm_errors, 2);
+}
+
+TEST(MoeLayer, RefusesPartsThatDoNotFit) {
+  const World world({});
+  const Placement placement = Placement::linear(1, kExperts, 1);
+  const auto parts = [&] {
+    return MoeLayer::Parts{.gate = world.gate,
+                           .router = world.router,
+                           .log2phy = placement.log2phy(0, 0),
+                           .dispatcher = world.dispatcher(placement, 0),
+                           .experts = make_grouped_experts(world.packed, kHidden, DType::kF32),
+                           .shared = std::nullopt,
+                           .layer = 0};
+  };
+  EXPECT_NO_THROW(MoeLayer{parts()});
+  auto no_router = parts();
+  no_router.router = nullptr;
+  EXPECT_THROW(MoeLayer{std::move(no_router)}, InvalidArgument);
+  auto narrow_gate = parts();
+  narrow_gate.gate = world.shared_gate;
+  EXPECT_THROW(MoeLayer{std::move(narrow_gate)}, InvalidArgument);
+  auto short_map = parts();
+  short_map.log2phy.pop_back();
+  EXPECT_THROW(MoeLayer{std::move(short_map)}, InvalidArgument);
+}
+
+TEST(MoeLayer, RefusesWrongInputs) {
+  const World world({});
+  const Placement placement = Placement::linear(1, kExperts, 1);
+  run_ranks(1, [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(placement, 0);
+    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    std::vector<float> x(static_cast<size_t>(kHidden * (kMaxTokens + 1))), out(x.size());
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(out.data(), 1, kHidden), lane)),
+                 InvalidArgument);
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden - 1), Rows(out.data(), 2, kHidden - 1), lane)),
+                 InvalidArgument);
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), kMaxTokens + 1, kHidden),
+                                   Rows(out.data(), kMaxTokens + 1, kHidden), lane)),
+                 InvalidArgument);
+    EXPECT_EQ(workspace.mark(), 0U);
+    run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), lane));
+  });
+}
+
+}  // namespace
+}  // namespace trimtab

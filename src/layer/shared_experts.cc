@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <utility>
+
+#include "base/cat.h"
+#include "trimtab/error.h"
+#include "trimtab/layer.h"
+
+namespace trimtab {
+
+SharedExperts::SharedExperts(std::shared_ptr<const Mlp> mlp, std::shared_ptr<const Linear> gate)
+    : mlp_(std::move(mlp)), gate_(std::move(gate)) {
+  if (!mlp_) throw InvalidArgument("shared experts: no mlp");
+  if (gate_ && (gate_->in() != mlp_->hidden() || gate_->out() != 1)) {
+    throw InvalidArgument(
+        cat("shared experts: a gate of ", gate_->in(), " -> ", gate_->out(), ", expected ", mlp_->hidden(), " -> 1"));
+  }
+}
+
+size_t SharedExperts::workspace_bytes(int64_t tokens) const {
+  const auto rows = static_cast<size_t>(tokens);
+  const size_t act = rows * static_cast<size_t>(mlp_->intermediate()) * static_cast<size_t>(bits(mlp_->dtype())) / 8;
+  return Workspace::padded(act) + Workspace::padded(rows * sizeof(float)) +
+         Workspace::padded(mlp_->scratch_bytes(tokens));
+}
+
+SharedExperts::Half SharedExperts::first(ConstRows x, ConstRows x_experts, Lane& lane) const {
+  Half half;
+  half.act = lane.workspace.take_rows(x.rows, mlp_->intermediate(), mlp_->dtype());
+  half.scale = lane.workspace.take_rows(gate_ ? x.rows : 0, 1, DType::kF32);
+  mlp_->gate_up(x_experts, half.act, lane.workspace.take<std::byte>(mlp_->scratch_bytes(x.rows)), lane.team);
+  if (gate_) {
+    gate_->run(x, half.scale, lane.team);
+    for (int64_t t = 0; t < x.rows; ++t) {
+      float& scale = *half.scale.row_as<float>(t);
+      scale = 1.0F / (1.0F + std::exp(-scale));
+    }
+  }
+  return half;
+}
+
+void SharedExperts::second(const Half& half, Rows y, Lane& lane) const {
+  mlp_->down(half.act, y, lane.team);
+  if (!gate_) return;
+  for (int64_t t = 0; t < y.rows; ++t) {
+    const float scale = *half.scale.row_as<float>(t);
+    float* row = y.row_as<float>(t);
+    for (int64_t h = 0; h < y.cols; ++h) row[h] *= scale;
+  }
+}
+
+}  // namespace trimtab
