@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.json: what the decoder needs beside the experts.
+#include <algorithm>
+
+#include "model/config_fields.h"
+
+namespace trimtab {
+namespace {
+
+bool has_latent_attention(Family family) {
+  return family == Family::kDeepseekV2 || family == Family::kDeepseekV3 || family == Family::kKimiK2;
+}
+
+// num_key_value_heads of the config class; 0: as many as num_attention_heads.
+int usual_key_value_heads(Family family) {
+  switch (family) {
+    case Family::kMixtral:
+    case Family::kGlm4Moe:
+    case Family::kGptOss:
+      return 8;
+    case Family::kQwen2Moe:
+      return 16;
+    case Family::kQwen3Moe:
+      return 4;
+    case Family::kOlmoe:
+    case Family::kDeepseekV2:
+    case Family::kDeepseekV3:
+    case Family::kKimiK2:
+      return 0;
+  }
+  return 0;
+}
+
+float usual_rms_norm_eps(Family family) {
+  const bool larger =
+      family == Family::kMixtral || family == Family::kOlmoe || family == Family::kGlm4Moe || family == Family::kGptOss;
+  return larger ? 1e-5F : 1e-6F;
+}
+
+void read_heads(const ConfigFields& fields, ModelConfig& config) {
+  config.num_attention_heads = fields.integer("num_attention_heads", 1);
+  const int usual = fields.is_null("num_key_value_heads") ? 0 : usual_key_value_heads(config.family);
+  config.num_key_value_heads =
+      fields.integer_or("num_key_value_heads", usual == 0 ? config.num_attention_heads : usual, 1);
+  if (config.num_attention_heads % config.num_key_value_heads != 0) {
+    throw fields.error("num_key_value_heads", cat("is ", config.num_key_value_heads, ", which does not divide the ",
+                                                  config.num_attention_heads, " attention heads"));
+  }
+  if (has_latent_attention(config.family)) return;
+  if (fields.has("head_dim")) {
+    config.head_dim = fields.integer("head_dim", 1);
+  } else if (config.family == Family::kGptOss) {
+    config.head_dim = 64;
+  } else if (config.hidden_size % config.num_attention_heads == 0) {
+    config.head_dim = config.hidden_size / config.num_attention_heads;
+  } else {
+    throw fields.error("num_attention_heads",
+                       cat("is ", config.num_attention_heads, ", which does not divide hidden_size ",
+                           config.hidden_size, ", and there is no head_dim"));
+  }
+  if (config.head_dim % 2 != 0) {
+    throw fields.error("head_dim", cat("is ", config.head_dim, "; rotary embeddings need an even one"));
+  }
+}
+
+void read_biases_and_norms(const ConfigFields& fields, ModelConfig& config) {
+  switch (config.family) {
+    case Family::kQwen2Moe:
+      config.attention_bias = fields.flag_or("qkv_bias", true);
+      break;
+    case Family::kQwen3Moe:
+    case Family::kOlmoe:
+    case Family::kGptOss:
+      config.attention_bias = fields.flag_or("attention_bias", config.family == Family::kGptOss);
+      config.attention_output_bias = config.attention_bias;
+      break;
+    case Family::kGlm4Moe:
+      config.attention_bias = fields.flag_or("attention_bias", false);
+      break;
+    case Family::kMixtral:
+    case Family::kDeepseekV2:
+    case Family::kDeepseekV3:
+    case Family::kKimiK2:
+      break;
+  }
+  using QkNorm = ModelConfig::QkNorm;
+  if (config.family == Family::kQwen3Moe) config.qk_norm = QkNorm::kPerHead;
+  if (config.family == Family::kGlm4Moe && fields.flag_or("use_qk_norm", false)) config.qk_norm = QkNorm::kPerHead;
+  if (config.family == Family::kOlmoe) {
+    config.qk_norm = QkNorm::kWhole;
+    config.clip_qkv = fields.real_or("clip_qkv", 0.0F, true);
+  }
+}
+
+// layer_types where the file has it.
+bool read_layer_types(const ConfigFields& fields, ModelConfig& config) {
+  const nlohmann::json* types = fields.find("layer_types");
+  if (types == nullptr) return false;
+  const auto layers = static_cast<size_t>(config.num_hidden_layers);
+  if (!types->is_array() || types->size() < layers) {
+    throw fields.error("layer_types", cat("is not a list of ", layers, " attention types"));
+  }
+  for (size_t layer = 0; layer < layers; ++layer) {
+    const nlohmann::json& type = (*types)[layer];
+    if (type != "sliding_attention" && type != "full_attention") {
+      throw fields.error("layer_types", cat("holds ", type.dump(), "; known are full_attention, sliding_attention"));
+    }
+    config.is_sliding_layer[layer] = type == "sliding_attention";
+  }
+  return true;
+}
+
+void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
+  const auto layers = static_cast<size_t>(config.num_hidden_layers);
+  config.is_sliding_layer.assign(layers, false);
+  switch (config.family) {
+    case Family::kMixtral:
+      config.is_sliding_layer.assign(layers, fields.has("sliding_window"));
+      break;
+    case Family::kQwen3Moe:
+      config.is_sliding_layer.assign(layers,
+                                     fields.flag_or("use_sliding_window", false) && fields.has("sliding_window"));
+      break;
+    case Family::kQwen2Moe:
+      if (fields.flag_or("use_sliding_window", false) && !read_layer_types(fields, config)) {
+        const auto windows = static_cast<size_t>(fields.integer_or("max_window_layers", 28, 0));
+        for (size_t layer = 0; layer < std::min(layers, windows); layer += 2) config.is_sliding_layer[layer] = true;
+      }
+      break;
+    case Family::kGptOss:
+      if (!read_layer_types(fields, config)) {
+        for (size_t layer = 0; layer < layers; layer += 2) config.is_sliding_layer[layer] = true;
+      }
+      break;
+    case Family::kOlmoe:
+    case Family::kDeepseekV2:
+    case Family::kDeepseekV3:
+    case Family::kGlm4Moe:
+    case Family::kKimiK2:
+      break;
+  }
+  if (std::ranges::find(config.is_sliding_layer, true) != config.is_sliding_layer.end()) {
+    config.sliding_window = fields.integer_or("sliding_window", config.family == Family::kGptOss ? 128 : 4096, 1);
+  }
+}
+
+}  // namespace
+
+void read_attention(const ConfigFields& fields, ModelConfig& config) {
+  read_heads(fields, config);
+  read_biases_and_norms(fields, config);
+  read_sliding_window(fields, config);
+  config.rms_norm_eps = fields.real_or("rms_norm_eps", usual_rms_norm_eps(config.family));
+  config.max_position_embeddings = fields.integer_or("max_position_embeddings", 0, 1);
+}
+
+void read_rope(const ConfigFields& fields, ModelConfig& config) {
+  const float usual_theta = config.family == Family::kMixtral  ? 1e6F
+                            : config.family == Family::kGptOss ? 150000.0F
+                                                               : 10000.0F;
+  config.rope_theta = fields.real_or("rope_theta", usual_theta);
+  config.partial_rotary_factor =
+      fields.real_or("partial_rotary_factor", config.family == Family::kGlm4Moe ? 0.5F : 1.0F);
+  // Published files have rope_theta beside rope_scaling; transformers 5 puts all of it into rope_parameters.
+  const std::string key = fields.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const std::optional<ConfigFields> rope = fields.object(key);
+  if (!rope) {
+    if (config.family == Family::kGptOss) config.rope_type = "yarn";
+    return;
+  }
+  if (rope->has("full_attention") || rope->has("sliding_attention")) {
+    config.rope_type = "per_layer";
+    return;
+  }
+  config.rope_type = rope->text_or("rope_type", rope->text_or("type", "default"));
+  config.rope_theta = rope->real_or("rope_theta", config.rope_theta);
+  config.partial_rotary_factor = rope->real_or("partial_rotary_factor", config.partial_rotary_factor);
+}
+
+}  // namespace trimtab

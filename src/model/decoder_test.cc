@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trimtab/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include "model/decoder_testing.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+class DecoderFamilies : public testing::TestWithParam<const char*> {};
+
+// Together: grouped queries, both QK norms, biases, clipping, a sliding window, dense layers, shared experts, tied
+// embeddings.
+INSTANTIATE_TEST_SUITE_P(All, DecoderFamilies,
+                         testing::Values("mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe", "qwen3_moe_sparse",
+                                         "olmoe"),
+                         [](const auto& param) { return std::string(param.param); });
+
+TEST_P(DecoderFamilies, EqualsTransformers) {
+  const Model model = open_model(GetParam());
+  const auto cols = static_cast<size_t>(model.config.vocab_size);
+  const std::vector<Ids> prompt = {values<int32_t>(model.expected.at("input_ids"))};
+  const auto expected = values<float>(model.expected.at("logits"));
+  const auto length = static_cast<int>(prompt[0].size());
+  const Arrangement one = {.options = {.max_tokens = length}};
+  EXPECT_LE(relative_error(all_logits(model, prompt, one)[0], expected, cols), 1e-4);
+  const Arrangement three = {.ranks = 3, .options = {.dispatcher = "all_gather", .threads = 2}};
+  EXPECT_LE(relative_error(all_logits(model, prompt, three)[0], expected, cols), 1e-4);
+}
+
+TEST_P(DecoderFamilies, Bf16IsWithinItsRounding) {
+  const Model model = open_model(GetParam());
+  const auto cols = static_cast<size_t>(model.config.vocab_size);
+  const std::vector<Ids> prompt = {values<int32_t>(model.expected.at("input_ids"))};
+  const auto expected = values<float>(model.expected.at("logits"));
+  const double error = relative_error(all_logits(model, prompt, {.dtype = DType::kBF16})[0], expected, cols);
+  EXPECT_LE(error, bf16_tolerance(model.config));
+  EXPECT_GT(error, 0.0);
+}
+
+TEST_P(DecoderFamilies, SameBitsOnAnyNumberOfRanks) {
+  const Model model = open_model(GetParam());
+  const auto prompts = random_prompts(model.config, {9, 1, 17, 4, 30});
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const auto reference = all_logits(model, prompts, {.dtype = dtype});
+    for (const int ranks : {2, 3, 4, 7}) {
+      EXPECT_EQ(all_logits(model, prompts, {.ranks = ranks, .dtype = dtype}), reference) << ranks << " ranks";
+    }
+    EXPECT_EQ(all_logits(model, prompts, {.ranks = 2, .options = {.threads = 3}, .dtype = dtype}), reference);
+  }
+}
+
+TEST_P(DecoderFamilies, AllGatherDiffersByTheOrderOfSumsOnly) {
+  const Model model = open_model(GetParam());
+  const auto cols = static_cast<size_t>(model.config.vocab_size);
+  const auto prompts = random_prompts(model.config, {9, 1, 17});
+  const auto reference = all_logits(model, prompts, {});
+  for (const int ranks : {1, 2, 3, 4, 7}) {
+    const auto logits = all_logits(model, prompts, {.ranks = ranks, .options = {.dispatcher = "all_gather"}});
+    for (size_t i = 0; i < prompts.size(); ++i) EXPECT_LE(relative_error(logits[i], reference[i], cols), 1e-5) << ranks;
+  }
+}
+
+TEST_P(DecoderFamilies, SameBitsInAnyBatchAndForAnyChunks) {
+  const Model model = open_model(GetParam());
+  const auto prompts = random_prompts(model.config, {9, 33, 17});
+  std::vector<std::vector<float>> alone;
+  for (const Ids& prompt : prompts) alone.push_back(all_logits(model, {prompt}, {})[0]);
+  for (const size_t chunk : {1U, 3U, 16U, 100U}) {
+    EXPECT_EQ(all_logits(model, prompts, {.chunk = chunk}), alone) << "chunks of " << chunk;
+  }
+}
+
+TEST(Decoder, ChunksOfOneCacheFollowEachOther) {
+  const Model model = open_model("qwen3_moe");
+  const auto cols = static_cast<size_t>(model.config.vocab_size);
+  const Ids prompt = random_prompts(model.config, {8})[0];
+  const std::span<const int32_t> ids = prompt;
+  const Placement placement = linear_placement(model.config, 1);
+  const auto weights = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
+  std::vector<float> last(cols);
+  run_ranks(1, [&](Communicator& comm) {
+    Decoder decoder(weights, placement, comm, {.max_tokens = 8});
+    KvCache cache(model.config, 8);
+    const std::vector<Chunk> batch = {{&cache, ids.first(3)}, {&cache, ids.subspan(3), Chunk::Logits::kLast}};
+    decoder.step(batch, Rows(last.data(), 1, model.config.vocab_size));
+    EXPECT_EQ(cache.length(), 8);
+  });
+  const auto all = all_logits(model, {prompt}, {})[0];
+  EXPECT_EQ(last, std::vector<float>(all.end() - static_cast<std::ptrdiff_t>(cols), all.end()));
+}
+
+TEST(Decoder, LoadsOnlyTheExpertsOfTheWantedRanks) {
+  const Model model = open_model("qwen3_moe");
+  const Placement placement = linear_placement(model.config, 4);
+  const std::vector<int> wanted = {1};
+  const auto all = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
+  const auto some = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, wanted);
+  EXPECT_LT(some->bytes(), all->bytes());
+  EXPECT_THROW(run_ranks(4, [&](Communicator& comm) { Decoder decoder(some, placement, comm); }), InvalidArgument);
+}
+
+// The text of the InvalidArgument that body throws.
+template <class Body>
+std::string refusal(const Body& body) {
+  try {
+    body();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+TEST(Decoder, RefusesModelsItDoesNotKnow) {
+  const auto load = [](const Model& model, DType dtype = DType::kF32, int layers = -1) {
+    const Placement placement =
+        Placement::linear(layers < 0 ? num_moe_layers(model.config) : layers, model.config.router.num_experts, 1);
+    DecoderWeights::load(model.tensors, model.config, dtype, placement);
+  };
+  EXPECT_EQ(refusal([&] { load(open_model("deepseek_v2")); }),
+            "the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is deepseek_v2");
+  Model model = open_model("qwen3_moe");
+  EXPECT_EQ(refusal([&] { load(model, DType::kF16); }), "the decoder keeps weights as F32 or BF16, not F16");
+  EXPECT_EQ(refusal([&] { load(model, DType::kF32, 3); }),
+            "the placement is for 3 MoE layers of 8 experts, the model has 2 of 8");
+  model.config.rope_type = "yarn";
+  EXPECT_EQ(refusal([&] { load(model); }), "the decoder supports rope_type \"default\", not \"yarn\"");
+  model.config.rope_type = "default";
+  model.config.num_key_value_heads = 3;
+  EXPECT_EQ(refusal([&] { load(model); }), "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+}
+
+TEST(Decoder, RefusesImpossibleBatches) {
+  const Model model = open_model("qwen3_moe");
+  const Placement placement = linear_placement(model.config, 1);
+  const auto weights = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
+  const auto step = [&](const Ids& ids, int64_t capacity, int64_t rows) {
+    run_ranks(1, [&](Communicator& comm) {
+      Decoder decoder(weights, placement, comm, {.max_tokens = 4});
+      KvCache cache(model.config, capacity);
+      std::vector<float> logits(static_cast<size_t>(rows * model.config.vocab_size));
+      const std::vector<Chunk> batch = {{&cache, ids, Chunk::Logits::kAll}};
+      decoder.step(batch, Rows(logits.data(), rows, model.config.vocab_size));
+    });
+  };
+  EXPECT_EQ(refusal([&] { step({1, 64}, 4, 2); }), "token id 64 is not in [0, 64)");
+  EXPECT_EQ(refusal([&] { step({1, -1}, 4, 2); }), "token id -1 is not in [0, 64)");
+  EXPECT_EQ(refusal([&] { step({1, 2, 3, 4, 5}, 5, 5); }), "a step of 5 tokens; the decoder is made for 4");
+  EXPECT_EQ(refusal([&] { step({1, 2, 3}, 2, 3); }), "a cache of 2 positions is full");
+  EXPECT_EQ(refusal([&] { step({1, 2, 3}, 3, 2); }), "logits are F32 [2, 64], the batch wants F32 [3, 64]");
+  EXPECT_EQ(refusal([&] { step({1}, 0, 1); }), "a cache needs at least 1 position, not 0");
+  EXPECT_EQ(refusal([&] { run_ranks(2, [&](Communicator& comm) { Decoder decoder(weights, placement, comm); }); }),
+            "the placement is for 1 ranks, 2 MoE layers of 8 experts; there are 2, 2 and 8");
+}
+
+}  // namespace
+}  // namespace trimtab

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/decoder_weights.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "base/cat.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+
+namespace {
+
+void check_config(const ModelConfig& config, DType dtype) {
+  switch (config.family) {
+    case Family::kMixtral:
+    case Family::kQwen2Moe:
+    case Family::kQwen3Moe:
+    case Family::kOlmoe:
+      break;
+    default:
+      throw InvalidArgument(
+          cat("the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is ", config.model_type));
+  }
+  if (dtype != DType::kF32 && dtype != DType::kBF16) {
+    throw InvalidArgument(cat("the decoder keeps weights as F32 or BF16, not ", name(dtype)));
+  }
+  if (config.rope_type != "default") {
+    throw InvalidArgument(cat("the decoder supports rope_type \"default\", not \"", config.rope_type, "\""));
+  }
+  if (config.partial_rotary_factor != 1.0F) {
+    throw InvalidArgument(cat("the decoder supports partial_rotary_factor 1, not ", config.partial_rotary_factor));
+  }
+  if (config.num_attention_heads < 1 || config.num_key_value_heads < 1 ||
+      config.num_attention_heads % config.num_key_value_heads != 0) {
+    throw InvalidArgument(cat("num_attention_heads ", config.num_attention_heads,
+                              " is not a multiple of num_key_value_heads ", config.num_key_value_heads));
+  }
+  if (config.head_dim < 2 || config.head_dim % 2 != 0) {
+    throw InvalidArgument(cat("the rotary embedding needs an even head_dim, not ", config.head_dim));
+  }
+}
+
+// Reads and packs the tensors of one checkpoint.
+class Reader {
+ public:
+  Reader(const SafeTensors& tensors, const ModelConfig& config, DType dtype)
+      : tensors_(tensors), config_(config), dtype_(dtype) {}
+
+  MatrixSource matrix(const std::string& name, int64_t rows, int64_t cols) const {
+    return matrix_source(tensors_.at(name, std::array{rows, cols}));
+  }
+  VectorSource vector_view(const std::string& name, int64_t size) const {
+    return vector_source(tensors_.at(name, std::array{size}));
+  }
+  std::vector<float> vector(const std::string& name, int64_t size) const {
+    const VectorSource source = vector_view(name, size);
+    std::vector<float> values(static_cast<size_t>(size));
+    for (int64_t i = 0; i < size; ++i) values[static_cast<size_t>(i)] = source.at(i);
+    return values;
+  }
+  Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) const {
+    const VectorSource bias = has_bias ? vector_view(name + ".bias", out) : VectorSource{};
+    return Linear(matrix(name + ".weight", out, in), bias, dtype_);
+  }
+
+  void attention(const std::string& prefix, LayerWeights& layer) const {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t q = int64_t{config_.num_attention_heads} * config_.head_dim;
+    const int64_t kv = int64_t{config_.num_key_value_heads} * config_.head_dim;
+    layer.q = linear(prefix + "q_proj", q, hidden, config_.attention_bias);
+    layer.k = linear(prefix + "k_proj", kv, hidden, config_.attention_bias);
+    layer.v = linear(prefix + "v_proj", kv, hidden, config_.attention_bias);
+    layer.o = linear(prefix + "o_proj", hidden, q, config_.attention_output_bias);
+    if (config_.qk_norm == ModelConfig::QkNorm::kNone) return;
+    const bool per_head = config_.qk_norm == ModelConfig::QkNorm::kPerHead;
+    layer.q_norm = vector(prefix + "q_norm.weight", per_head ? config_.head_dim : q);
+    layer.k_norm = vector(prefix + "k_norm.weight", per_head ? config_.head_dim : kv);
+  }
+
+  std::shared_ptr<const Mlp> dense(const std::string& prefix) const {
+    const int64_t hidden = config_.hidden_size, width = config_.intermediate_size;
+    MlpSource source;
+    source.gate = matrix(prefix + "gate_proj.weight", width, hidden);
+    source.up = matrix(prefix + "up_proj.weight", width, hidden);
+    source.down = matrix(prefix + "down_proj.weight", hidden, width);
+    return std::make_shared<const Mlp>(source, config_.activation, dtype_);
+  }
+
+  // wanted: the logical experts to pack.
+  void moe(int layer_id, const std::vector<bool>& wanted, LayerWeights& layer) const {
+    MoeTensors found = find_moe_tensors(tensors_, config_, layer_id);
+    layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
+    RouterConfig router = config_.router;
+    router.selection_bias = std::move(found.selection_bias);
+    layer.router = std::make_shared<const Router>(std::move(router));
+    layer.experts.resize(wanted.size());
+    for (size_t e = 0; e < wanted.size(); ++e) {
+      if (wanted[e]) layer.experts[e] = std::make_shared<const Mlp>(found.experts[e], config_.activation, dtype_);
+    }
+    if (found.shared) layer.shared = std::make_shared<const Mlp>(*found.shared, config_.activation, dtype_);
+    if (found.shared_gate) {
+      layer.shared_gate = std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
+    }
+  }
+
+ private:
+  const SafeTensors& tensors_;
+  const ModelConfig& config_;
+  DType dtype_;
+};
+
+// [num_experts] which experts of a layer the slots of these ranks hold.
+std::vector<bool> held_experts(const Placement& placement, int layer, std::span<const int> ranks) {
+  std::vector<bool> held(static_cast<size_t>(placement.num_experts()));
+  const auto logical = placement.logical(layer);
+  for (const int rank : ranks) {
+    for (int slot = placement.first_slot(rank); slot < placement.first_slot(rank + 1); ++slot) {
+      held[static_cast<size_t>(logical[static_cast<size_t>(slot)])] = true;
+    }
+  }
+  return held;
+}
+
+void check_placement(const Placement& placement, const ModelConfig& config) {
+  if (placement.num_layers() != num_moe_layers(config) || placement.num_experts() != config.router.num_experts) {
+    throw InvalidArgument(cat("the placement is for ", placement.num_layers(), " MoE layers of ",
+                              placement.num_experts(), " experts, the model has ", num_moe_layers(config), " of ",
+                              config.router.num_experts));
+  }
+}
+
+}  // namespace
+
+int num_moe_layers(const ModelConfig& config) {
+  return static_cast<int>(std::count(config.is_moe_layer.begin(), config.is_moe_layer.end(), true));
+}
+
+DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype)
+    : config_(config), dtype_(dtype), tensors_(tensors) {}
+
+DecoderWeights::~DecoderWeights() = default;
+
+std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& tensors, const ModelConfig& config,
+                                                           DType dtype, const Placement& placement,
+                                                           std::span<const int> ranks) {
+  check_config(config, dtype);
+  check_placement(placement, config);
+  std::vector<int> all_ranks(static_cast<size_t>(placement.num_ranks()));
+  std::iota(all_ranks.begin(), all_ranks.end(), 0);
+  if (ranks.empty()) ranks = all_ranks;
+
+  std::shared_ptr<DecoderWeights> weights(new DecoderWeights(tensors, config, dtype));
+  const Reader reader(tensors, config, dtype);
+  const std::string& prefix = config.tensor_prefix;
+  int moe_layer = 0;
+  for (int l = 0; l < config.num_hidden_layers; ++l) {
+    const std::string at = cat(prefix, "layers.", l, ".");
+    LayerWeights layer;
+    layer.attention_norm = reader.vector(at + "input_layernorm.weight", config.hidden_size);
+    layer.feed_forward_norm = reader.vector(at + "post_attention_layernorm.weight", config.hidden_size);
+    reader.attention(at + "self_attn.", layer);
+    if (config.is_moe_layer[static_cast<size_t>(l)]) {
+      layer.moe_layer = moe_layer;
+      reader.moe(l, held_experts(placement, moe_layer, ranks), layer);
+      ++moe_layer;
+    } else {
+      layer.dense = reader.dense(at + "mlp.");
+    }
+    weights->layers_.push_back(std::move(layer));
+  }
+
+  const std::string embedding = prefix + "embed_tokens.weight";
+  const std::array<int64_t, 2> vocabulary = {config.vocab_size, config.hidden_size};
+  weights->embedding_ = weights->tensors_.at(embedding, vocabulary);
+  weights->final_norm_ = reader.vector(prefix + "norm.weight", config.hidden_size);
+  weights->head_ = Linear(
+      reader.matrix(config.tie_word_embeddings ? embedding : "lm_head.weight", config.vocab_size, config.hidden_size),
+      VectorSource{}, dtype);
+  return weights;
+}
+
+size_t DecoderWeights::bytes() const {
+  size_t total = head_.bytes();
+  for (const LayerWeights& layer : layers_) {
+    total += layer.q.bytes() + layer.k.bytes() + layer.v.bytes() + layer.o.bytes();
+    for (const auto& mlp : layer.experts) total += mlp ? mlp->bytes() : 0;
+    for (const auto& mlp : {layer.dense, layer.shared}) total += mlp ? mlp->bytes() : 0;
+    for (const auto& linear : {layer.gate, layer.shared_gate}) total += linear ? linear->bytes() : 0;
+  }
+  return total;
+}
+
+}  // namespace trimtab

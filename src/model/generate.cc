@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <list>
+
+#include "base/cat.h"
+#include "model/sampler.h"
+#include "trimtab/decoder.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+
+namespace {
+
+struct Sequence {
+  size_t prompt;
+  std::vector<int32_t> tokens;  // the prompt and what came after
+  KvCache cache;
+
+  size_t pending() const { return tokens.size() - static_cast<size_t>(cache.length()); }
+};
+
+int64_t max_positions(const ModelConfig& config) {
+  return config.max_position_embeddings > 0 ? config.max_position_embeddings : std::numeric_limits<int64_t>::max();
+}
+
+// How many tokens may follow the prompt: the last one stands behind the last position and is never fed.
+int64_t max_new(const ModelConfig& config, const std::vector<int32_t>& prompt, int max_new_tokens) {
+  return std::min<int64_t>(max_new_tokens, max_positions(config) - std::ssize(prompt) + 1);
+}
+
+void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
+           size_t results) {
+  if (results != prompts.size()) throw InvalidArgument(cat(results, " results for ", prompts.size(), " prompts"));
+  if (options.max_new_tokens < 1) {
+    throw InvalidArgument(cat("max_new_tokens must be at least 1, not ", options.max_new_tokens));
+  }
+  if (!(options.temperature >= 0.0F)) {
+    throw InvalidArgument(cat("the temperature must be 0 or more, not ", options.temperature));
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].empty()) throw InvalidArgument(cat("prompt ", i + 1, " is empty"));
+    if (std::ssize(prompts[i]) > max_positions(config)) {
+      throw InvalidArgument(cat("prompt ", i + 1, " has ", prompts[i].size(), " tokens, max_position_embeddings is ",
+                                config.max_position_embeddings));
+    }
+    for (const int32_t id : prompts[i]) {
+      if (id < 0 || id >= config.vocab_size) {
+        throw InvalidArgument(
+            cat("prompt ", i + 1, " has token id ", id, ", the vocabulary ends at ", config.vocab_size - 1));
+      }
+    }
+  }
+}
+
+// One rank's prompts on their way through the decoder.
+class Scheduler {
+ public:
+  Scheduler(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
+            std::span<Generation> results)
+      : decoder_(decoder), prompts_(prompts), options_(options), results_(results) {
+    for (size_t i = rank(); i < prompts.size(); i += stride()) ++unfinished_;
+    next_prompt_ = rank();
+  }
+
+  // Steps and new tokens so far and prompts to go, of all ranks. Collective.
+  GenerateProgress agree() {
+    const std::array<int64_t, 2> mine = {new_tokens_, unfinished_};
+    std::vector<std::array<int64_t, 2>> all(stride());
+    std::vector<int64_t> sizes(stride());
+    Pending pending =
+        decoder_.comm().all_gather_v(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), sizes);
+    pending.wait();
+    pending.wait_released();
+    GenerateProgress total;
+    total.steps = steps_;
+    for (const auto& [tokens, unfinished] : all) {
+      total.new_tokens += tokens;
+      total.unfinished_prompts += unfinished;
+    }
+    return total;
+  }
+
+  void step(LoadRecorder* recorder) {
+    const std::vector<Chunk> batch = next_batch();
+    const auto wanted = std::count_if(batch.begin(), batch.end(),
+                                      [](const Chunk& chunk) { return chunk.logits == Chunk::Logits::kLast; });
+    const int64_t vocab = decoder_.config().vocab_size;
+    logits_.resize(static_cast<size_t>(wanted * vocab));
+    decoder_.step(batch, Rows(logits_.data(), wanted, vocab), recorder);
+    ++steps_;
+
+    std::span<const float> logits = logits_;
+    for (auto it = running_.begin(); it != running_.end();) {
+      bool ended = false;
+      if (it->pending() == 0) {
+        ended = append(*it, logits.first(static_cast<size_t>(vocab)));
+        logits = logits.subspan(static_cast<size_t>(vocab));
+      }
+      it = ended ? running_.erase(it) : std::next(it);
+    }
+  }
+
+ private:
+  size_t rank() const { return static_cast<size_t>(decoder_.comm().rank()); }
+  size_t stride() const { return static_cast<size_t>(decoder_.comm().size()); }
+
+  // Older sequences first: those that decode take one token each, and a new prompt starts only when all before it are
+  // through with theirs. Hence every running sequence gets at least one token in each step.
+  std::vector<Chunk> next_batch() {
+    auto budget = static_cast<size_t>(decoder_.options().max_tokens);
+    std::vector<Chunk> batch;
+    const auto take = [&](Sequence& sequence) {
+      const size_t n = std::min(sequence.pending(), budget);
+      const std::span<const int32_t> tokens = sequence.tokens;
+      batch.push_back({&sequence.cache, tokens.last(sequence.pending()).first(n),
+                       n == sequence.pending() ? Chunk::Logits::kLast : Chunk::Logits::kNone});
+      budget -= n;
+    };
+    for (Sequence& sequence : running_) take(sequence);
+    for (; budget > 0 && next_prompt_ < prompts_.size(); next_prompt_ += stride()) {
+      const std::vector<int32_t>& prompt = prompts_[next_prompt_];
+      // All but the last new token go through the decoder.
+      const int64_t length = std::ssize(prompt) + max_new(decoder_.config(), prompt, options_.max_new_tokens) - 1;
+      running_.push_back({next_prompt_, prompt, KvCache(decoder_.config(), length)});
+      take(running_.back());
+    }
+    return batch;
+  }
+
+  // Adds the next token to a sequence. True when that was its last.
+  bool append(Sequence& sequence, std::span<const float> logits) {
+    const int32_t id = options_.temperature > 0.0F ? sample(logits, options_.temperature, options_.seed,
+                                                            sequence.prompt, sequence.tokens.size())
+                                                   : most_likely(logits);
+    Generation& result = results_[sequence.prompt];
+    result.token_ids.push_back(id);
+    sequence.tokens.push_back(id);
+    ++new_tokens_;
+
+    const auto& ends = decoder_.config().eos_token_ids;
+    if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
+      result.finish = Finish::kEndToken;
+    } else if (std::ssize(result.token_ids) >= options_.max_new_tokens) {
+      result.finish = Finish::kMaxNewTokens;
+    } else if (std::ssize(sequence.tokens) > max_positions(decoder_.config())) {
+      result.finish = Finish::kContextFull;
+    } else {
+      return false;
+    }
+    --unfinished_;
+    return true;
+  }
+
+  Decoder& decoder_;
+  std::span<const std::vector<int32_t>> prompts_;
+  const GenerateOptions& options_;
+  std::span<Generation> results_;
+  std::list<Sequence> running_;
+  std::vector<float> logits_;
+  size_t next_prompt_ = 0;
+  int64_t steps_ = 0, new_tokens_ = 0, unfinished_ = 0;
+};
+
+}  // namespace
+
+void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
+              std::span<Generation> results, LoadRecorder* recorder) {
+  check(decoder.config(), prompts, options, results.size());
+  Scheduler scheduler(decoder, prompts, options, results);
+  for (;;) {
+    const GenerateProgress progress = scheduler.agree();
+    if (options.progress) options.progress(progress);
+    if (progress.unfinished_prompts == 0) return;
+    scheduler.step(recorder);
+  }
+}
+
+// A step that is full takes max_tokens of the rank's tokens. In one that is not, no prompt waits and every running
+// sequence gets its next token, which happens at most as often as the longest generation has tokens.
+int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts, int max_new_tokens,
+                           int max_tokens, int num_ranks) {
+  int64_t most = 0;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    int64_t tokens = 0, longest = 0;
+    for (auto i = static_cast<size_t>(rank); i < prompts.size(); i += static_cast<size_t>(num_ranks)) {
+      const int64_t fresh = max_new(config, prompts[i], max_new_tokens);
+      tokens += std::ssize(prompts[i]) + fresh;
+      longest = std::max(longest, fresh);
+    }
+    most = std::max(most, tokens / max_tokens + longest);
+  }
+  return most;
+}
+
+}  // namespace trimtab

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "model/decoder_testing.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+struct Result {
+  std::vector<Generation> generations;
+  Load load;
+};
+
+Result generate_all(const Model& model, const std::vector<Ids>& prompts, const GenerateOptions& how,
+                    const Arrangement& arrangement = {}) {
+  const Placement placement = linear_placement(model.config, arrangement.ranks);
+  const auto weights = DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement);
+  Result result;
+  result.generations.resize(prompts.size());
+  const int64_t max_steps =
+      max_generate_steps(model.config, prompts, how.max_new_tokens, arrangement.options.max_tokens, arrangement.ranks);
+  std::vector<LoadRecorder> recorders;
+  for (int rank = 0; rank < arrangement.ranks; ++rank) {
+    recorders.emplace_back(placement.num_layers(), placement.slots_of_rank(rank), max_steps);
+  }
+  run_ranks(arrangement.ranks, [&](Communicator& comm) {
+    Decoder decoder(weights, placement, comm, arrangement.options);
+    generate(decoder, prompts, how, result.generations, &recorders[static_cast<size_t>(comm.rank())]);
+  });
+  std::vector<const LoadRecorder*> all;
+  for (const LoadRecorder& recorder : recorders) all.push_back(&recorder);
+  result.load = merge_loads(placement, all);
+  return result;
+}
+
+std::vector<Ids> token_ids(const Result& result) {
+  std::vector<Ids> ids;
+  for (const Generation& generation : result.generations) ids.push_back(generation.token_ids);
+  return ids;
+}
+
+// Without end tokens every sequence gets its full length.
+Model endless_model() {
+  Model model = open_model("qwen3_moe");
+  model.config.eos_token_ids.clear();
+  return model;
+}
+
+TEST(Generate, GreedyTextIsTheArgmaxOfTheLogitsWithoutACache) {
+  const Model model = endless_model();
+  const auto vocab = static_cast<size_t>(model.config.vocab_size);
+  const auto prompts = random_prompts(model.config, {5});
+  Ids sequence = prompts[0];
+  for (int i = 0; i < 12; ++i) {
+    const auto logits = all_logits(model, {sequence}, {})[0];
+    const auto last = logits.end() - static_cast<std::ptrdiff_t>(vocab);
+    sequence.push_back(static_cast<int32_t>(std::max_element(last, logits.end()) - last));
+  }
+  const Result result = generate_all(model, prompts, {.max_new_tokens = 12});
+  EXPECT_EQ(result.generations[0].token_ids, Ids(sequence.begin() + 5, sequence.end()));
+  EXPECT_EQ(result.generations[0].finish, Finish::kMaxNewTokens);
+}
+
+TEST(Generate, TextDoesNotDependOnRanksBatchesOrThreads) {
+  const Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {5, 40, 1, 12, 3, 3});
+  for (const float temperature : {0.0F, 1.5F}) {
+    const GenerateOptions how = {.max_new_tokens = 10, .temperature = temperature, .seed = 5};
+    const auto reference = token_ids(generate_all(model, prompts, how));
+    for (const int ranks : {2, 3, 4, 7}) {
+      EXPECT_EQ(token_ids(generate_all(model, prompts, how, {.ranks = ranks})), reference) << ranks << " ranks";
+    }
+    // Prompts longer than a step, and more sequences than a step has tokens.
+    for (const int max_tokens : {1, 4, 7}) {
+      const Arrangement arrangement = {.ranks = 2, .options = {.max_tokens = max_tokens, .threads = 2}};
+      EXPECT_EQ(token_ids(generate_all(model, prompts, how, arrangement)), reference) << max_tokens << " tokens a step";
+    }
+  }
+}
+
+TEST(Generate, RanksWithoutPromptsTakePart) {
+  const Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {6});
+  for (const char* dispatcher : {"pull", "all_gather"}) {
+    const Arrangement arrangement = {.ranks = 7, .options = {.dispatcher = dispatcher}};
+    EXPECT_EQ(generate_all(model, prompts, {.max_new_tokens = 3}, arrangement).generations[0].token_ids.size(), 3U);
+    const Result nothing = generate_all(model, {}, {.max_new_tokens = 3}, arrangement);
+    EXPECT_TRUE(nothing.generations.empty());
+    EXPECT_EQ(nothing.load.num_steps, 0);
+  }
+}
+
+TEST(Generate, SamplingFollowsTheSeed) {
+  const Model model = endless_model();
+  const auto prompts = std::vector<Ids>(4, random_prompts(model.config, {6})[0]);
+  const auto draw = [&](uint64_t seed) {
+    return token_ids(generate_all(model, prompts, {.max_new_tokens = 16, .temperature = 1.0F, .seed = seed}));
+  };
+  const auto first = draw(1);
+  EXPECT_EQ(draw(1), first);
+  EXPECT_NE(draw(2), first);
+  EXPECT_EQ(std::set<Ids>(first.begin(), first.end()).size(), 4U) << "equal prompts should not get equal draws";
+}
+
+TEST(Generate, EndTokensEndASequence) {
+  Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {5, 9});
+  const GenerateOptions how = {.max_new_tokens = 12};
+  const auto full = token_ids(generate_all(model, prompts, how));
+  const int32_t end = full[0][4];
+  model.config.eos_token_ids = {end};
+  const Result result = generate_all(model, prompts, how, {.ranks = 2});
+  for (size_t i = 0; i < 2; ++i) {
+    const auto at = std::find(full[i].begin(), full[i].end(), end);
+    const bool ends = at != full[i].end();
+    EXPECT_EQ(result.generations[i].token_ids, Ids(full[i].begin(), ends ? at + 1 : at));
+    EXPECT_EQ(result.generations[i].finish, ends ? Finish::kEndToken : Finish::kMaxNewTokens);
+  }
+}
+
+TEST(Generate, EndsWhereTheModelsPositionsEnd) {
+  Model model = endless_model();
+  model.config.max_position_embeddings = 10;
+  const auto prompts = random_prompts(model.config, {10, 8, 3});
+  const Result result = generate_all(model, prompts, {.max_new_tokens = 5}, {.ranks = 2});
+  const auto finish = [&](size_t i) { return result.generations[i].finish; };
+  EXPECT_EQ(result.generations[0].token_ids.size(), 1U);  // the last position still says what comes next
+  EXPECT_EQ(result.generations[1].token_ids.size(), 3U);
+  EXPECT_EQ(result.generations[2].token_ids.size(), 5U);
+  EXPECT_EQ(finish(0), Finish::kContextFull);
+  EXPECT_EQ(finish(1), Finish::kContextFull);
+  EXPECT_EQ(finish(2), Finish::kMaxNewTokens);
+}
+
+TEST(Generate, RecordsEveryPickOfEveryTokenOnce) {
+  const Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {5, 11, 2});
+  const Result one = generate_all(model, prompts, {.max_new_tokens = 4});
+  // All prompts fit in the first step; the last new tokens are not fed any more.
+  ASSERT_EQ(one.load.num_steps, 4);
+  for (int64_t step = 0; step < 4; ++step) {
+    for (int layer = 0; layer < 2; ++layer) {
+      const auto counts = one.load.at(step, layer);
+      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), (step == 0 ? 18 : 3) * 4);
+    }
+  }
+  EXPECT_EQ(generate_all(model, prompts, {.max_new_tokens = 4}, {.ranks = 3}).load.counts, one.load.counts);
+}
+
+TEST(Generate, TellsItsProgress) {
+  const Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {5, 11, 2});
+  std::vector<std::vector<int64_t>> seen;
+  GenerateOptions how = {.max_new_tokens = 2};
+  how.progress = [&](const GenerateProgress& p) { seen.push_back({p.steps, p.new_tokens, p.unfinished_prompts}); };
+  generate_all(model, prompts, how);
+  EXPECT_EQ(seen, (std::vector<std::vector<int64_t>>{{0, 0, 3}, {1, 3, 3}, {2, 6, 0}}));
+}
+
+TEST(Generate, RefusesBadPromptsOnEveryRank) {
+  const Model model = endless_model();
+  const auto refusal = [&](const std::vector<Ids>& prompts, const GenerateOptions& how = {}) -> std::string {
+    try {
+      generate_all(model, prompts, how, {.ranks = 2});
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  EXPECT_EQ(refusal({{1}, {}}), "prompt 2 is empty");
+  EXPECT_EQ(refusal({{1}, {64}}), "prompt 2 has token id 64, the vocabulary ends at 63");
+  EXPECT_EQ(refusal({Ids(129, 1)}), "prompt 1 has 129 tokens, max_position_embeddings is 128");
+  EXPECT_EQ(refusal({{1}}, {.max_new_tokens = 0}), "max_new_tokens must be at least 1, not 0");
+  EXPECT_EQ(refusal({{1}}, {.temperature = -1.0F}), "the temperature must be 0 or more, not -1");
+}
+
+}  // namespace
+}  // namespace trimtab

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer's MoE tensors under the names of each family: an expert a tensor as published, all experts in one tensor as
+// transformers 5 saves them, or gpt-oss's transposed form. Nothing is copied: strides say how to read it.
+
+#include "base/cat.h"
+#include "model/weight_sources.h"
+
+namespace trimtab {
+namespace {
+
+// A matrix in the middle of a tensor; first: its first element.
+MatrixSource part(const TensorView& tensor, int64_t first, int64_t rows, int64_t cols, int64_t row_stride,
+                  int64_t col_stride) {
+  return {tensor.data.data() + first * bits(tensor.dtype) / 8, tensor.dtype, rows, cols, row_stride, col_stride};
+}
+
+VectorSource part(const TensorView& tensor, int64_t first, int64_t size, int64_t stride) {
+  return {tensor.data.data() + first * bits(tensor.dtype) / 8, tensor.dtype, size, stride};
+}
+
+// Reads the tensors of one MoE block. E: experts, H: hidden, I: the experts' width.
+class Block {
+ public:
+  Block(const SafeTensors& tensors, const ModelConfig& config, int layer)
+      : tensors_(tensors),
+        config_(config),
+        num_experts_(config.router.num_experts),
+        hidden_(config.hidden_size),
+        width_(config.moe_intermediate_size) {
+    const std::string prefix = cat(config.tensor_prefix, "layers.", layer, ".");
+    const bool old_name = config.family == Family::kMixtral && !tensors.contains(prefix + "mlp.gate.weight");
+    prefix_ = prefix + (old_name ? "block_sparse_moe." : "mlp.");
+  }
+
+  MoeTensors find() const {
+    MoeTensors found;
+    const std::string gate = prefix_ + (config_.family == Family::kGptOss ? "router." : "gate.");
+    found.gate = find_matrix(tensors_, gate + "weight", num_experts_, hidden_);
+    if (config_.has_router_bias) found.gate_bias = find_vector(tensors_, gate + "bias", num_experts_);
+    if (config_.has_selection_bias) {
+      const VectorSource bias = find_vector(tensors_, gate + "e_score_correction_bias", num_experts_);
+      for (int64_t expert = 0; expert < num_experts_; ++expert) found.selection_bias.push_back(bias.at(expert));
+    }
+    if (config_.family == Family::kGptOss) {
+      found.experts = transposed_experts();
+    } else if (tensors_.contains(prefix_ + "experts.gate_up_proj")) {
+      found.experts = merged_experts();
+    } else {
+      found.experts = single_experts();
+    }
+    if (config_.shared_intermediate_size > 0) {
+      const bool qwen = config_.family == Family::kQwen2Moe;
+      found.shared = mlp(prefix_ + (qwen ? "shared_expert." : "shared_experts."), config_.shared_intermediate_size);
+    }
+    if (config_.shared_expert_gate) {
+      found.shared_gate = find_matrix(tensors_, prefix_ + "shared_expert_gate.weight", 1, hidden_);
+    }
+    return found;
+  }
+
+ private:
+  MlpSource mlp(const std::string& prefix, int64_t width) const {
+    const bool w123 = config_.family == Family::kMixtral;
+    MlpSource source;
+    source.gate = find_matrix(tensors_, prefix + (w123 ? "w1.weight" : "gate_proj.weight"), width, hidden_);
+    source.up = find_matrix(tensors_, prefix + (w123 ? "w3.weight" : "up_proj.weight"), width, hidden_);
+    source.down = find_matrix(tensors_, prefix + (w123 ? "w2.weight" : "down_proj.weight"), hidden_, width);
+    return source;
+  }
+
+  std::vector<MlpSource> single_experts() const {
+    std::vector<MlpSource> experts;
+    for (int64_t e = 0; e < num_experts_; ++e) experts.push_back(mlp(cat(prefix_, "experts.", e, "."), width_));
+    return experts;
+  }
+
+  // gate_up_proj [E, 2I, H], gate rows first; down_proj [E, H, I].
+  std::vector<MlpSource> merged_experts() const {
+    const TensorView& gate_up = find("experts.gate_up_proj", {num_experts_, 2 * width_, hidden_});
+    const TensorView& down = find("experts.down_proj", {num_experts_, hidden_, width_});
+    std::vector<MlpSource> experts(static_cast<size_t>(num_experts_));
+    for (int64_t e = 0; e < num_experts_; ++e) {
+      MlpSource& expert = experts[static_cast<size_t>(e)];
+      expert.gate = part(gate_up, e * 2 * width_ * hidden_, width_, hidden_, hidden_, 1);
+      expert.up = part(gate_up, (e * 2 + 1) * width_ * hidden_, width_, hidden_, hidden_, 1);
+      expert.down = part(down, e * hidden_ * width_, hidden_, width_, width_, 1);
+    }
+    return experts;
+  }
+
+  // gate_up_proj [E, H, 2I] with gate in the even columns and up in the odd ones; down_proj [E, I, H]; biases alike.
+  std::vector<MlpSource> transposed_experts() const {
+    const TensorView& gate_up = find("experts.gate_up_proj", {num_experts_, hidden_, 2 * width_});
+    const TensorView& down = find("experts.down_proj", {num_experts_, width_, hidden_});
+    const TensorView& gate_up_bias = find("experts.gate_up_proj_bias", {num_experts_, 2 * width_});
+    const TensorView& down_bias = find("experts.down_proj_bias", {num_experts_, hidden_});
+    std::vector<MlpSource> experts(static_cast<size_t>(num_experts_));
+    for (int64_t e = 0; e < num_experts_; ++e) {
+      MlpSource& expert = experts[static_cast<size_t>(e)];
+      const int64_t first = e * hidden_ * 2 * width_;
+      expert.gate = part(gate_up, first, width_, hidden_, 2, 2 * width_);
+      expert.up = part(gate_up, first + 1, width_, hidden_, 2, 2 * width_);
+      expert.down = part(down, e * width_ * hidden_, hidden_, width_, 1, hidden_);
+      expert.gate_bias = part(gate_up_bias, e * 2 * width_, width_, 2);
+      expert.up_bias = part(gate_up_bias, e * 2 * width_ + 1, width_, 2);
+      expert.down_bias = part(down_bias, e * hidden_, hidden_, 1);
+    }
+    return experts;
+  }
+
+  const TensorView& find(const char* name, std::initializer_list<int64_t> shape) const {
+    return find_weight(tensors_, prefix_ + name, std::span(shape.begin(), shape.size()));
+  }
+
+  const SafeTensors& tensors_;
+  const ModelConfig& config_;
+  std::string prefix_;
+  int64_t num_experts_, hidden_, width_;
+};
+
+}  // namespace
+
+MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer) {
+  const auto layers = static_cast<int>(config.is_moe_layer.size());
+  if (layer < 0 || layer >= layers) throw InvalidArgument(cat("layer ", layer, " of a model with ", layers, " layers"));
+  if (!config.is_moe_layer[static_cast<size_t>(layer)]) throw InvalidArgument(cat("layer ", layer, " has no experts"));
+  return Block(tensors, config, layer).find();
+}
+
+}  // namespace trimtab

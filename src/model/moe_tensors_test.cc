@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every fixture checkpoint is read, and its MoE blocks are computed here in plain scalar code and compared with what
+// transformers computed. TRIMTAB_CHECKPOINTS names another folder of such checkpoints (see tools/make_fixtures.py).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+
+#include "base/cat.h"
+#include "model/checkpoint_testing.h"
+#include "trimtab/checkpoint.h"
+
+namespace trimtab {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of a row's error, relative to the row's norm: f32 sums of a few dozen terms in another order.
+constexpr float kTolerance = 1e-4F;
+
+std::vector<std::string> checkpoints() {
+  const char* chosen = std::getenv("TRIMTAB_CHECKPOINTS");
+  std::vector<std::string> folders;
+  for (const auto& entry : fs::directory_iterator(chosen ? chosen : TRIMTAB_SOURCE_DIR "/tests/fixtures/checkpoints")) {
+    if (entry.is_directory()) folders.push_back(entry.path().string());
+  }
+  std::ranges::sort(folders);
+  return folders;
+}
+
+// What transformers computed, as rows.
+template <class T>
+std::vector<std::vector<T>> expected_rows(const SafeTensors& expected, const std::string& name) {
+  const TensorView& tensor = expected.at(name);
+  EXPECT_EQ(tensor.dtype, dtype_of<T>());
+  std::vector<std::vector<T>> rows(static_cast<size_t>(tensor.shape[0]),
+                                   std::vector<T>(static_cast<size_t>(tensor.shape[1])));
+  const std::byte* at = tensor.data.data();
+  for (auto& row : rows) {
+    std::memcpy(row.data(), at, row.size() * sizeof(T));
+    at += row.size() * sizeof(T);
+  }
+  return rows;
+}
+
+std::vector<float> apply(const MatrixSource& weight, const VectorSource& bias, const std::vector<float>& x) {
+  EXPECT_EQ(weight.cols, static_cast<int64_t>(x.size()));
+  std::vector<float> y;
+  for (int64_t i = 0; i < weight.rows; ++i) {
+    float sum = bias.data == nullptr ? 0.0F : bias.at(i);
+    for (int64_t j = 0; j < weight.cols; ++j) sum += weight.at(i, j) * x[static_cast<size_t>(j)];
+    y.push_back(sum);
+  }
+  return y;
+}
+
+float sigmoid(float x) {
+  return 1.0F / (1.0F + std::exp(-x));
+}
+
+std::vector<float> apply(const MlpSource& mlp, Activation activation, const std::vector<float>& x) {
+  std::vector<float> act = apply(mlp.gate, mlp.gate_bias, x);
+  const std::vector<float> up = apply(mlp.up, mlp.up_bias, x);
+  for (size_t i = 0; i < act.size(); ++i) {
+    if (activation.kind == ActivationKind::kSwigluClamp) {
+      const float gate = std::min(act[i], activation.limit);
+      act[i] = (std::clamp(up[i], -activation.limit, activation.limit) + 1) * gate * sigmoid(activation.alpha * gate);
+    } else {
+      EXPECT_EQ(activation.kind, ActivationKind::kSilu);
+      act[i] *= sigmoid(act[i]) * up[i];
+    }
+  }
+  return apply(mlp.down, mlp.down_bias, act);
+}
+
+void expect_near(const std::vector<float>& row, const std::vector<float>& wanted) {
+  ASSERT_EQ(row.size(), wanted.size());
+  float error = 0.0F, norm = 0.0F;
+  for (size_t i = 0; i < row.size(); ++i) {
+    error = std::max(error, std::abs(row[i] - wanted[i]));
+    norm += wanted[i] * wanted[i];
+  }
+  EXPECT_LE(error, kTolerance * std::sqrt(norm));
+}
+
+class MoeTensorsOf : public testing::TestWithParam<std::string> {
+ protected:
+  MoeTensorsOf()
+      : config(read_model_config(GetParam())),
+        tensors(SafeTensors::open(GetParam())),
+        expected(SafeTensors::open(GetParam() + "/expected.safetensors")) {}
+
+  const ModelConfig config;
+  const SafeTensors tensors, expected;
+};
+
+TEST_P(MoeTensorsOf, LayersAreThoseOfTransformers) {
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const bool is_moe = expected.contains(cat("layers.", layer, ".moe.input"));
+    EXPECT_EQ(config.is_moe_layer[static_cast<size_t>(layer)], is_moe) << layer;
+    if (!is_moe) {
+      EXPECT_THROW(find_moe_tensors(tensors, config, layer), InvalidArgument);
+    }
+  }
+  EXPECT_THROW(find_moe_tensors(tensors, config, config.num_hidden_layers), InvalidArgument);
+  EXPECT_THROW(find_moe_tensors(tensors, config, -1), InvalidArgument);
+}
+
+TEST_P(MoeTensorsOf, RoutersPickTheSame) {
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    SCOPED_TRACE(layer);
+    const std::string key = cat("layers.", layer, ".moe.");
+    const MoeTensors moe = find_moe_tensors(tensors, config, layer);
+    const auto x = expected_rows<float>(expected, key + "input");
+    const auto logits = expected_rows<float>(expected, key + "logits");
+    const auto ids = expected_rows<int32_t>(expected, key + "top_k_ids");
+    const auto weights = expected_rows<float>(expected, key + "top_k_weights");
+    RouterConfig router_config = config.router;
+    router_config.selection_bias = moe.selection_bias;
+    const Router router(router_config);
+    for (size_t token = 0; token < x.size(); ++token) {
+      const std::vector<float> row = apply(moe.gate, moe.gate_bias, x[token]);
+      expect_near(row, logits[token]);
+      std::vector<int32_t> picked(ids[token].size());
+      std::vector<float> picked_weights(ids[token].size());
+      router.route(ConstRows(row.data(), 1, config.router.num_experts), {}, {picked, picked_weights, {}});
+      std::map<int32_t, float> found, wanted;
+      for (size_t k = 0; k < picked.size(); ++k) {
+        found[picked[k]] = picked_weights[k];
+        wanted[ids[token][k]] = weights[token][k];
+      }
+      ASSERT_EQ(found.size(), wanted.size());
+      for (const auto& [expert, weight] : wanted) EXPECT_NEAR(found[expert], weight, kTolerance * weight) << expert;
+    }
+  }
+}
+
+TEST_P(MoeTensorsOf, BlocksComputeTheSame) {
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    SCOPED_TRACE(layer);
+    const std::string key = cat("layers.", layer, ".moe.");
+    const MoeTensors moe = find_moe_tensors(tensors, config, layer);
+    const auto x = expected_rows<float>(expected, key + "input");
+    const auto output = expected_rows<float>(expected, key + "output");
+    const auto ids = expected_rows<int32_t>(expected, key + "top_k_ids");
+    const auto weights = expected_rows<float>(expected, key + "top_k_weights");
+    EXPECT_EQ(moe.shared.has_value(), config.shared_intermediate_size > 0);
+    for (size_t token = 0; token < x.size(); ++token) {
+      std::vector<float> sum(x[token].size());
+      const auto add = [&](const MlpSource& mlp, float weight) {
+        const std::vector<float> y = apply(mlp, config.activation, x[token]);
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * y[i];
+      };
+      for (size_t k = 0; k < ids[token].size(); ++k) {
+        add(moe.experts.at(static_cast<size_t>(ids[token][k])), weights[token][k]);
+      }
+      if (moe.shared) add(*moe.shared, moe.shared_gate ? sigmoid(apply(*moe.shared_gate, {}, x[token])[0]) : 1.0F);
+      expect_near(sum, output[token]);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, MoeTensorsOf, testing::ValuesIn(checkpoints()),
+                         [](const auto& tested) { return fs::path(tested.param).filename().string(); });
+
+// ---- checkpoints that can't be used
+
+struct Named {
+  std::string name;
+  std::string dtype;
+  std::vector<int> shape;
+};
+
+// Writes a file of zeros with these tensors.
+void write_tensors(const TestFolder& folder, const std::vector<Named>& tensors) {
+  std::string header = "{";
+  int end = 0;
+  for (const auto& [name, dtype, shape] : tensors) {
+    int bytes = dtype == "F64" || dtype == "I64" ? 8 : dtype == "F32" || dtype == "I32" ? 4 : dtype == "BF16" ? 2 : 1;
+    std::string sizes;
+    for (const int size : shape) {
+      bytes *= size;
+      sizes += cat(sizes.empty() ? "" : ",", size);
+    }
+    header += cat(header.size() == 1 ? "" : ",", '"', name, R"(":{"dtype":")", dtype, R"(","shape":[)", sizes,
+                  R"(],"data_offsets":[)", end, ",", end + bytes, "]}");
+    end += bytes;
+  }
+  folder.write("model.safetensors", safetensors_image(header + "}", static_cast<size_t>(end)));
+}
+
+// Two experts of width 3, hidden size 4, one layer.
+ModelConfig small(Family family) {
+  ModelConfig config;
+  config.family = family;
+  config.hidden_size = 4;
+  config.num_hidden_layers = 1;
+  config.router.num_experts = 2;
+  config.router.top_k = 1;
+  config.moe_intermediate_size = 3;
+  config.is_moe_layer = {true};
+  config.has_router_bias = family == Family::kGptOss;
+  return config;
+}
+
+const std::string kMlp = "model.layers.0.mlp.";
+
+std::vector<Named> qwen_tensors() {
+  std::vector<Named> tensors = {{kMlp + "gate.weight", "F32", {2, 4}}};
+  for (const char* expert : {"experts.0.", "experts.1."}) {
+    tensors.push_back({kMlp + expert + "gate_proj.weight", "BF16", {3, 4}});
+    tensors.push_back({kMlp + expert + "up_proj.weight", "BF16", {3, 4}});
+    tensors.push_back({kMlp + expert + "down_proj.weight", "BF16", {4, 3}});
+  }
+  return tensors;
+}
+
+std::string find_error(const std::vector<Named>& tensors, const ModelConfig& config) {
+  const TestFolder folder;
+  write_tensors(folder, tensors);
+  const SafeTensors file = SafeTensors::open(folder.path());
+  const std::string text = error_text<FormatError>([&] { find_moe_tensors(file, config, 0); });
+  EXPECT_TRUE(text.starts_with(folder.path("model.safetensors"))) << text;
+  return text;
+}
+
+void expect_words(const std::string& text, std::initializer_list<std::string> words) {
+  for (const std::string& word : words) EXPECT_NE(text.find(word), text.npos) << "'" << word << "' is not in: " << text;
+}
+
+TEST(MoeTensors, UnalignedTensorsAreRead) {
+  int unaligned = 0;
+  for (uint8_t shift = 0; shift < 4; ++shift) {
+    const TestFolder folder;
+    std::vector<Named> tensors = qwen_tensors();
+    tensors.insert(tensors.begin(), {"odd", "U8", {shift}});
+    write_tensors(folder, tensors);
+    const SafeTensors file = SafeTensors::open(folder.path());
+    const MoeTensors moe = find_moe_tensors(file, small(Family::kQwen3Moe), 0);
+    unaligned += reinterpret_cast<uintptr_t>(moe.gate.data) % 4 != 0;
+    // The data of the file counts 0, 1, 2, ...
+    const std::array<uint8_t, 4> first = {shift, uint8_t(shift + 1), uint8_t(shift + 2), uint8_t(shift + 3)};
+    EXPECT_EQ(moe.gate.at(0, 0), std::bit_cast<float>(first));
+  }
+  EXPECT_EQ(unaligned, 3);
+}
+
+TEST(MoeTensors, Missing) {
+  std::vector<Named> tensors = qwen_tensors();
+  tensors.pop_back();
+  expect_words(find_error(tensors, small(Family::kQwen3Moe)),
+               {"tensor 'model.layers.0.mlp.experts.1.down_proj.weight' is missing"});
+  expect_words(find_error({}, small(Family::kMixtral)), {"'model.layers.0.block_sparse_moe.gate.weight' is missing"});
+  ModelConfig shared = small(Family::kDeepseekV3);
+  shared.has_selection_bias = true;
+  shared.shared_intermediate_size = 3;
+  tensors = qwen_tensors();
+  expect_words(find_error(tensors, shared), {"'model.layers.0.mlp.gate.e_score_correction_bias' is missing"});
+  tensors.push_back({kMlp + "gate.e_score_correction_bias", "F32", {2}});
+  expect_words(find_error(tensors, shared), {"'model.layers.0.mlp.shared_experts.gate_proj.weight' is missing"});
+}
+
+TEST(MoeTensors, WrongShapesAndTypes) {
+  std::vector<Named> tensors = qwen_tensors();
+  tensors[3].shape = {3, 4};
+  expect_words(find_error(tensors, small(Family::kQwen3Moe)),
+               {" at byte ", "experts.0.down_proj.weight' has shape [3, 4] in place of [4, 3]"});
+  tensors = qwen_tensors();
+  tensors[0].dtype = "F64";
+  expect_words(find_error(tensors, small(Family::kQwen3Moe)), {" at byte ", "gate.weight' holds F64 in place of F32"});
+  tensors = {qwen_tensors()[0], {kMlp + "experts.gate_up_proj", "BF16", {2, 4, 6}}};
+  expect_words(find_error(tensors, small(Family::kQwen3Moe)),
+               {"experts.gate_up_proj' has shape [2, 4, 6]", "[2, 6, 4]"});
+}
+
+TEST(MoeTensors, QuantisedWeightsAreNotSupportedYet) {
+  const std::string not_yet = "quantised checkpoints are not supported yet";
+  std::vector<Named> fp8 = qwen_tensors();
+  fp8[1].dtype = "F8_E4M3";
+  fp8.push_back({fp8[1].name + "_scale_inv", "F32", {1, 1}});
+  expect_words(find_error(fp8, small(Family::kDeepseekV3)),
+               {" at byte ", "experts.0.gate_proj.weight' holds F8_E4M3", not_yet});
+
+  std::vector<Named> int4 = qwen_tensors();
+  int4[5] = {kMlp + "experts.1.up_proj.weight_packed", "I32", {3, 1}};
+  expect_words(find_error(int4, small(Family::kKimiK2)),
+               {" at byte ", "experts.1.up_proj.weight_packed' is quantised", not_yet});
+
+  std::vector<Named> gptq = qwen_tensors();
+  gptq[4] = {kMlp + "experts.1.gate_proj.qweight", "I32", {1, 4}};
+  expect_words(find_error(gptq, small(Family::kQwen3Moe)), {"experts.1.gate_proj.qweight' is quantised", not_yet});
+
+  const std::vector<Named> mxfp4 = {{kMlp + "router.weight", "BF16", {2, 4}},
+                                    {kMlp + "router.bias", "BF16", {2}},
+                                    {kMlp + "experts.gate_up_proj_blocks", "U8", {2, 6, 1, 16}},
+                                    {kMlp + "experts.gate_up_proj_scales", "U8", {2, 6, 1}}};
+  expect_words(find_error(mxfp4, small(Family::kGptOss)),
+               {" at byte ", "experts.gate_up_proj_blocks' is quantised", not_yet});
+}
+
+TEST(MoeTensors, SourcesOfTensors) {
+  const float values[6] = {0, 1, 2, 3, 4, 5};
+  const TensorView matrix{DType::kF32, {2, 3}, std::as_bytes(std::span(values))};
+  EXPECT_EQ(matrix_source(matrix).at(1, 2), 5.0F);
+  const TensorView vector{DType::kF32, {6}, std::as_bytes(std::span(values))};
+  EXPECT_EQ(vector_source(vector).at(4), 4.0F);
+  EXPECT_THROW(matrix_source(vector), InvalidArgument);
+  EXPECT_THROW(vector_source(matrix), InvalidArgument);
+  EXPECT_THROW(matrix_source({DType::kI32, {2, 3}, matrix.data}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace trimtab

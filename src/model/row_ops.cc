@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/row_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace trimtab {
+
+namespace {
+
+// Partial sums of a dot product: two SSE or one AVX register full.
+constexpr int64_t kLanes = 8;
+// Positions that share one rescaling of the running softmax; the scores fit in four cache lines.
+constexpr int64_t kBlock = 64;
+
+}  // namespace
+
+float dot(const float* a, const float* b, int64_t n) noexcept {
+  float lane[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) lane[l] += a[i + l] * b[i + l];
+  }
+  for (int64_t l = 0; i < n; ++i, ++l) lane[l] += a[i] * b[i];
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+void rms_norm(const float* x, std::span<const float> weight, float eps, float* out) noexcept {
+  const auto n = static_cast<int64_t>(weight.size());
+  const float scale = 1.0F / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * scale * weight[static_cast<size_t>(i)];
+}
+
+void rotate(float* x, std::span<const float> sine, std::span<const float> cosine) noexcept {
+  const size_t half = sine.size();
+  for (size_t i = 0; i < half; ++i) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cosine[i] - b * sine[i];
+    x[i + half] = b * cosine[i] + a * sine[i];
+  }
+}
+
+// The running softmax of Milakov and Gimelshein (arXiv 1805.02867), so that no row of scores has to be kept.
+void attend(const float* q, const float* keys, const float* values, int64_t first, int64_t last, int64_t head_dim,
+            float scale, float* out) noexcept {
+  std::fill(out, out + head_dim, 0.0F);
+  float top = -std::numeric_limits<float>::infinity();
+  float sum = 0.0F;
+  float score[kBlock];
+  for (int64_t begin = first; begin < last; begin += kBlock) {
+    const int64_t n = std::min(kBlock, last - begin);
+    const float old_top = top;
+    for (int64_t j = 0; j < n; ++j) {
+      score[j] = scale * dot(q, keys + (begin + j) * head_dim, head_dim);
+      top = std::max(top, score[j]);
+    }
+    const float rescale = std::exp(old_top - top);
+    sum *= rescale;
+    for (int64_t d = 0; d < head_dim; ++d) out[d] *= rescale;
+    for (int64_t j = 0; j < n; ++j) {
+      const float p = std::exp(score[j] - top);
+      const float* v = values + (begin + j) * head_dim;
+      sum += p;
+      for (int64_t d = 0; d < head_dim; ++d) out[d] += p * v[d];
+    }
+  }
+  for (int64_t d = 0; d < head_dim; ++d) out[d] /= sum;
+}
+
+}  // namespace trimtab

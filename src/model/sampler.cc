@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/sampler.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/cat.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+
+namespace {
+
+// The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), a good mixer of 64 bits.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+// In [0, 1).
+double uniform(uint64_t seed, uint64_t prompt, uint64_t position) {
+  return static_cast<double>(mix(mix(mix(seed) + prompt) + position) >> 11) * 0x1p-53;
+}
+
+}  // namespace
+
+int32_t most_likely(std::span<const float> logits) {
+  float top = -std::numeric_limits<float>::infinity();
+  int32_t id = -1;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] > top) {
+      top = logits[i];
+      id = static_cast<int32_t>(i);
+    }
+  }
+  if (id < 0) throw InvalidArgument(cat("none of the ", logits.size(), " logits is a number to choose by"));
+  return id;
+}
+
+int32_t sample(std::span<const float> logits, float temperature, uint64_t seed, uint64_t prompt, uint64_t position) {
+  const int32_t best = most_likely(logits);
+  const double top = logits[static_cast<size_t>(best)];
+  const auto weight = [&](float logit) { return std::exp((logit - top) / temperature); };
+  double total = 0.0;
+  for (const float logit : logits) total += logit <= top ? weight(logit) : 0.0;
+  double left = uniform(seed, prompt, position) * total;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!(logits[i] <= top)) continue;
+    left -= weight(logits[i]);
+    if (left < 0.0) return static_cast<int32_t>(i);
+  }
+  return best;  // rounding left a remainder
+}
+
+}  // namespace trimtab

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the decoder with transformers on random checkpoints that are made on the spot.
+
+The seeds differ from those of the recorded fixtures. Needs torch and transformers (skipped without them) and a build:
+that of the preset dev, or the directory in TRIMTAB_BUILD_DIR.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+
+REPO = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("TRIMTAB_BUILD_DIR", REPO / "build" / "dev"))
+sys.path.insert(0, str(REPO / "tools"))
+import make_fixtures  # noqa: E402
+
+# The models are too small for threads to be of use.
+torch.set_num_threads(1)
+
+STEPS = 64
+# Two sums of the same products in another order may swap tokens that are closer than this.
+CLEAR_MARGIN = 1e-4
+
+
+def trimtab_logits(model, ids, out, dtype="f32"):
+    """[tokens, vocab] logits of the token ids."""
+    command = [BUILD / "tests" / "trimtab_logits", model, ",".join(map(str, ids)), out, dtype]
+    subprocess.run(command, check=True)
+    return np.load(out)
+
+
+def trimtab_greedy(model, ids, ranks):
+    """The new token ids of `trimtab run` for one prompt."""
+    command = [BUILD / "cli" / "trimtab", "run", model, "--json", "--steps", str(STEPS), "--ranks", str(ranks)]
+    run = subprocess.run([*command, "--token-ids", ",".join(map(str, ids))], check=True, capture_output=True)
+    return json.loads(run.stdout)["outputs"][0]["token_ids"]
+
+
+def until_end(tokens, end):
+    return tokens[: tokens.index(end) + 1] if end in tokens else tokens
+
+
+def worst_row(ours, reference):
+    """The largest error of any row, relative to the row's norm."""
+    return float((np.abs(ours - reference).max(1) / np.linalg.norm(reference, axis=1)).max())
+
+
+@pytest.fixture(scope="module", params=["mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe", "qwen3_moe_sparse", "olmoe"])
+def checkpoint(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    make_fixtures.build_checkpoint(request.param, folder, seed=1)
+    return folder
+
+
+def test_logits_equal_transformers(checkpoint, tmp_path):
+    expected = make_fixtures.load_file(checkpoint / "expected.safetensors")
+    ids, reference = expected["input_ids"].tolist(), expected["logits"].numpy()
+    assert worst_row(trimtab_logits(checkpoint, ids, tmp_path / "f32.npy"), reference) <= 1e-4
+    # See bf16_tolerance() in src/model/decoder_testing.h.
+    layers = json.loads((checkpoint / "config.json").read_text())["num_hidden_layers"]
+    error = worst_row(trimtab_logits(checkpoint, ids, tmp_path / "bf16.npy", "bf16"), reference)
+    assert 0 < error <= 2 * 2**-9 * (4 * layers + 1) ** 0.5
+
+
+def test_greedy_tokens_equal_transformers(checkpoint):
+    model = make_fixtures.load_f32(checkpoint)
+    end = json.loads((checkpoint / "config.json").read_text())["eos_token_id"]
+    for seed in range(20):
+        prompt = torch.randint(3, 64, (8,), generator=torch.Generator().manual_seed(seed))
+        _, chosen, margin = make_fixtures.greedy(model, prompt, STEPS)
+        chosen = until_end(chosen.tolist(), end)
+        if margin >= CLEAR_MARGIN and len(chosen) > 1:
+            break
+    else:
+        pytest.fail("no prompt gave tokens that are clear of ties")
+    for ranks in (1, 3):
+        assert trimtab_greedy(checkpoint, prompt.tolist(), ranks) == chosen
