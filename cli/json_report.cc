@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nlohmann/json.hpp>
+
+#include "cli/run_result.h"
+
+namespace trimtab::cli {
+
+std::string json_report(const RunResult& result) {
+  using Json = nlohmann::ordered_json;
+  Json outputs = Json::array();
+  for (const Output& output : result.outputs) {
+    outputs.push_back({{"prompt", output.prompt},
+                       {"prompt_tokens", output.prompt_tokens},
+                       {"token_ids", output.token_ids},
+                       {"text", output.text},
+                       {"finish", output.finish}});
+  }
+  const Json report = {{"model", result.model},
+                       {"model_type", result.model_type},
+                       {"ranks", result.ranks},
+                       {"dispatcher", result.dispatcher},
+                       {"dtype", result.dtype},
+                       {"steps", result.steps},
+                       {"prompt_tokens", result.prompt_tokens},
+                       {"tokens", result.tokens},
+                       {"seconds", result.seconds},
+                       {"tokens_per_second", static_cast<double>(result.tokens) / result.seconds},
+                       {"moe_layers", result.moe_layers},
+                       {"par_per_layer", result.par_per_layer},
+                       {"rank_load", result.rank_load},
+                       {"outputs", std::move(outputs)}};
+  return report.dump(1) + "\n";
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `trimtab` command: options in, one subcommand run, errors as one line. Exit status 1: it failed; 2: wrong usage.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <limits>
+#include <string>
+
+#include "cli/run.h"
+
+namespace {
+
+constexpr const char* kRunFooter = R"(
+What it does. The prompts are shared out over the ranks, prompt i to rank i modulo ranks; each rank keeps the
+attention of its own sequences and its share of every layer's experts, and in each MoE layer the ranks send their
+tokens to the experts that the router picked. Ranks are threads of this process. The text does not depend on the
+number of ranks with the pull dispatcher, bit for bit.
+
+What it prints. The text of each prompt, new tokens per second, and for each MoE layer its PAR, the peak-to-average
+rank load: how many rows the busiest rank's experts got, over the mean of all ranks. At 1.00 all ranks are level; at
+2.00 the busiest has twice the mean, and all others wait for it for half of the time.
+
+Models. A directory with config.json and safetensors in the Hugging Face layout; model_type mixtral, qwen2_moe,
+qwen3_moe or olmoe. Prompts are text for models with a byte-level vocabulary (token id = byte, ids from 256 special),
+with the config's beginning-of-sequence token in front; token ids for all others.
+
+Examples
+  trimtab run models/tiny-moe
+  trimtab run models/tiny-moe --ranks 7 --prompts my_prompts.txt --steps 200 --temperature 0.8 --seed 3
+  trimtab run models/tiny-moe --json --trace-out trace.npy > run.json
+  trimtab run Qwen3-30B-A3B --dtype bf16 --token-ids "785,6722,315;9707,11"
+)";
+
+// CLI11 would take "-1" as a huge unsigned number.
+std::string is_whole_number(const std::string& text) {
+  return text.find_first_not_of("0123456789") == std::string::npos ? "" : text + " is not a whole number of 0 or more";
+}
+
+std::string is_temperature(const std::string& text) {
+  float value = -1.0F;
+  return CLI::detail::lexical_cast(text, value) && value >= 0.0F && value <= 1000.0F
+             ? ""
+             : text + " is not a number from 0 to 1000";
+}
+
+void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
+  CLI::App* run = app.add_subcommand("run", "Generate text with an MoE model, its experts shared out over ranks");
+  run->add_option("MODEL", options.model, "Directory of the model (Hugging Face layout)")->required();
+  run->add_option("--ranks", options.ranks, "Ranks (threads of this process) that share the experts")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  CLI::Option* prompts =
+      run->add_option("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]")->type_name("FILE");
+  run->add_option("--token-ids", options.token_ids,
+                  "Prompts as token ids, a file or the ids: commas or blanks between ids, ';' or end of line between "
+                  "prompts; taken as they are")
+      ->type_name("FILE|IDS")
+      ->excludes(prompts);
+  run->add_option("--steps", options.steps, "Most new tokens of each prompt")
+      ->check(CLI::Range(1, std::numeric_limits<int>::max()))
+      ->capture_default_str();
+  run->add_option(
+         "--dispatcher", options.dispatcher,
+         "How tokens get to experts: pull (owners read rows in place) or all_gather (every rank gets all rows)")
+      ->check(CLI::IsMember({"pull", "all_gather"}))
+      ->capture_default_str();
+  run->add_option("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
+  run->add_option("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  run->add_option("--temperature", options.temperature, "0: the most likely token; above: sampled")
+      ->check(CLI::Validator(is_temperature, ""))
+      ->capture_default_str();
+  run->add_option("--seed", options.seed, "Of the sampling")
+      ->check(CLI::Validator(is_whole_number, ""))
+      ->capture_default_str();
+  run->add_option("--trace-out", options.trace_out,
+                  "Writes the rows each expert got as int32 [steps, MoE layers, experts]")
+      ->type_name("FILE.npy");
+  run->add_flag("--json", options.json, "One JSON object on standard output instead of text");
+  run->footer(kRunFooter);
+  run->callback([&options] { trimtab::cli::run(options); });
+}
+
+int usage_error(const std::string& what) {
+  std::fprintf(stderr, "trimtab: %s (see trimtab --help)\n", what.c_str());
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Trimtab runs mixture-of-experts models expert-parallel and keeps the ranks level.", "trimtab");
+  app.set_version_flag("--version", std::string("trimtab ") + TRIMTAB_VERSION);
+  app.require_subcommand(1);
+  app.footer("\ntrimtab COMMAND --help tells more about a command.");
+  trimtab::cli::RunOptions run_options;
+  add_run(app, run_options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return error.get_exit_code() == 0 ? app.exit(error) : usage_error(error.what());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "trimtab: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "cli/line_printer.h"
+#include "cli/prompts.h"
+#include "cli/run_result.h"
+#include "cli/text.h"
+#include "trimtab/decoder.h"
+#include "trimtab/error.h"
+#include "trimtab/npy.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::max(std::chrono::duration<double>(Clock::now() - start).count(), 1e-9);
+}
+
+std::vector<Prompt> read_prompts(const RunOptions& options, const ModelConfig& config) {
+  if (!options.token_ids.empty()) return read_token_id_prompts(options.token_ids);
+  if (!is_byte_level(options.model, config)) {
+    throw InvalidArgument(fmt::format("{} has no byte-level vocabulary ({} tokens); give its prompts as --token-ids",
+                                      options.model, config.vocab_size));
+  }
+  if (!options.prompts.empty()) return read_text_prompts(options.prompts, config);
+  const std::string shipped = (std::filesystem::path(options.model) / "prompts.txt").string();
+  if (!std::filesystem::exists(shipped)) {
+    throw InvalidArgument(fmt::format("{} does not exist; give --prompts or --token-ids", shipped));
+  }
+  return read_text_prompts(shipped, config);
+}
+
+// An hour of work should not end with a trace that can't be written.
+void check_writable(const std::string& file) {
+  const std::string parent = std::filesystem::path(file).parent_path().string();
+  if (access(parent.empty() ? "." : parent.c_str(), W_OK) != 0 || std::filesystem::is_directory(file)) {
+    throw InvalidArgument(fmt::format("--trace-out {} can't be written", file));
+  }
+}
+
+struct Run {
+  std::vector<Generation> generations;  // [prompts]
+  Load load;
+  int64_t steps = 0;
+  double seconds = 0.0;
+};
+
+Run generate_on_ranks(const RunOptions& options, const std::shared_ptr<const DecoderWeights>& weights,
+                      const Placement& placement, const std::vector<Prompt>& prompts, LinePrinter& printer) {
+  std::vector<std::vector<int32_t>> token_ids;
+  for (const Prompt& prompt : prompts) token_ids.push_back(prompt.token_ids);
+  Run result;
+  result.generations.resize(prompts.size());
+  DecoderOptions decoder_options;
+  decoder_options.dispatcher = options.dispatcher;
+  decoder_options.threads = options.threads_per_rank;
+  const int64_t max_steps =
+      max_generate_steps(weights->config(), token_ids, options.steps, decoder_options.max_tokens, options.ranks);
+  std::vector<LoadRecorder> recorders;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    recorders.emplace_back(placement.num_layers(), placement.slots_of_rank(rank), max_steps);
+  }
+
+  run_ranks(options.ranks, [&](Communicator& comm) {
+    Decoder decoder(weights, placement, comm, decoder_options);
+    GenerateOptions how;
+    how.max_new_tokens = options.steps;
+    how.temperature = options.temperature;
+    how.seed = options.seed;
+    comm.barrier();
+    const auto start = Clock::now();
+    if (comm.rank() == 0) {
+      how.progress = [&](const GenerateProgress& progress) {
+        result.steps = progress.steps;
+        if (!printer.wants_status()) return;
+        printer.status(fmt::format("step {}: {} new tokens, {} of {} prompts to go, {:.0f} tokens/s", progress.steps,
+                                   progress.new_tokens, progress.unfinished_prompts, prompts.size(),
+                                   static_cast<double>(progress.new_tokens) / seconds_since(start)));
+      };
+    }
+    generate(decoder, token_ids, how, result.generations, &recorders[static_cast<size_t>(comm.rank())]);
+    // The last agreement of generate() has brought all ranks here together.
+    if (comm.rank() == 0) result.seconds = seconds_since(start);
+  });
+  std::vector<const LoadRecorder*> all;
+  for (const LoadRecorder& recorder : recorders) all.push_back(&recorder);
+  result.load = merge_loads(placement, all);
+  return result;
+}
+
+const char* name(Finish finish) {
+  switch (finish) {
+    case Finish::kEndToken:
+      return "end_token";
+    case Finish::kMaxNewTokens:
+      return "steps";
+    case Finish::kContextFull:
+      return "context";
+  }
+  return "";
+}
+
+RunResult summarize(const RunOptions& options, const ModelConfig& config, const Placement& placement,
+                    const std::vector<Prompt>& prompts, const Run& run) {
+  RunResult result;
+  result.model = valid_utf8(options.model);
+  result.model_type = config.model_type;
+  result.ranks = options.ranks;
+  result.dispatcher = options.dispatcher;
+  result.dtype = options.dtype;
+  result.top_k = config.router.top_k;
+  result.num_experts = config.router.num_experts;
+  result.has_text = is_byte_level(options.model, config);
+  result.steps = run.steps;
+  result.seconds = run.seconds;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Generation& generation = run.generations[i];
+    const auto length = static_cast<int64_t>(prompts[i].token_ids.size());
+    const std::string text = result.has_text ? valid_utf8(bytes_of(generation.token_ids)) : "";
+    result.outputs.push_back(
+        {valid_utf8(prompts[i].text), length, generation.token_ids, text, name(generation.finish)});
+    result.prompt_tokens += length;
+    result.tokens += std::ssize(generation.token_ids);
+  }
+  for (int l = 0; l < config.num_hidden_layers; ++l) {
+    if (config.is_moe_layer[static_cast<size_t>(l)]) result.moe_layers.push_back(l);
+  }
+  result.par_per_layer = par_per_layer(placement, run.load);
+  for (int l = 0; l < run.load.num_layers; ++l) {
+    std::vector<int64_t> total(static_cast<size_t>(run.load.num_experts));
+    for (int64_t step = 0; step < run.load.num_steps; ++step) {
+      const auto counts = run.load.at(step, l);
+      for (size_t e = 0; e < total.size(); ++e) total[e] += counts[e];
+    }
+    result.rank_load.push_back(rank_load(placement, l, total));
+  }
+  return result;
+}
+
+void write_trace(const std::string& file, const Load& load) {
+  const std::vector<int32_t> counts(load.counts.begin(), load.counts.end());
+  const std::vector<int64_t> shape = {load.num_steps, load.num_layers, load.num_experts};
+  write_npy(file, DType::kI32, shape, std::as_bytes(std::span(counts)));
+}
+
+}  // namespace
+
+void run(const RunOptions& options) {
+  LinePrinter printer;
+  const ModelConfig config = read_model_config(options.model);
+  const std::vector<Prompt> prompts = read_prompts(options, config);
+  if (!options.trace_out.empty()) check_writable(options.trace_out);
+
+  printer.status("loading " + options.model);
+  const Placement placement = Placement::linear(num_moe_layers(config), config.router.num_experts, options.ranks);
+  const DType dtype = options.dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  const auto weights = DecoderWeights::load(SafeTensors::open(options.model), config, dtype, placement);
+  const Run run = generate_on_ranks(options, weights, placement, prompts, printer);
+  const RunResult result = summarize(options, config, placement, prompts, run);
+  printer.finish(fmt::format("{} new tokens in {} steps", result.tokens, result.steps));
+
+  if (!options.trace_out.empty()) write_trace(options.trace_out, run.load);
+  const std::string report = options.json ? json_report(result) : text_report(result);
+  if (std::fwrite(report.data(), 1, report.size(), stdout) != report.size() || std::fflush(stdout) != 0) {
+    throw Error("standard output can't be written");
+  }
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// `trimtab run`: a model generates text on several ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trimtab::cli {
+
+struct RunOptions {
+  std::string model;
+  int ranks = 4;
+  std::string prompts;    // file; empty: MODEL/prompts.txt
+  std::string token_ids;  // file or inline; empty: none
+  int steps = 64;
+  std::string dispatcher = "pull";
+  std::string dtype = "f32";
+  int threads_per_rank = 1;
+  uint64_t seed = 0;
+  float temperature = 0.0F;
+  std::string trace_out;
+  bool json = false;
+};
+
+// Writes the results to standard output and progress to standard error. Throws Error.
+void run(const RunOptions& options);
+
+}  // namespace trimtab::cli

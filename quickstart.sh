@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# From a fresh machine to a real mixture-of-experts model decoding on four ranks. Options go to `trimtab run`.
+set -euo pipefail
+cd "$(dirname "$0")"
+. tools/setup.sh
+
+set_up
+step "building (Release)"
+build release all
+step "build/release/cli/trimtab run models/tiny-moe --ranks 4 $*"
+exec build/release/cli/trimtab run models/tiny-moe --ranks 4 "$@"

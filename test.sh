@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing, builds, and runs every test: C++ with assertions, the tests of many ranks again under the
+# address, undefined-behaviour and thread sanitizers, the installed package from a project that uses it, and, where
+# torch and transformers are installed, live comparisons with transformers.
+#   ./test.sh           everything above
+#   ./test.sh --heavy   also fuzzes each reader for a minute (clang)
+set -euo pipefail
+cd "$(dirname "$0")"
+. tools/setup.sh
+
+heavy=0
+for argument in "$@"; do
+  case "$argument" in
+    --heavy) heavy=1 ;;
+    *) fail "unknown option $argument (there is --heavy)" ;;
+  esac
+done
+
+if [ "$heavy" -eq 1 ]; then set_up fuzz; else set_up test; fi
+
+jobs=$(nproc)
+for sanitizer in asan tsan; do
+  step "building and testing under $sanitizer"
+  build "$sanitizer" tests_multirank
+  ctest --preset "$sanitizer" -j "$jobs" -L multirank
+done
+
+if [ "$heavy" -eq 1 ]; then
+  step "fuzzing"
+  build fuzz all -DCMAKE_CXX_COMPILER=clang++
+  for target in build/fuzz/tests/fuzz/fuzz_*; do
+    [ -x "$target" ] && [ -f "$target" ] || continue
+    corpus=$(basename "$target" | sed 's/^fuzz_//')
+    found=build/fuzz/found/$corpus
+    mkdir -p "$found"
+    "$target" -max_total_time=60 -timeout=10 -print_final_stats=1 -artifact_prefix="$found/crash-" "$found" "tests/fuzz/corpus/$corpus"
+  done
+fi
+
+step "building and testing"
+build dev all
+if python=$(tools/find_torch_python.sh); then
+  step "live comparison with transformers ($python)"
+  "$python" -m pytest -q tests/live
+else
+  echo "no Python with torch, transformers and pytest found (set TRIMTAB_PYTHON): the live comparison is left out"
+fi
+ctest --preset dev -j "$jobs"

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/cli/command.h"
+#include "trimtab/npy.h"
+
+namespace trimtab::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::vector<std::string> lines(const std::string& text) {
+  std::vector<std::string> all;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) all.push_back(line);
+  return all;
+}
+
+TEST(Run, PrintsTextSpeedAndLoad) {
+  const Scratch scratch;
+  const std::string prompts = scratch.file("prompts", "The evening\n\nВыберите\r\nimport os");
+  const Outcome run = trimtab("run " + kTinyMoe + " --ranks 3 --steps 5 --prompts " + prompts);
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(contains(run.out, "(qwen3_moe, 4 MoE layers of 32 experts, top-4), 3 ranks, pull, f32\n")) << run.out;
+  for (const char* prompt : {"[1] The evening\n  | ", "[2] Выберите\n  | ", "[3] import os\n  | "}) {
+    EXPECT_TRUE(contains(run.out, prompt)) << run.out;
+  }
+  EXPECT_FALSE(contains(run.out, "[4]"));
+  EXPECT_TRUE(contains(run.out, "15 new tokens in ")) << run.out;
+  EXPECT_TRUE(contains(run.out, " tokens/s (new tokens of all prompts")) << run.out;
+
+  const std::vector<std::string> all = lines(run.out);
+  const auto par = std::find(all.begin(), all.end(), "layer    PAR  busiest rank");
+  const auto load = std::find(all.begin(), all.end(), " rank        rows   share (all layers)");
+  ASSERT_NE(par, all.end());
+  ASSERT_NE(load, all.end());
+  for (int layer = 0; layer < 4; ++layer) {
+    std::istringstream row(par[layer + 1]);
+    int number = -1, busiest = -1;
+    double value = 0.0;
+    row >> number >> value >> busiest;
+    EXPECT_EQ(number, layer);
+    EXPECT_TRUE(value >= 1.0 && value <= 3.0) << value;
+    EXPECT_TRUE(busiest >= 0 && busiest < 3) << busiest;
+  }
+  int64_t rows = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    std::istringstream row(load[rank + 1]);
+    int64_t number = -1, count = 0;
+    row >> number >> count;
+    EXPECT_EQ(number, rank);
+    rows += count;
+  }
+  // Bytes and a beginning-of-sequence token each, and 4 of the 5 new tokens are fed back; 4 layers, top-4.
+  EXPECT_EQ(rows, (12 + 17 + 10 + 3 * 4) * 4 * 4);
+}
+
+TEST(Run, WritesJson) {
+  const Outcome run = trimtab("run " + kTinyMoe + " --ranks 2 --steps 6 --dtype bf16 --dispatcher all_gather --json");
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  EXPECT_EQ(json.at("model"), kTinyMoe);
+  EXPECT_EQ(json.at("model_type"), "qwen3_moe");
+  EXPECT_EQ(json.at("ranks"), 2);
+  EXPECT_EQ(json.at("dispatcher"), "all_gather");
+  EXPECT_EQ(json.at("dtype"), "bf16");
+  EXPECT_TRUE(json.at("steps").is_number_integer());
+  EXPECT_TRUE(json.at("tokens_per_second").is_number_float());
+  ASSERT_EQ(json.at("par_per_layer").size(), 4U);
+  for (const Json& par : json.at("par_per_layer")) EXPECT_TRUE(par >= 1.0 && par <= 2.0) << par;
+  const std::vector<std::string> prompts = lines(read_file(kTinyMoe + "/prompts.txt"));
+  ASSERT_EQ(json.at("outputs").size(), prompts.size());
+  size_t tokens = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Json& output = json.at("outputs")[i];
+    EXPECT_EQ(output.at("prompt"), prompts[i]);
+    EXPECT_EQ(output.at("prompt_tokens"), prompts[i].size() + 1);
+    EXPECT_TRUE(output.at("text").is_string());
+    const auto ids = output.at("token_ids").get<std::vector<int>>();
+    EXPECT_LE(ids.size(), 6U);
+    tokens += ids.size();
+  }
+  EXPECT_EQ(json.at("tokens"), tokens);
+}
+
+TEST(Run, TextDoesNotDependOnRanksAndFollowsTheSeed) {
+  const auto outputs = [](const std::string& options) {
+    const Outcome run = trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 " + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out).at("outputs");
+  };
+  const Json one = outputs("--ranks 1 --seed 3");
+  EXPECT_EQ(outputs("--ranks 7 --threads-per-rank 2 --seed 3"), one);
+  EXPECT_NE(outputs("--ranks 1 --seed 4"), one);
+}
+
+TEST(Run, TakesTokenIds) {
+  const Scratch scratch;
+  const std::string file = scratch.file("ids", "1 2 3\n\n5,6\n");
+  for (const std::string& ids : {std::string("'1,2,3; 5 6'"), file}) {
+    const Outcome run = trimtab("run " + kFixtures + "mixtral --json --steps 3 --token-ids " + ids);
+    ASSERT_EQ(run.status, 0) << run.err;
+    const Json outputs = Json::parse(run.out).at("outputs");
+    ASSERT_EQ(outputs.size(), 2U);
+    EXPECT_EQ(outputs[0].at("prompt"), "1,2,3");
+    EXPECT_EQ(outputs[0].at("prompt_tokens"), 3);
+    EXPECT_EQ(outputs[1].at("prompt"), "5,6");
+    EXPECT_EQ(outputs[1].at("text"), "");
+    EXPECT_GE(outputs[1].at("token_ids").size(), 1U);
+  }
+  // Byte-level models have text for them as well; nothing is put in front.
+  const Outcome run = trimtab("run " + kTinyMoe + " --json --steps 3 --token-ids 256,84");
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(Json::parse(run.out).at("outputs")[0].at("prompt_tokens"), 2);
+  EXPECT_NE(Json::parse(run.out).at("outputs")[0].at("text"), "");
+}
+
+TEST(Run, TracesEveryPick) {
+  const Scratch scratch;
+  const std::string file = scratch.file("trace.npy");
+  const Outcome run = trimtab("run " + kTinyMoe + " --json --ranks 3 --steps 4 --trace-out " + file);
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  const NpyArray trace = read_npy(file);
+  EXPECT_EQ(trace.dtype, DType::kI32);
+  ASSERT_EQ(trace.shape, (std::vector<int64_t>{json.at("steps"), 4, 32}));
+  std::vector<int32_t> counts(trace.data.size() / sizeof(int32_t));
+  std::memcpy(counts.data(), trace.data.data(), trace.data.size());
+  int64_t all = 0;
+  for (size_t step = 0; step < counts.size(); step += 4 * 32) {
+    std::vector<int64_t> layers(4);
+    for (size_t i = 0; i < 4 * 32; ++i) layers[i / 32] += counts[step + i];
+    EXPECT_EQ(layers, std::vector<int64_t>(4, layers[0])) << "a layer routed more tokens than another";
+    all += layers[0];
+  }
+  int64_t fed = json.at("prompt_tokens");
+  for (const Json& output : json.at("outputs")) fed += static_cast<int64_t>(output.at("token_ids").size()) - 1;
+  EXPECT_EQ(all, fed * 4);
+}
+
+struct Failure {
+  std::string arguments;
+  std::string message;
+};
+
+// The one line on standard error, without "trimtab: "; progress may come before it.
+std::string error_line(const Failure& failure, int status) {
+  const Outcome run = trimtab(failure.arguments);
+  EXPECT_EQ(run.status, status) << failure.arguments;
+  EXPECT_EQ(run.out, "") << failure.arguments;
+  const std::vector<std::string> err = lines(run.err);
+  EXPECT_EQ(err.size(), run.err.rfind("loading ", 0) == 0 ? 2U : 1U) << failure.arguments << "\n" << run.err;
+  const std::string line = err.empty() ? "" : err.back();
+  EXPECT_EQ(line.substr(0, 9), "trimtab: ") << failure.arguments;
+  return line.substr(std::min<size_t>(line.size(), 9));
+}
+
+// The wording is CLI11's in part, and differs between its versions.
+TEST(Run, WrongUsageIsOneLineAndStatus2) {
+  const std::vector<Failure> failures = {
+      {"", "subcommand is required"},
+      {"run", "MODEL"},
+      {"run x --ranks 0", "--ranks"},
+      {"run x --ranks two", "--ranks"},
+      {"run x --steps 0", "--steps"},
+      {"run x --threads-per-rank 0", "--threads-per-rank"},
+      {"run x --dispatcher push", "--dispatcher: push not in {pull,all_gather}"},
+      {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
+      {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
+      {"run x --temperature nan", "--temperature: nan is not a number from 0 to 1000"},
+      {"run x --seed -1", "--seed: -1 is not a whole number of 0 or more"},
+      {"run x --fast", "--fast"},
+      {"run x --prompts a --token-ids 1", "excludes"},
+  };
+  for (const Failure& failure : failures) {
+    const std::string line = error_line(failure, 2);
+    EXPECT_TRUE(contains(line, failure.message)) << line;
+    EXPECT_TRUE(contains(line, "(see trimtab --help)")) << line;
+  }
+}
+
+TEST(Run, FailuresAreOneLineAndStatus1) {
+  const Scratch scratch;
+  const std::string empty = scratch.file("empty", "\n\n");
+  const std::string words = scratch.file("words", "1 2\n3 four\n");
+  const std::vector<Failure> failures = {
+      {"run " + kTinyMoe + " --prompts /nowhere", "/nowhere: can't be read"},
+      {"run " + kTinyMoe + " --prompts /tmp", "/tmp: can't be read"},
+      {"run " + kTinyMoe + " --prompts " + empty, empty + ": has no prompt (one a line)"},
+      {"run " + kTinyMoe + " --token-ids ,", "--token-ids: has no token id"},
+      {"run " + kTinyMoe + " --token-ids " + words, words + ": \"four\" is not a token id"},
+      {"run " + kTinyMoe + " --token-ids 99999999999", "--token-ids: \"99999999999\" is not a token id"},
+      {"run " + kTinyMoe + " --token-ids '1;2 258'", "prompt 2 has token id 258, the vocabulary ends at 257"},
+      {"run " + kTinyMoe + " --trace-out /nowhere/x.npy", "--trace-out /nowhere/x.npy can't be written"},
+      {"run " + kFixtures + "olmoe",
+       kFixtures + "olmoe has no byte-level vocabulary (64 tokens); give its prompts as --token-ids"},
+      {"run " + kFixtures + "gpt_oss --token-ids 1",
+       "the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is gpt_oss"},
+  };
+  for (const Failure& failure : failures) EXPECT_EQ(error_line(failure, 1), failure.message);
+  EXPECT_TRUE(contains(error_line({"run /nowhere", ""}, 1), "/nowhere"));
+}
+
+TEST(Run, AModelWithoutPromptsAsksForThem) {
+  const Scratch scratch;
+  const std::string config = scratch.file("config.json", read_file(kTinyMoe + "/config.json"));
+  const std::string model = config.substr(0, config.rfind('/'));
+  EXPECT_EQ(error_line({"run " + model, ""}, 1), model + "/prompts.txt does not exist; give --prompts or --token-ids");
+  scratch.file("tokenizer.json", "{}");
+  EXPECT_EQ(error_line({"run " + model, ""}, 1),
+            model + " has no byte-level vocabulary (258 tokens); give its prompts as --token-ids");
+}
+
+TEST(Run, AFullDiskIsAnError) {
+  const int status = std::system(
+      (std::string(TRIMTAB_BINARY) + " run " + kTinyMoe + " --steps 1 --token-ids 1 >/dev/full 2>/dev/null").c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST(Run, ProgressIsPlainLinesWithoutATerminal) {
+  const Outcome run = trimtab("run " + kTinyMoe + " --json --steps 2 --token-ids 1");
+  EXPECT_EQ(lines(run.err), (std::vector<std::string>{"loading " + kTinyMoe, "2 new tokens in 2 steps"}));
+}
+
+TEST(Run, ProgressIsOneOverprintedLineOnATerminal) {
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    setenv("TERM", "xterm", 1);
+    execl(TRIMTAB_BINARY, "trimtab", "run", kTinyMoe.c_str(), "--steps", "2", "--token-ids", "1", nullptr);
+    _exit(127);
+  }
+  std::string seen;
+  char buffer[4096];
+  // The end of a terminal without processes is an error (EIO) on Linux.
+  for (ssize_t n = 0; (n = read(terminal, buffer, sizeof buffer)) > 0;) seen.append(buffer, static_cast<size_t>(n));
+  int status = 0;
+  waitpid(child, &status, 0);
+  close(terminal);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  const size_t cleared = seen.rfind("\r\x1b[K");
+  ASSERT_NE(cleared, std::string::npos) << seen;
+  const std::string progress = seen.substr(0, cleared);
+  EXPECT_EQ(progress.substr(0, 9), "\rloading ");
+  EXPECT_FALSE(contains(progress, "\n")) << progress;
+  EXPECT_TRUE(contains(seen.substr(cleared), "[1] 1\r\n")) << seen;
+}
+
+TEST(Command, KnowsItsVersionAndTeaches) {
+  const Outcome version = trimtab("--version");
+  EXPECT_EQ(version.status, 0);
+  EXPECT_TRUE(contains(version.out, "trimtab 0.")) << version.out;
+  const Outcome help = trimtab("--help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_TRUE(contains(help.out, "run")) << help.out;
+  const Outcome run_help = trimtab("run --help");
+  EXPECT_EQ(run_help.status, 0);
+  for (const char* part :
+       {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype", "--threads-per-rank", "--seed",
+        "--temperature", "--trace-out", "--json", "Examples", "PAR, the peak-to-average"}) {
+    EXPECT_TRUE(contains(run_help.out, part)) << part;
+  }
+}
+
+}  // namespace
+}  // namespace trimtab::cli

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by quickstart.sh and test.sh: installs what the build needs and is not there yet (Debian 12 or 13, Ubuntu
+# 24.04), and knows how to build. Touches the network only when something is missing.
+
+step() { printf '\n== %s\n' "$*"; }
+fail() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
+
+# need PACKAGE CHECK...: remembers the package when the check fails.
+missing=()
+need() {
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+
+has_header() { test -e "/usr/include/$1" || test -e "/usr/local/include/$1"; }
+has_compiler() { echo 'int main() {}' | c++ -std=c++20 -x c++ -o /dev/null -; }
+has_cmake() { cmake --version | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'; }
+
+install_missing() {
+  [ ${#missing[@]} -gt 0 ] || return 0
+  command -v apt-get >/dev/null || fail "please install: ${missing[*]} (only apt-get is known to this script)"
+  local sudo=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "please install as root: ${missing[*]}"
+    sudo=(sudo)
+  fi
+  step "installing ${missing[*]}"
+  local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
+  "${apt[@]}" update || fail "apt-get update failed"
+  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || fail "apt-get install failed"
+}
+
+# set_up [test|fuzz]
+set_up() {
+  need g++ has_compiler
+  need cmake has_cmake
+  need ninja-build command -v ninja
+  need nlohmann-json3-dev has_header nlohmann/json.hpp
+  need libcli11-dev has_header CLI/CLI.hpp
+  need libfmt-dev has_header fmt/core.h
+  case "${1:-}" in
+    test) need libgtest-dev has_header gtest/gtest.h ;;
+    fuzz)
+      need libgtest-dev has_header gtest/gtest.h
+      need clang command -v clang++
+      need "$(fuzzer_runtime)" has_fuzzer
+      ;;
+  esac
+  install_missing
+}
+
+has_fuzzer() { echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' |
+  clang++ -fsanitize=fuzzer,address -x c++ -o /dev/null -; }
+# Debian names the runtime after the clang version that `clang` depends on.
+fuzzer_runtime() { echo "libclang-rt-$(apt-cache depends clang 2>/dev/null | grep -o 'clang-[0-9]*' | head -n 1 | grep -o '[0-9]*')-dev"; }
+
+# build PRESET TARGET [cmake options...]: configures and builds in build/PRESET.
+build() {
+  local preset=$1 target=$2
+  shift 2
+  local launcher=()
+  if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+  cmake --preset "$preset" "${launcher[@]}" "$@" >/dev/null || fail "configuring $preset failed"
+  cmake --build --preset "$preset" --target "$target" || fail "building $preset failed"
+}
