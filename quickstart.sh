@@ -8,5 +8,5 @@ cd "$(dirname "$0")"
 set_up
 step "building (Release)"
 build release all
-step "build/release/cli/trimtab run models/tiny-moe --ranks 4 $*"
-exec build/release/cli/trimtab run models/tiny-moe --ranks 4 "$@"
+step "build/release/cli/trimtab run models/tiny-moe --ranks 4 --steps 160 --temperature 0.7 $*"
+exec build/release/cli/trimtab run models/tiny-moe --ranks 4 --steps 160 --temperature 0.7 "$@"

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <limits>
+#include <new>
 #include <string>
 
 #include "cli/run.h"
@@ -102,6 +103,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return error.get_exit_code() == 0 ? app.exit(error) : usage_error(error.what());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "trimtab: out of memory: the weights, and the keys and values of all prompts, must fit\n");
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "trimtab: %s\n", error.what());
     return 1;

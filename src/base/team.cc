@@ -1,26 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trimtab/team.h"
 
+#include <system_error>
 #include <utility>
 
 #include "base/cat.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
+namespace {
+
+// stop is guarded by mutex and looked at when start is notified.
+void stop_and_join(std::mutex& mutex, bool& stop, std::condition_variable& start, std::vector<std::thread>& helpers) {
+  {
+    const std::lock_guard lock(mutex);
+    stop = true;
+  }
+  start.notify_all();
+  for (std::thread& helper : helpers) helper.join();
+}
+
+}  // namespace
 
 Team::Team(int threads) {
   if (threads < 1) throw InvalidArgument(cat("a team needs at least 1 thread, got ", threads));
   helpers_.reserve(static_cast<size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper_loop(); });
+  try {
+    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper_loop(); });
+  } catch (const std::system_error& error) {  // a thread that is not joined would end the process
+    stop_and_join(mutex_, stop_, start_, helpers_);
+    throw Error(cat("can't start thread ", helpers_.size() + 2, " of a team of ", threads, ": ", error.what()));
+  }
 }
 
 Team::~Team() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  start_.notify_all();
-  for (std::thread& helper : helpers_) helper.join();
+  stop_and_join(mutex_, stop_, start_, helpers_);
 }
 
 void Team::fork_join(int64_t count, void* body, Invoke invoke) {

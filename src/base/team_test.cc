@@ -2,8 +2,11 @@
 #include "trimtab/team.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -121,6 +124,28 @@ TEST(Team, NeedsAThread) {
     }
   }
 }
+
+// Sanitizers reserve more address space than the limit of this test.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(TeamDeathTest, ThreadsThatCantStartAreAnError) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto start_too_many = [] {
+    // Each thread's stack takes address space: some fit, 1000 do not.
+    rlimit limit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = rlim_t{256} << 20;
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      Team team(1000);
+    } catch (const Error& error) {
+      std::fputs(error.what(), stderr);
+      std::_Exit(3);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(start_too_many(), testing::ExitedWithCode(3), "can't start thread [0-9]+ of a team of 1000");
+}
+#endif
 
 }  // namespace
 }  // namespace trimtab

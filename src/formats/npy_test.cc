@@ -2,6 +2,7 @@
 #include "trimtab/npy.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -291,6 +292,30 @@ TEST(WriteNpy, AFailedWriteLeavesTheOldFileAndNothingElse) {
   EXPECT_THROW(write_npy(folder / "taken.npy", DType::kI32, Shape{1}, data), Error);  // the rename fails
   EXPECT_EQ(folder.files(), 1U);
   EXPECT_TRUE(fs::exists(folder / "taken.npy/inside"));
+}
+
+TEST(WriteNpy, ALinkStaysAndItsTargetChanges) {
+  const Folder folder;
+  std::ofstream(folder / "target.npy") << "old";
+  fs::create_symlink("target.npy", folder / "link.npy");
+  write_npy(folder / "link.npy", DType::kU8, Shape{1}, bytes_of("x"));
+  EXPECT_TRUE(fs::is_symlink(folder / "link.npy"));
+  EXPECT_EQ(read_npy(folder / "target.npy").data.size(), 1U);
+}
+
+TEST(WriteNpy, APipeIsWrittenToNotReplaced) {
+  const Folder folder;
+  const std::string path = folder / "pipe.npy";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  std::string got;
+  std::jthread reader([&] {
+    std::ifstream pipe(path, std::ios::binary);
+    got.assign(std::istreambuf_iterator<char>(pipe), {});
+  });
+  write_npy(path, DType::kU8, Shape{1}, bytes_of("x"));
+  reader.join();
+  EXPECT_TRUE(fs::is_fifo(path));
+  EXPECT_EQ(parse_npy(bytes_of(got), path).data.size(), 1U);
 }
 
 TEST(WriteNpy, ReplacesPastAbandonedTemporaries) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/cat.h"
@@ -33,7 +33,23 @@ void check_parts(const MoeLayer::Parts& p) {
         " and the experts use different row formats");
   check(p.experts->left() != Left::kSum || p.dispatcher->carries_weights(),
         "the experts apply router weights, which dispatcher ", p.dispatcher->name(), " does not carry");
+  check(p.dispatcher->output_is_reduced(), "dispatcher ", p.dispatcher->name(),
+        " leaves partial sums, which the layer does not add up");
   check(!p.shared || p.shared->hidden() == p.experts->hidden(), "shared and routed experts differ in hidden size");
+}
+
+// All that a caller can get wrong, before the first peer hears of the call: later it would cost the whole group.
+void check_call(const Experts& experts, ConstRows x, ConstRows out, const ForwardOptions& options) {
+  const int64_t hidden = experts.hidden();
+  check(x.dtype == DType::kF32 && out.dtype == DType::kF32 && x.cols == hidden && out.cols == hidden &&
+            x.rows == out.rows && x.rows >= 0,
+        "x ", name(x.dtype), " [", x.rows, ", ", x.cols, "], out ", name(out.dtype), " [", out.rows, ", ", out.cols,
+        "], expected both F32 [tokens, ", hidden, "]");
+  check(x.stride >= hidden && out.stride >= hidden, "rows of x are ", x.stride, ", of out ", out.stride,
+        " elements apart, at least ", hidden, " are needed");
+  check(x.rows == 0 || x.data != out.data, "x and out are the same rows");
+  check(options.local_counts.empty() || std::ssize(options.local_counts) == experts.num_local(), "local_counts has ",
+        options.local_counts.size(), " entries for ", experts.num_local(), " slots");
 }
 
 // The rows as the experts want them: x itself, or rounded to bf16 in the workspace.
@@ -121,8 +137,6 @@ MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& 
 }
 
 Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOptions& options) const {
-  check(options.local_counts.empty() || options.local_counts.size() == tokens.counts.size(), "local_counts has ",
-        options.local_counts.size(), " entries for ", tokens.counts.size(), " slots");
   for (size_t slot = 0; slot < options.local_counts.size(); ++slot) options.local_counts[slot] += tokens.counts[slot];
   const Rows y = lane.workspace.take_rows(tokens.x.rows, parts_.experts->hidden(), DType::kF32);
   const size_t mark = lane.workspace.mark();
@@ -133,11 +147,7 @@ Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOption
 }
 
 Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options) const {
-  const int64_t hidden = parts_.experts->hidden();
-  check(x.dtype == DType::kF32 && out.dtype == DType::kF32 && x.cols == hidden && out.cols == hidden &&
-            x.rows == out.rows,
-        "x ", name(x.dtype), " [", x.rows, ", ", x.cols, "], out ", name(out.dtype), " [", out.rows, ", ", out.cols,
-        "], expected both F32 [tokens, ", hidden, "]");
+  check_call(*parts_.experts, x, out, options);
   const Routed routed = route(x, lane, options);
   const ConstRows rows = as_dtype(x, parts_.experts->dtype(), lane.workspace);
   const ExchangePtr exchange = parts_.dispatcher->dispatch(
@@ -151,7 +161,7 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
 
   Rows shared;
   if (parts_.shared) {
-    shared = lane.workspace.take_rows(x.rows, hidden, DType::kF32);
+    shared = lane.workspace.take_rows(x.rows, x.cols, DType::kF32);
     parts_.shared->second(half, shared, lane);
   }
   co_await Until{*exchange, Stage::kReturned};

@@ -218,6 +218,15 @@ TEST(MoeLayer, RefusesWrongInputs) {
     EXPECT_THROW(run(layer.forward(ConstRows(x.data(), kMaxTokens + 1, kHidden),
                                    Rows(out.data(), kMaxTokens + 1, kHidden), lane)),
                  InvalidArgument);
+    const Rows overlapping(reinterpret_cast<std::byte*>(out.data()), 2, kHidden, kHidden - 1, DType::kF32);
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), overlapping, lane)), InvalidArgument);
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(x.data(), 2, kHidden), lane)),
+                 InvalidArgument);
+    std::vector<int32_t> counts(kExperts + 1);
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(out.data(), 2, kHidden), lane,
+                                   {.local_counts = counts})),
+                 InvalidArgument);
+    // Nothing has reached the group: it goes on.
     EXPECT_EQ(workspace.mark(), 0U);
     run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), lane));
   });

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/cat.h"
+#include "model/weight_sources.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -49,19 +50,16 @@ class Reader {
       : tensors_(tensors), config_(config), dtype_(dtype) {}
 
   MatrixSource matrix(const std::string& name, int64_t rows, int64_t cols) const {
-    return matrix_source(tensors_.at(name, std::array{rows, cols}));
-  }
-  VectorSource vector_view(const std::string& name, int64_t size) const {
-    return vector_source(tensors_.at(name, std::array{size}));
+    return find_matrix(tensors_, name, rows, cols);
   }
   std::vector<float> vector(const std::string& name, int64_t size) const {
-    const VectorSource source = vector_view(name, size);
+    const VectorSource source = find_vector(tensors_, name, size);
     std::vector<float> values(static_cast<size_t>(size));
     for (int64_t i = 0; i < size; ++i) values[static_cast<size_t>(i)] = source.at(i);
     return values;
   }
   Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) const {
-    const VectorSource bias = has_bias ? vector_view(name + ".bias", out) : VectorSource{};
+    const VectorSource bias = has_bias ? find_vector(tensors_, name + ".bias", out) : VectorSource{};
     return Linear(matrix(name + ".weight", out, in), bias, dtype_);
   }
 
