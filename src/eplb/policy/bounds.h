@@ -16,8 +16,9 @@ struct PeakBounds {
 //
 // exact: the mean, and the least B for which ceil(w_e / B) slots for every expert e (at least one, on different ranks)
 // fit into all slots: an expert with c slots has a rank with at least w_e / c of its tokens.
-// equal: the same and, where every rank has two slots, that at most as many replicas can be larger than t as others are
-// small enough to share a rank with them (at most B - t), for every t >= B / 2; see bounds.cc.
+// equal: the same and, where every rank has two slots: for every t >= B / 2, replicas larger than t cannot meet, so
+// there must be as many others of at most B - t to share their ranks. Copies that satisfy this for one t are sought by
+// Lagrangian relaxation; if even that finds none, no peak of B is possible. O(E) times a constant of some thousands.
 PeakBounds peak_bounds(std::span<const int64_t> expert_load, std::span<const int32_t> first_slots);
 
 }  // namespace trimtab

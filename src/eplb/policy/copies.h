@@ -23,10 +23,9 @@ std::vector<int32_t> choose_copies(const LayerTask& task, std::span<const float>
 // exponential potential in place of the load.
 std::vector<int32_t> first_map(const LayerTask& task, std::span<const int32_t> copies, std::span<const float> demand);
 
-// The map `map` with replicas of little use overwritten by ones that are needed: a copy goes from the expert that can
-// best spare one to the one with the largest demand per copy as long as that lowers the larger of both by more than
-// `reluctance` (0.3: 30 %). Every change is one move.
-std::vector<int32_t> change_copies(const LayerTask& task, std::vector<int32_t> map, std::span<const float> demand,
-                                   float reluctance);
+// The same where every searched rank has two slots: the largest copy with the smallest, the next with the next, which
+// is optimal but for copies of one expert that would meet; those trade places with their neighbours. Empty if some rank
+// has another number of slots.
+std::vector<int32_t> paired_map(const LayerTask& task, std::span<const int32_t> copies, std::span<const float> demand);
 
 }  // namespace trimtab

@@ -14,6 +14,10 @@ Load condense(const Load& load, int64_t count);
 // (null: nothing). An episode weighs as much as its steps; those without tokens are left out, so that count may be 0.
 Episodes layer_episodes(const Load& window, const History* history, int layer, int max_count, int num_ranks);
 
+// Moves every load away from its mean over the episodes by this factor (not below 0). Averaging steps into episodes
+// dampens swings that single steps, and later loads, show in full.
+void exaggerate(Episodes& episodes, float factor);
+
 // What to hand on: the old history, aged by the window's steps (weights halve every half_life steps), and the window in
 // runs of about run_steps steps; at most max_episodes in all, the oldest dropped.
 History remember(const History* history, const Load& window, double half_life, int64_t run_steps, int64_t max_episodes);

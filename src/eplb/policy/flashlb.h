@@ -12,10 +12,10 @@
 namespace trimtab {
 
 struct FlashOptions {
-  double z = 2.326;               // 99th percentile of a normal distribution; the source has 0.674, the 75th
-  int depth = 4;                  // groups of experts, by falling risk
-  int width = 16;                  // tries in a row without a better map that end a direction of the search
-  int beam = 2;                   // partial plans kept at each level
+  double z = 2.326;  // 99th percentile of a normal distribution; the source has the 75th
+  int depth = 4;     // groups of experts, by falling risk
+  int width = 16;    // tries in a row without a better map that end a direction of the search
+  int beam = 2;      // partial plans kept at each level
   int max_episodes = 64;
 
   // A layer is planned when its average-to-peak ratio (1 / PAR) is below `history` of what it was after its last plan,
@@ -33,13 +33,15 @@ struct FlashMap {
 
 // Searches a map for one layer. first_slots: [ranks + 1].
 //
-// Level after level one group of experts (the riskiest first) gets its number of extra copies: numbers ever further from
-// what the greedy rule gives are tried, downwards and upwards, until `width` in a row bring nothing. A try is looked ahead
-// to the end: the other groups get their copies greedily, all are packed, and the result is scored on all episodes. Tries
-// whose replica counts alone rule out a better score are pruned unpacked. The best complete map met anywhere is the result.
-// Source: vllm-ascend, pull request text of FlashLB and policy_flashlb.py. Differences: it tries all numbers within
-// `width` and keeps one partial plan a level; it doubles variances of ranks, leaves slots empty when free ranks hold the expert already, and plans as if an
-// expert could have more copies than ranks.
+// Level after level one group of experts (the riskiest first) gets its number of extra copies: numbers ever further
+// from what the greedy rule gives are tried, downwards and upwards, until `width` in a row bring nothing. A try is
+// looked ahead to the end: the other groups get their copies greedily, all are packed, and the result is scored on all
+// episodes. Tries whose replica counts alone rule out a better score are pruned unpacked. The best complete map met
+// anywhere is the result.
+//
+// Source: vllm-ascend, pull request text of FlashLB and policy_flashlb.py. Differences: it tries the numbers within 8
+// of the greedy one and keeps one partial plan a level; it adds up variances of ranks twice, leaves slots empty when
+// all free ranks hold the expert already, and plans as if an expert could use more copies than there are ranks.
 FlashMap flash_search(const EpisodeStats& stats, std::span<const int32_t> first_slots,
                       const FlashOptions& options = {});
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace trimtab {
 
@@ -37,8 +38,9 @@ constexpr float kBlocked = 1e9F;
 using BestExchange = PairChoice (*)(const PairSide& a, const PairSide& b, int episodes, int width, float limit,
                                     const float* noise, float noise_scale, float* scratch);
 
-// The one in the widest instructions of this machine.
+// The one in the widest instructions of this machine, and all that run on it, for tests.
 BestExchange best_exchange();
+std::vector<BestExchange> all_best_exchanges();
 // The lanes that rows of this many slots take: 4, 8 or a multiple of 16.
 int lane_width(int slots);
 

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eplb/policy/copy_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "eplb/policy/copies.h"
+#include "eplb/policy/exact_math.h"
+
+namespace trimtab {
+namespace {
+
+struct Score {
+  double peak = 0;
+  double soft = 0;          // soft peak: also feels the ranks just below the highest
+  int32_t peak_expert = 0;  // the largest replica of the highest rank
+};
+
+// Packs replicas of given sizes onto ranks, quickly and well but without looking at duplicates.
+class Packer {
+ public:
+  explicit Packer(const LayerTask& task)
+      : task_(task), order_(static_cast<size_t>(task.num_experts)), size_(static_cast<size_t>(task.num_experts)) {
+    std::iota(order_.begin(), order_.end(), 0);
+    pairs_ = task.full_total == 0;
+    for (int r = 0; r < task.num_ranks; ++r) pairs_ = pairs_ && task.slots_of(r) == 2;
+    load_.resize(static_cast<size_t>(task.num_ranks));
+    free_.resize(static_cast<size_t>(task.num_ranks));
+    top_.resize(static_cast<size_t>(task.num_ranks));
+  }
+
+  Score pack(const std::vector<int32_t>& copies) {
+    double all = 0;
+    for (size_t e = 0; e < size_.size(); ++e) {
+      const int32_t total = copies[e] + task_.full_total;
+      size_[e] = static_cast<double>(task_.episodes->of(static_cast<int>(e))[0]) / total;
+      all += size_[e];
+    }
+    // The order changes little from one call to the next: insertion sort takes nearly linear time.
+    for (size_t i = 1; i < order_.size(); ++i) {
+      const int32_t e = order_[i];
+      size_t j = i;
+      for (; j > 0 && before(e, order_[j - 1]); --j) order_[j] = order_[j - 1];
+      order_[j] = e;
+    }
+    items_.clear();
+    for (const int32_t e : order_) items_.insert(items_.end(), static_cast<size_t>(copies[static_cast<size_t>(e)]), e);
+    pairs_ ? pack_pairs() : pack_lpt(all);
+    return score();
+  }
+
+ private:
+  static constexpr double kSharpness = 150;
+
+  bool before(int32_t a, int32_t b) const {
+    const double left = size_[static_cast<size_t>(a)];
+    const double right = size_[static_cast<size_t>(b)];
+    return left != right ? left > right : a < b;
+  }
+
+  void pack_pairs() {
+    const size_t n = items_.size();
+    for (size_t r = 0; r < n / 2; ++r) {
+      load_[r] = size_[static_cast<size_t>(items_[r])] + size_[static_cast<size_t>(items_[n - 1 - r])];
+      top_[r] = items_[r];
+    }
+  }
+
+  void pack_lpt(double all) {
+    heap_.clear();
+    for (int r = 0; r < task_.num_ranks; ++r) {
+      const auto i = static_cast<size_t>(r);
+      load_[i] = all * task_.full[i];
+      free_[i] = task_.slots_of(r);
+      top_[i] = -1;
+      if (free_[i] > 0) heap_.push_back(r);
+    }
+    const auto heavier = [&](int32_t a, int32_t b) {
+      const double left = load_[static_cast<size_t>(a)];
+      const double right = load_[static_cast<size_t>(b)];
+      return left != right ? left > right : a > b;
+    };
+    std::make_heap(heap_.begin(), heap_.end(), heavier);
+    for (const int32_t e : items_) {
+      std::pop_heap(heap_.begin(), heap_.end(), heavier);
+      const auto r = static_cast<size_t>(heap_.back());
+      load_[r] += size_[static_cast<size_t>(e)];
+      if (top_[r] < 0) top_[r] = e;
+      if (--free_[r] > 0) {
+        std::push_heap(heap_.begin(), heap_.end(), heavier);
+      } else {
+        heap_.pop_back();
+      }
+    }
+  }
+
+  Score score() const {
+    const size_t highest = static_cast<size_t>(std::max_element(load_.begin(), load_.end()) - load_.begin());
+    Score result;
+    result.peak = load_[highest];
+    result.peak_expert = std::max(0, top_[highest]);
+    float sum = 0;
+    for (const double load : load_) sum += exact_exp(static_cast<float>(kSharpness * (load - result.peak)));
+    result.soft = result.peak + static_cast<double>(exact_log(sum)) / kSharpness;
+    return result;
+  }
+
+  const LayerTask& task_;
+  bool pairs_;
+  std::vector<int32_t> order_;  // experts by falling replica size
+  std::vector<double> size_;    // [experts] of one replica
+  std::vector<int32_t> items_;  // replicas by falling size
+  std::vector<double> load_;    // [ranks]
+  std::vector<int32_t> free_, top_;
+  std::vector<int32_t> heap_;
+};
+
+class CopySearch {
+ public:
+  CopySearch(const LayerTask& task, const CopySearchEffort& effort, uint64_t seed)
+      : task_(task), effort_(effort), packer_(task), random_(seed), demand_(expert_demand(*task.episodes, 0)) {
+    for (int r = 0; r < task.num_ranks; ++r) holders_ += task.slots_of(r) > 0 ? 1 : 0;
+    copies_ = choose_copies(task, demand_);
+    score_ = packer_.pack(copies_);
+  }
+
+  std::vector<int32_t> run() {
+    try_families();
+    best_ = copies_;
+    best_score_ = score_;
+    for (int i = 0; i < effort_.iterations && best_score_.peak > effort_.target; ++i) try_exchange();
+    return best_;
+  }
+
+ private:
+  void take_if_better(std::vector<int32_t> copies) {
+    const Score score = packer_.pack(copies);
+    if (score.soft >= score_.soft) return;
+    copies_ = std::move(copies);
+    score_ = score;
+  }
+
+  void try_families() {
+    float smallest = 0;  // the largest replica of the fewest-largest counts: no theta below it is possible
+    for (size_t e = 0; e < copies_.size(); ++e) {
+      smallest = std::max(smallest, demand_[e] / static_cast<float>(copies_[e] + task_.full_total));
+    }
+    constexpr int kThetas = 12;
+    constexpr int kPhis = 8;
+    for (int t = 0; t < kThetas; ++t) {
+      const float theta = smallest * (1.0F + 0.08F * static_cast<float>(t));
+      std::vector<int32_t> fewest;
+      if (!fewest_copies(theta, fewest)) continue;
+      for (int p = 1; p <= kPhis; ++p) {
+        std::vector<int32_t> copies = fewest;
+        if (spend(theta * static_cast<float>(p) / kPhis, copies)) take_if_better(std::move(copies));
+      }
+    }
+  }
+
+  bool fewest_copies(float theta, std::vector<int32_t>& copies) const {
+    int64_t total = 0;
+    for (const float demand : demand_) {
+      const auto needed = static_cast<int32_t>(std::ceil(demand / theta * (1.0F - 1e-6F)));
+      copies.push_back(std::clamp(needed - task_.full_total, task_.min_copies(), holders_));
+      total += copies.back();
+    }
+    return total <= task_.num_slots();
+  }
+
+  // Gives the slots that are left to the largest replicas that are at most phi. False when there are not enough.
+  bool spend(float phi, std::vector<int32_t>& copies) const {
+    struct Wish {
+      float size;
+      int32_t expert;
+      bool operator<(const Wish& other) const { return size != other.size ? size < other.size : expert > other.expert; }
+    };
+    std::vector<Wish> wishes;
+    const auto wish = [&](size_t e) {
+      const int32_t total = copies[e] + task_.full_total;
+      const float size = total > 0 ? demand_[e] / static_cast<float>(total) : 0.0F;
+      if (copies[e] < holders_ && size <= phi) {
+        wishes.push_back({size, static_cast<int32_t>(e)});
+        std::push_heap(wishes.begin(), wishes.end());
+      }
+    };
+    for (size_t e = 0; e < copies.size(); ++e) wish(e);
+    int64_t left = task_.num_slots() - std::accumulate(copies.begin(), copies.end(), int64_t{0});
+    for (; left > 0 && !wishes.empty(); --left) {
+      std::pop_heap(wishes.begin(), wishes.end());
+      const auto e = static_cast<size_t>(wishes.back().expert);
+      wishes.pop_back();
+      ++copies[e];
+      wish(e);
+    }
+    return left == 0;
+  }
+
+  void try_exchange() {
+    const auto num_experts = static_cast<uint32_t>(copies_.size());
+    const auto gainer = static_cast<size_t>(random_.below(2) == 0 ? static_cast<uint32_t>(score_.peak_expert)
+                                                                  : random_.below(num_experts));
+    const auto loser = static_cast<size_t>(random_.below(num_experts));
+    if (gainer == loser || copies_[gainer] >= holders_ || copies_[loser] <= task_.min_copies()) return;
+    ++copies_[gainer];
+    --copies_[loser];
+    const Score score = packer_.pack(copies_);
+    // A little uphill is accepted: plateaus are many.
+    const double limit = score_.soft - kTemperature * static_cast<double>(exact_log(random_.unit()));
+    if (score.soft > limit) {
+      --copies_[gainer];
+      ++copies_[loser];
+      return;
+    }
+    score_ = score;
+    if (score.peak < best_score_.peak) {
+      best_ = copies_;
+      best_score_ = score;
+    }
+  }
+
+  static constexpr double kTemperature = 2e-4;
+
+  const LayerTask& task_;
+  const CopySearchEffort effort_;
+  Packer packer_;
+  Random random_;
+  std::vector<float> demand_;
+  int32_t holders_ = 0;  // ranks with slots: the most copies an expert may have
+  std::vector<int32_t> copies_, best_;
+  Score score_, best_score_;
+};
+
+}  // namespace
+
+std::vector<int32_t> search_copies(const LayerTask& task, const CopySearchEffort& effort, uint64_t seed) {
+  return CopySearch(task, effort, seed).run();
+}
+
+}  // namespace trimtab
