@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From a fresh machine to a real mixture-of-experts model decoding on four ranks. Options go to `trimtab run`.
+# From a fresh machine to a real mixture-of-experts model decoding on four ranks. Options go to `trimtab run`, in place
+# of those below.
 set -euo pipefail
 cd "$(dirname "$0")"
 . tools/setup.sh
@@ -8,5 +9,6 @@ cd "$(dirname "$0")"
 set_up
 step "building (Release)"
 build release all
-step "build/release/cli/trimtab run models/tiny-moe --ranks 4 --steps 160 --temperature 0.7 $*"
-exec build/release/cli/trimtab run models/tiny-moe --ranks 4 --steps 160 --temperature 0.7 "$@"
+[ $# -gt 0 ] || set -- --ranks 4 --steps 160 --temperature 0.7
+step "build/release/cli/trimtab run models/tiny-moe $*"
+exec build/release/cli/trimtab run models/tiny-moe "$@"

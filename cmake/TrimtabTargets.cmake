@@ -6,6 +6,8 @@ add_library(trimtab_options INTERFACE)
 target_compile_features(trimtab_options INTERFACE cxx_std_20)
 target_include_directories(trimtab_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(trimtab_options INTERFACE Threads::Threads)
+# a * b + c is one rounding only where the code says so: the same bits whether or not the machine can fuse them.
+target_compile_options(trimtab_options INTERFACE -ffp-contract=off)
 if(TRIMTAB_DEVELOPER)
   # Designated initialisers leave the other members at their defaults on purpose.
   target_compile_options(trimtab_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror

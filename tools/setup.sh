@@ -26,8 +26,11 @@ install_missing() {
     sudo=(sudo)
   fi
   step "installing ${missing[*]}"
-  local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
+  # A machine that has just started may be updating itself: wait for the lock.
+  local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
   "${apt[@]}" update || fail "apt-get update failed"
+  # Named only now: a fresh machine has no package lists before the update.
+  missing=("${missing[@]/#clang-runtime/$(fuzzer_runtime)}")
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || fail "apt-get install failed"
 }
 
@@ -44,7 +47,7 @@ set_up() {
     fuzz)
       need libgtest-dev has_header gtest/gtest.h
       need clang command -v clang++
-      need "$(fuzzer_runtime)" has_fuzzer
+      need clang-runtime has_fuzzer  # see fuzzer_runtime
       ;;
   esac
   install_missing

@@ -109,6 +109,9 @@ class Dispatcher {
   virtual ~Dispatcher() = default;
   virtual std::string_view name() const = 0;
   virtual Format format() const = 0;
+  // What it was made for. first_slots is a view of its own copy.
+  virtual DispatchShape shape() const = 0;
+  virtual int rank() const = 0;
   // Can experts apply the weights (Left::kSum), because rows arrive with them?
   virtual bool carries_weights() const = 0;
   // Is finish()'s output complete, or a part that the caller must still sum over the tensor-parallel ranks?

@@ -18,8 +18,8 @@
 
 namespace trimtab {
 
-// A forward pass in flight. Move-only. Started lazily: nothing runs before the first run() or overlap().
-// Its frame lives in the lane's workspace: no heap, and one call at a time per lane.
+// A forward pass in flight. Move-only. Started lazily: nothing runs before the first run() or overlap(). Its frame lives
+// in the lane's workspace from forward() to the end of the Call: no heap, and one call at a time per lane.
 class Call {
  public:
   struct promise_type;
@@ -101,10 +101,10 @@ class MoeLayer {
   // Throws InvalidArgument when the parts do not fit: formats, sizes, weights that the dispatcher does not carry.
   explicit MoeLayer(Parts parts);
 
-  // x, out: f32 [tokens, hidden], may not overlap; must stay valid until the call has finished. Takes memory from the
-  // lane when it runs and gives it back when it ends. Every rank of the lane's group must make the same calls.
+  // x, out: f32 [tokens, hidden], may not overlap. They, the layer, the lane and what the options point to must outlive
+  // the Call, whose end gives the lane its memory back. Every rank of the lane's group must make the same calls. run()
+  // throws InvalidArgument for what does not fit, before a peer hears of the call, and CommError when a peer fails.
   Call forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options = {}) const;
-
   // Reserve for one call with at most max_tokens tokens.
   size_t workspace_bytes(int64_t max_tokens) const;
 

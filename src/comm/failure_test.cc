@@ -59,6 +59,30 @@ TEST_P(Failures, TheExceptionOfARankIsRethrownAndPeersAreTold) {
   EXPECT_EQ(told, ranks - 1);
 }
 
+// On its way out the exception destroys an end of a sub-group: a peer that waits there sees a rank that has left, and
+// fails before the exception is caught. It is a consequence all the same.
+TEST(FailureTest, TheCauseIsRethrownAlsoWhenAPeerNoticesItFirst) {
+  std::atomic<bool> noticed{false};
+  struct UntilNoticed {
+    std::atomic<bool>& noticed;
+    ~UntilNoticed() {
+      while (!noticed) std::this_thread::yield();
+    }
+  };
+  const auto body = [&](Communicator& comm) {
+    if (comm.rank() == 0) {
+      const auto copy = comm.duplicate();
+      const CommError error = comm_error([&] { copy->barrier(); });
+      noticed = true;
+      throw error;
+    }
+    const UntilNoticed wait{noticed};
+    const auto copy = comm.duplicate();
+    throw std::out_of_range("boom");
+  };
+  EXPECT_THROW(run_ranks(2, body), std::out_of_range);
+}
+
 TEST(FailureTest, AnyTypeMayBeThrown) {
   EXPECT_THROW(run_ranks(2, [](Communicator&) { throw 7; }), int);
 }

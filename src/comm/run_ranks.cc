@@ -10,6 +10,7 @@
 #include "comm/group.h"
 #include "comm/thread_communicator.h"
 #include "trimtab/communicator.h"
+#include "trimtab/error.h"
 
 namespace trimtab {
 namespace {
@@ -25,15 +26,31 @@ class Errors {
     errors_[static_cast<size_t>(rank)] = std::move(error);
   }
 
-  // After all ranks have ended. culprit: the rank that failed first, or -1. A peer's consequential error may be caught
-  // before the error that caused it.
-  void rethrow(int culprit) const {
+  // After all ranks have ended. culprit: the rank that failed first, or -1; blamed: the one that it blamed. A peer's
+  // consequential error may be caught before the error that caused it; and a rank whose exception destroys an end on
+  // its way out has left that group before it is known to have failed.
+  void rethrow(int culprit, int blamed) const {
     if (first_ < 0) return;
-    const auto& cause = errors_[static_cast<size_t>(culprit < 0 ? first_ : culprit)];
-    std::rethrow_exception(cause ? cause : errors_[static_cast<size_t>(first_)]);
+    for (const int rank : {blamed, culprit}) {
+      if (rank >= 0 && error_of(rank) && (rank == culprit || !is_comm_error(error_of(rank)))) {
+        std::rethrow_exception(error_of(rank));
+      }
+    }
+    std::rethrow_exception(error_of(first_));
   }
 
  private:
+  const std::exception_ptr& error_of(int rank) const { return errors_[static_cast<size_t>(rank)]; }
+  static bool is_comm_error(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const CommError&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
+  }
+
   std::mutex mutex_;  // guards all below
   std::vector<std::exception_ptr> errors_;
   int first_ = -1;
@@ -72,7 +89,8 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const 
       throw;
     }
   }
-  errors.rethrow(domain->failed() ? domain->culprit() : -1);
+  const bool failed = domain->failed();
+  errors.rethrow(failed ? domain->culprit() : -1, failed ? domain->blamed() : -1);
 }
 
 }  // namespace trimtab

@@ -221,6 +221,8 @@ class PullDispatcher final : public Dispatcher {
 
   std::string_view name() const override { return "pull"; }
   Format format() const override { return Format::kStandard; }
+  DispatchShape shape() const override { return shape_.shape(); }
+  int rank() const override { return shape_.rank; }
   bool carries_weights() const override { return true; }
   bool output_is_reduced() const override { return true; }
   int64_t max_rows() const override { return shape_.max_rows(); }

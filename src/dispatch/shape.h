@@ -24,6 +24,7 @@ struct RankShape {
 
   std::vector<int32_t> ranks_of_slots;  // [slots]
 
+  DispatchShape shape() const { return {max_tokens, hidden, top_k, dtype, first_slots}; }
   int num_slots() const { return first_slots.back(); }
   int first_slot() const { return first_slots[static_cast<size_t>(rank)]; }
   int num_local() const { return first_slots[static_cast<size_t>(rank) + 1] - first_slot(); }

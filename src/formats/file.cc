@@ -92,7 +92,8 @@ void replace_file(const std::string& path, Parts parts) {
 }  // namespace
 
 std::vector<std::byte> read_file(const std::string& path) {
-  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not blocking, so that a pipe is refused below and not waited for.
+  const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd() < 0) fail("open", path);
   struct stat info = {};
   if (::fstat(file.fd(), &info) != 0) fail("read", path);

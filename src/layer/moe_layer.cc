@@ -19,6 +19,22 @@ void check(bool fits, const Parts&... what) {
   if (!fits) throw InvalidArgument(cat("MoE layer: ", what...));
 }
 
+void check_dispatcher(const MoeLayer::Parts& p) {
+  const DispatchShape shape = p.dispatcher->shape();
+  check(shape.hidden == p.experts->hidden() && shape.dtype == p.experts->dtype(), "the dispatcher moves ",
+        name(shape.dtype), " rows of ", shape.hidden, ", the experts take ", name(p.experts->dtype()), " rows of ",
+        p.experts->hidden());
+  check(shape.top_k >= p.router->picks_per_token(), "the dispatcher is made for ", shape.top_k,
+        " picks a token, the router gives ", p.router->picks_per_token());
+  const auto rank = static_cast<size_t>(p.dispatcher->rank());
+  const int num_local = shape.first_slots[rank + 1] - shape.first_slots[rank];
+  check(num_local == p.experts->num_local(), "rank ", rank, " holds ", num_local, " slots, there are ",
+        p.experts->num_local(), " experts");
+  for (const int32_t slot : p.log2phy) {
+    check(slot >= 0 && slot < shape.first_slots.back(), "log2phy names slot ", slot, " of ", shape.first_slots.back());
+  }
+}
+
 void check_parts(const MoeLayer::Parts& p) {
   check(p.gate && p.router && p.dispatcher && p.experts, "gate, router, dispatcher and experts are all needed");
   const RouterConfig& router = p.router->config();
@@ -93,6 +109,7 @@ struct MoeLayer::Routed {
 
 MoeLayer::MoeLayer(Parts parts) : parts_(std::move(parts)) {
   check_parts(parts_);
+  check_dispatcher(parts_);
   check(parts_.experts->dtype() == DType::kF32 || parts_.experts->dtype() == DType::kBF16, "experts that take ",
         name(parts_.experts->dtype()), " rows");
 }
@@ -148,6 +165,10 @@ Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOption
 
 Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options) const {
   check_call(*parts_.experts, x, out, options);
+  // The frame is in the workspace already. How many rows peers will send is not known yet: there must be room for most.
+  const size_t left = lane.workspace.capacity() - lane.workspace.mark() + Call::promise_type::kMaxFrameBytes;
+  check(left >= workspace_bytes(x.rows), "a call with ", x.rows, " tokens takes up to ", workspace_bytes(x.rows),
+        " bytes of workspace, ", left, " are left");
   const Routed routed = route(x, lane, options);
   const ConstRows rows = as_dtype(x, parts_.experts->dtype(), lane.workspace);
   const ExchangePtr exchange = parts_.dispatcher->dispatch(

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <mutex>
 #include <string>
@@ -140,6 +141,74 @@ TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
   });
 }
 
+// One rank's first or second microbatch fails in its router while the other is in flight: no rank finishes, none hangs,
+// and both lanes get their memory back.
+TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
+  const World world({.dispatcher = dispatcher()});
+  const Placement placement = Placement::linear(1, kExperts, ranks());
+  for (const size_t failing : {0U, 1U}) {
+    const auto body = [&](Communicator& comm) {
+      const std::unique_ptr<Communicator> other = comm.duplicate();
+      const MoeLayer layer = world.layer(placement, comm.rank());
+      Workspace workspaces[2] = {Workspace(layer.workspace_bytes(kMaxTokens)),
+                                 Workspace(layer.workspace_bytes(kMaxTokens))};
+      Team team(1);
+      Lane first{comm, workspaces[0], team};
+      Lane second{*other, workspaces[1], team};
+      std::vector<float> x[2] = {input_of(comm.rank(), 4), input_of(comm.rank(), 4, 90)};
+      if (comm.rank() == ranks() - 1) x[failing][5] = std::nanf("");
+      std::vector<float> out[2] = {x[0], x[1]};
+      try {
+        overlap(layer.forward(ConstRows(x[0].data(), 4, kHidden), Rows(out[0].data(), 4, kHidden), first),
+                layer.forward(ConstRows(x[1].data(), 4, kHidden), Rows(out[1].data(), 4, kHidden), second));
+      } catch (const Error&) {
+        EXPECT_EQ(workspaces[0].mark(), 0U);
+        EXPECT_EQ(workspaces[1].mark(), 0U);
+        throw;
+      }
+      ADD_FAILURE() << "rank " << comm.rank() << " finished";
+    };
+    // No timeout that would turn a hang into an error.
+    EXPECT_THROW(run_ranks(ranks(), body, {.timeout = std::chrono::hours(1)}), InvalidArgument) << failing;
+  }
+}
+
+// A shared expert that is placed and dispatched like the routed ones (RouterConfig::num_appended_experts) gives what
+// one beside the layer gives, but for the order of the additions.
+TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
+  const World world({.dispatcher = dispatcher(), .shared = false, .zero_experts = 0});
+  const MlpWeights extra(kInner, 500);
+  const auto extra_packed = extra.packed(DType::kF32);
+  RouterConfig router = world.router->config();
+  router.num_appended_experts = 1;
+  const Placement placement = Placement::linear(1, kExperts + 1, ranks());
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const int rank = comm.rank();
+    std::vector<std::shared_ptr<const Mlp>> slots;
+    for (int s = placement.first_slot(rank); s < placement.first_slot(rank + 1); ++s) {
+      const auto expert = static_cast<size_t>(placement.logical(0)[static_cast<size_t>(s)]);
+      slots.push_back(expert == kExperts ? extra_packed : world.packed[expert]);
+    }
+    const MoeLayer layer(
+        {.gate = world.gate,
+         .router = std::make_shared<const Router>(router),
+         .log2phy = placement.log2phy(0, rank),
+         .dispatcher = make_dispatcher(
+             dispatcher(),
+             {.max_tokens = kMaxTokens, .hidden = kHidden, .top_k = kTopK + 1, .first_slots = placement.first_slots()},
+             rank),
+         .experts = make_grouped_experts(std::move(slots), kHidden, DType::kF32)});
+    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    const int64_t tokens = tokens_of(rank);
+    const std::vector<float> x = input_of(rank, tokens);
+    std::vector<float> out(x.size());
+    run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane));
+    expect_rows(world, x, out, "appended", [&](const float* row, double* y) { extra.accumulate(row, 1.0, y); });
+  });
+}
+
 TEST(MoeLayer, OutputBitsDoNotDependOnRanksOrThreads) {
   // All ranks' tokens as one rank's batches: the same rows must come out with the same bits.
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -200,6 +269,16 @@ TEST(MoeLayer, RefusesPartsThatDoNotFit) {
   auto short_map = parts();
   short_map.log2phy.pop_back();
   EXPECT_THROW(MoeLayer{std::move(short_map)}, InvalidArgument);
+  auto wrong_map = parts();
+  wrong_map.log2phy[2] = kExperts;
+  EXPECT_THROW(MoeLayer{std::move(wrong_map)}, InvalidArgument);
+  auto few_experts = parts();
+  few_experts.experts = make_grouped_experts({world.packed[0]}, kHidden, DType::kF32);
+  EXPECT_THROW(MoeLayer{std::move(few_experts)}, InvalidArgument);
+  const World in_bf16({.dtype = DType::kBF16});
+  auto other_rows = parts();
+  other_rows.dispatcher = in_bf16.dispatcher(placement, 0);
+  EXPECT_THROW(MoeLayer{std::move(other_rows)}, InvalidArgument);
 }
 
 TEST(MoeLayer, RefusesWrongInputs) {
@@ -226,6 +305,12 @@ TEST(MoeLayer, RefusesWrongInputs) {
     EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(out.data(), 2, kHidden), lane,
                                    {.local_counts = counts})),
                  InvalidArgument);
+    // Room for the exchange, not for what the experts may have to do.
+    Workspace small(layer.workspace_bytes(kMaxTokens) - 16384);
+    Lane narrow{comm, small, team};
+    EXPECT_THROW(
+        run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), narrow)),
+        InvalidArgument);
     // Nothing has reached the group: it goes on.
     EXPECT_EQ(workspace.mark(), 0U);
     run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), lane));

@@ -12,9 +12,8 @@
 namespace trimtab {
 namespace {
 
-// Bounds that no model comes near, so that a damaged file can't ask for absurd amounts of memory.
+// No model comes near it, so that a damaged file can't ask for absurd amounts of memory.
 constexpr int kMaxLayers = 100'000;
-constexpr int kMaxExperts = 1'000'000;
 
 struct ModelType {
   std::string_view name;
@@ -88,7 +87,7 @@ void read_deepseek_routing(const ConfigFields& fields, ModelConfig& config) {
 void read_routing(const ConfigFields& fields, ModelConfig& config) {
   RouterConfig& router = config.router;
   router.num_experts =
-      fields.integer(fields.alias({"num_local_experts", "num_experts", "n_routed_experts"}), 1, kMaxExperts);
+      fields.integer(fields.alias({"num_local_experts", "num_experts", "n_routed_experts"}), 1, RouterConfig::kMaxExperts);
   router.top_k =
       fields.integer(fields.alias({"num_experts_per_tok", "num_experts_per_token", "moe_topk"}), 1, router.num_experts);
   const std::string renormalize_key = fields.alias({"norm_topk_prob", "moe_renormalize"});

@@ -60,7 +60,10 @@ class Scheduler {
   Scheduler(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
             std::span<Generation> results)
       : decoder_(decoder), prompts_(prompts), options_(options), results_(results) {
-    for (size_t i = rank(); i < prompts.size(); i += stride()) ++unfinished_;
+    for (size_t i = rank(); i < prompts.size(); i += stride()) {
+      results[i] = {};
+      ++unfinished_;
+    }
     next_prompt_ = rank();
   }
 

@@ -5,23 +5,16 @@
 #include <limits>
 
 #include "base/cat.h"
+#include "base/split_mix64.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 
 namespace {
 
-// The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), a good mixer of 64 bits.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15U;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-  return x ^ (x >> 31);
-}
-
 // In [0, 1).
 double uniform(uint64_t seed, uint64_t prompt, uint64_t position) {
-  return static_cast<double>(mix(mix(mix(seed) + prompt) + position) >> 11) * 0x1p-53;
+  return static_cast<double>(split_mix64(split_mix64(split_mix64(seed) + prompt) + position) >> 11) * 0x1p-53;
 }
 
 }  // namespace

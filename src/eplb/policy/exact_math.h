@@ -6,6 +6,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/split_mix64.h"
+
 namespace trimtab {
 
 // exp(x) for x in [-87, 88]; values outside are clamped. Branch-free, so that loops over it vectorise.
@@ -37,16 +39,15 @@ inline float exact_log(float x) {
   return static_cast<float>(exponent) * 0.69314718F + s * (2.0F + series);
 }
 
-// SplitMix64: G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", 2014.
+// A sequence of random numbers that a seed determines.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
 
   uint64_t bits() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15U);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebU;
-    return z ^ (z >> 31);
+    const uint64_t value = split_mix64(state_);
+    state_ += kSplitMix64Step;
+    return value;
   }
   // In [0, n), n > 0. The bias of at most n / 2^32 does not matter to a search.
   uint32_t below(uint32_t n) { return static_cast<uint32_t>(((bits() >> 32) * n) >> 32); }

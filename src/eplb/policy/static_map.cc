@@ -3,28 +3,12 @@
 
 #include <algorithm>
 
+#include "eplb/policy/exact_math.h"
 #include "eplb/policy/frame.h"
 #include "eplb/policy/policies.h"
 
 namespace trimtab {
 namespace {
-
-// SplitMix64. Source: G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-
-  size_t below(size_t n) {
-    state_ += 0x9e3779b97f4a7c15u;
-    uint64_t z = state_;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return static_cast<size_t>((z ^ (z >> 31)) % n);
-  }
-
- private:
-  uint64_t state_;
-};
 
 std::vector<size_t> ranks_of_slots(std::span<const int32_t> first_slots) {
   std::vector<size_t> ranks;
@@ -49,8 +33,8 @@ class Shuffle {
 
   std::vector<int32_t> run() {
     for (size_t i = 0; i < 8 * map_.size(); ++i) {
-      replace(random_.below(map_.size()), random_.below(experts_));
-      exchange(random_.below(map_.size()), random_.below(map_.size()));
+      replace(random_.below(static_cast<uint32_t>(map_.size())), random_.below(static_cast<uint32_t>(experts_)));
+      exchange(random_.below(static_cast<uint32_t>(map_.size())), random_.below(static_cast<uint32_t>(map_.size())));
     }
     return map_;
   }
