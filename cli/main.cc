@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `trimtab` command: options in, one subcommand run, errors as one line. Exit status 1: it failed; 2: wrong usage.
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
 #include <limits>
 #include <new>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "cli/run.h"
 
@@ -25,6 +30,8 @@ Models. A directory with config.json and safetensors in the Hugging Face layout;
 qwen3_moe or olmoe. Prompts are text for models with a byte-level vocabulary (token id = byte, ids from 256 special),
 with the config's beginning-of-sequence token in front; token ids for all others.
 
+Exit status: 0 done, 1 it failed, 2 wrong usage. TRIMTAB_ISA=scalar, avx2 or avx512 chooses the kernels.
+
 Examples
   trimtab run models/tiny-moe
   trimtab run models/tiny-moe --ranks 7 --prompts my_prompts.txt --steps 200 --temperature 0.8 --seed 3
@@ -32,9 +39,25 @@ Examples
   trimtab run Qwen3-30B-A3B --dtype bf16 --token-ids "785,6722,315;9707,11"
 )";
 
-// CLI11 would take "-1" as a huge unsigned number.
-std::string is_whole_number(const std::string& text) {
-  return text.find_first_not_of("0123456789") == std::string::npos ? "" : text + " is not a whole number of 0 or more";
+// CLI11 would take "-1" as a huge unsigned number, and what is too large as the largest.
+std::string is_seed(const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? ""
+                                                                  : text + " is not a whole number from 0 to 2^64 - 1";
+}
+
+// An empty variable of a script must not silently mean the default.
+std::string is_given(const std::string& text) {
+  return text.empty() ? "is empty" : "";
+}
+
+// Without the ranges that CLI11 would print in the help.
+CLI::Validator one_to(int most) {
+  return CLI::Range(1, most).description("");
+}
+CLI::Validator one_of(std::initializer_list<std::string> names) {
+  return CLI::IsMember(std::vector<std::string>(names)).description("");
 }
 
 std::string is_temperature(const std::string& text) {
@@ -46,47 +69,60 @@ std::string is_temperature(const std::string& text) {
 
 void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
   CLI::App* run = app.add_subcommand("run", "Generate text with an MoE model, its experts shared out over ranks");
-  run->add_option("MODEL", options.model, "Directory of the model (Hugging Face layout)")->required();
+  run->add_option("MODEL", options.model, "Directory of the model (Hugging Face layout)")
+      ->required()
+      ->check(CLI::Validator(is_given, ""))
+      ->type_name("");
   run->add_option("--ranks", options.ranks, "Ranks (threads of this process) that share the experts")
-      ->check(CLI::Range(1, 1024))
+      ->check(one_to(1024))
+      ->type_name("N")
       ->capture_default_str();
-  CLI::Option* prompts =
-      run->add_option("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]")->type_name("FILE");
+  CLI::Option* prompts = run->add_option("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]")
+                             ->type_name("FILE")
+                             ->check(CLI::Validator(is_given, ""));
   run->add_option("--token-ids", options.token_ids,
                   "Prompts as token ids, a file or the ids: commas or blanks between ids, ';' or end of line between "
                   "prompts; taken as they are")
       ->type_name("FILE|IDS")
+      ->check(CLI::Validator(is_given, ""))
       ->excludes(prompts);
   run->add_option("--steps", options.steps, "Most new tokens of each prompt")
-      ->check(CLI::Range(1, std::numeric_limits<int>::max()))
+      ->check(one_to(std::numeric_limits<int>::max()))
+      ->type_name("N")
       ->capture_default_str();
   run->add_option(
          "--dispatcher", options.dispatcher,
          "How tokens get to experts: pull (owners read rows in place) or all_gather (every rank gets all rows)")
-      ->check(CLI::IsMember({"pull", "all_gather"}))
+      ->check(one_of({"pull", "all_gather"}))
+      ->type_name("NAME")
       ->capture_default_str();
   run->add_option("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")
-      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->check(one_of({"f32", "bf16"}))
+      ->type_name("NAME")
       ->capture_default_str();
   run->add_option("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
-      ->check(CLI::Range(1, 1024))
+      ->check(one_to(1024))
+      ->type_name("N")
       ->capture_default_str();
   run->add_option("--temperature", options.temperature, "0: the most likely token; above: sampled")
       ->check(CLI::Validator(is_temperature, ""))
+      ->type_name("T")
       ->capture_default_str();
-  run->add_option("--seed", options.seed, "Of the sampling")
-      ->check(CLI::Validator(is_whole_number, ""))
+  run->add_option("--seed", options.seed, "Of the sampling; the same seed gives the same text")
+      ->check(CLI::Validator(is_seed, ""))
+      ->type_name("N")
       ->capture_default_str();
   run->add_option("--trace-out", options.trace_out,
                   "Writes the rows each expert got as int32 [steps, MoE layers, experts]")
-      ->type_name("FILE.npy");
+      ->type_name("FILE.npy")
+      ->check(CLI::Validator(is_given, ""));
   run->add_flag("--json", options.json, "One JSON object on standard output instead of text");
   run->footer(kRunFooter);
   run->callback([&options] { trimtab::cli::run(options); });
 }
 
-int usage_error(const std::string& what) {
-  std::fprintf(stderr, "trimtab: %s (see trimtab --help)\n", what.c_str());
+int usage_error(const std::string& what, const char* command) {
+  std::fprintf(stderr, "trimtab: %s (see trimtab %s--help)\n", what.c_str(), command);
   return 2;
 }
 
@@ -102,7 +138,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return error.get_exit_code() == 0 ? app.exit(error) : usage_error(error.what());
+    if (error.get_exit_code() == 0) return app.exit(error);
+    if (app.got_subcommand("run")) return usage_error(error.what(), "run ");
+    // CLI11 would only say that a command is missing.
+    if (argc > 1 && argv[1][0] != '-') return usage_error(std::string("there is no command ") + argv[1], "");
+    return usage_error(error.what(), "");
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "trimtab: out of memory: the weights, and the keys and values of all prompts, must fit\n");
     return 1;

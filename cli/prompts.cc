@@ -68,6 +68,9 @@ std::vector<Prompt> read_text_prompts(const std::string& file, const ModelConfig
 std::vector<Prompt> read_token_id_prompts(const std::string& argument) {
   const bool is_inline = argument.find_first_not_of("0123456789,; \t\n") == std::string::npos;
   const std::string source = is_inline ? "--token-ids" : argument;
+  if (!is_inline && !std::filesystem::exists(argument)) {
+    throw InvalidArgument("--token-ids " + argument + ": neither a file nor token ids");
+  }
   const std::string content = is_inline ? argument : read_file(argument);
   std::vector<Prompt> prompts;
   for (const std::string_view part : split(content, ";\r\n")) {

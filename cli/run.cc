@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <vector>
 
@@ -44,10 +46,15 @@ std::vector<Prompt> read_prompts(const RunOptions& options, const ModelConfig& c
 
 // An hour of work should not end with a trace that can't be written.
 void check_writable(const std::string& file) {
-  const std::string parent = std::filesystem::path(file).parent_path().string();
-  if (access(parent.empty() ? "." : parent.c_str(), W_OK) != 0 || std::filesystem::is_directory(file)) {
-    throw InvalidArgument(fmt::format("--trace-out {} can't be written", file));
-  }
+  const std::filesystem::path path(file);
+  std::error_code ignored;  // access() says what is wrong
+  const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
+  const bool in_place =
+      std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);  // a pipe, a device
+  const bool writable = access((in_place ? file : parent).c_str(), W_OK) == 0;
+  if (writable && !std::filesystem::is_directory(path, ignored)) return;
+  throw InvalidArgument(
+      fmt::format("--trace-out {} can't be written: {}", file, std::strerror(writable ? EISDIR : errno)));
 }
 
 struct Run {
@@ -158,6 +165,11 @@ void write_trace(const std::string& file, const Load& load) {
 }  // namespace
 
 void run(const RunOptions& options) {
+  constexpr int kMaxThreads = 4096;
+  if (int64_t{options.ranks} * options.threads_per_rank > kMaxThreads) {
+    throw InvalidArgument(fmt::format("{} ranks x {} threads are more than {} threads", options.ranks,
+                                      options.threads_per_rank, kMaxThreads));
+  }
   LinePrinter printer;
   const ModelConfig config = read_model_config(options.model);
   const std::vector<Prompt> prompts = read_prompts(options, config);

@@ -3,9 +3,11 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "base/cat.h"
 #include "comm/failure_domain.h"
 #include "comm/group.h"
 #include "comm/thread_communicator.h"
@@ -83,10 +85,11 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const 
     threads.reserve(static_cast<size_t>(ranks));
     try {
       for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(group, r, body, errors); });
-    } catch (const std::exception& error) {  // no more threads: those that run must not wait for the others
+    } catch (const std::system_error& error) {  // no more threads: those that run must not wait for the others
       const auto missing = static_cast<int>(threads.size());
-      domain->fail(missing, missing, error.what());
-      throw;
+      const Error text(cat("can't start the thread of rank ", missing, " of ", ranks, ": ", error.what()));
+      domain->fail(missing, missing, text.what());
+      throw text;
     }
   }
   const bool failed = domain->failed();

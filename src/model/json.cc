@@ -54,7 +54,10 @@ json parse_json(std::string_view text, const std::string& file) {
   try {
     return json::parse(text, Guard(file));
   } catch (const json::parse_error& error) {
-    throw FormatError(file, static_cast<int64_t>(error.byte), cat("not valid JSON: ", error.what()));
+    // Without the "[json.exception.parse_error.101] " in front.
+    const std::string_view what = error.what();
+    throw FormatError(file, static_cast<int64_t>(error.byte),
+                      cat("not valid JSON: ", what.substr(what.find("] ") + 2)));
   } catch (const json::exception& error) {
     throw FormatError(file, -1, cat("not valid JSON: ", error.what()));
   }

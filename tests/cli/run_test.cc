@@ -178,14 +178,19 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
       {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
       {"run x --temperature nan", "--temperature: nan is not a number from 0 to 1000"},
-      {"run x --seed -1", "--seed: -1 is not a whole number of 0 or more"},
+      {"run x --seed -1", "--seed: -1 is not a whole number from 0"},
+      {"run x --seed 99999999999999999999999", "is not a whole number from 0 to 2^64 - 1"},
+      {"run x --trace-out ''", "--trace-out: is empty"},
+      {"rum x", "there is no command rum"},
       {"run x --fast", "--fast"},
       {"run x --prompts a --token-ids 1", "excludes"},
   };
   for (const Failure& failure : failures) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
-    EXPECT_TRUE(contains(line, "(see trimtab --help)")) << line;
+    EXPECT_TRUE(
+        contains(line, failure.arguments.starts_with("run") ? "(see trimtab run --help)" : "(see trimtab --help)"))
+        << line;
   }
 }
 
@@ -201,7 +206,8 @@ TEST(Run, FailuresAreOneLineAndStatus1) {
       {"run " + kTinyMoe + " --token-ids " + words, words + ": \"four\" is not a token id"},
       {"run " + kTinyMoe + " --token-ids 99999999999", "--token-ids: \"99999999999\" is not a token id"},
       {"run " + kTinyMoe + " --token-ids '1;2 258'", "prompt 2 has token id 258, the vocabulary ends at 257"},
-      {"run " + kTinyMoe + " --trace-out /nowhere/x.npy", "--trace-out /nowhere/x.npy can't be written"},
+      {"run " + kTinyMoe + " --trace-out /nowhere/x.npy",
+       "--trace-out /nowhere/x.npy can't be written: No such file or directory"},
       {"run " + kFixtures + "olmoe",
        kFixtures + "olmoe has no byte-level vocabulary (64 tokens); give its prompts as --token-ids"},
       {"run " + kFixtures + "gpt_oss --token-ids 1",
