@@ -4,13 +4,14 @@
 // and weights (8 bytes a pick), not logits. Picks of other ranks are skipped, never computed and multiplied by 0.
 #include <algorithm>
 #include <cstring>
-#include <new>
+#include <memory>
 
 #include "base/cat.h"
 #include "dispatch/carver.h"
 #include "dispatch/row_ops.h"
 #include "dispatch/shape.h"
 #include "dispatch/staged_exchange.h"
+#include "dispatch/standard_dispatcher.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -33,7 +34,7 @@ struct Memory {
   Rows sums;                        // f32 [max_tokens, hidden]
 };
 
-Memory plan(Carver& carver, const RankShape& shape) {
+Memory plan_memory(Carver& carver, const RankShape& shape) {
   const int64_t tokens = shape.all_tokens();
   const int64_t picks = shape.all_picks();
   Memory m;
@@ -63,6 +64,10 @@ std::span<float> floats_of(Rows rows) {
 
 class AllGatherExchange final : public StagedExchange {
  public:
+  static constexpr const char* kName = "all_gather";
+  static Memory plan(Carver& carver, const RankShape& shape) { return plan_memory(carver, shape); }
+  static void check(const Lane&) {}  // collectives are all it needs
+
   AllGatherExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), m_(memory) {
     const std::span<std::byte> all_x(m_.all_x.data, static_cast<size_t>(m_.all_x.rows) * m_.all_x.row_bytes());
@@ -185,40 +190,10 @@ void AllGatherExchange::combine(Rows out) {
   });
 }
 
-class AllGatherDispatcher final : public Dispatcher {
- public:
-  AllGatherDispatcher(const DispatchShape& shape, int rank) : shape_("all_gather", shape, rank) {}
-
-  std::string_view name() const override { return "all_gather"; }
-  Format format() const override { return Format::kStandard; }
-  DispatchShape shape() const override { return shape_.shape(); }
-  int rank() const override { return shape_.rank; }
-  bool carries_weights() const override { return true; }
-  bool output_is_reduced() const override { return true; }
-  int64_t max_rows() const override { return shape_.max_rows(); }
-  size_t workspace_bytes() const override {
-    Carver measure(nullptr);
-    measure.take_bytes(sizeof(AllGatherExchange));
-    plan(measure, shape_);
-    return measure.used();
-  }
-
-  ExchangePtr dispatch(const Request& request, Lane& lane) const override {
-    shape_.check(request, lane);
-    Carver carver(lane.workspace.take_bytes(workspace_bytes()));
-    std::byte* place = carver.take_bytes(sizeof(AllGatherExchange));
-    const Memory memory = plan(carver, shape_);
-    return ExchangePtr(new (place) AllGatherExchange(shape_, request, lane, memory));
-  }
-
- private:
-  const RankShape shape_;
-};
-
 }  // namespace
 
 std::unique_ptr<Dispatcher> make_all_gather_dispatcher(const DispatchShape& shape, int rank) {
-  return std::make_unique<AllGatherDispatcher>(shape, rank);
+  return std::make_unique<StandardDispatcher<AllGatherExchange>>(shape, rank);
 }
 
 }  // namespace trimtab

@@ -6,13 +6,12 @@
 // Posts of one exchange: 1 the offer (x, picks, counts), 2 the answer (y), 3 nothing: this rank has read all answers.
 #include <algorithm>
 #include <memory>
-#include <new>
 
-#include "base/cat.h"
 #include "dispatch/carver.h"
 #include "dispatch/row_ops.h"
 #include "dispatch/shape.h"
 #include "dispatch/staged_exchange.h"
+#include "dispatch/standard_dispatcher.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -57,7 +56,7 @@ struct Memory {
   std::span<float> row_weights;      // [max_rows]
 };
 
-Memory plan(Carver& carver, const RankShape& shape) {
+Memory plan_memory(Carver& carver, const RankShape& shape) {
   const int64_t picks = shape.max_tokens * shape.top_k;
   Memory m;
   m.offer = carver.take<Offer>(1).data();
@@ -78,6 +77,14 @@ Memory plan(Carver& carver, const RankShape& shape) {
 
 class PullExchange final : public StagedExchange {
  public:
+  static constexpr const char* kName = "pull";
+  static Memory plan(Carver& carver, const RankShape& shape) { return plan_memory(carver, shape); }
+  static void check(const Lane& lane) {
+    if (lane.comm.board() == nullptr) {
+      throw InvalidArgument("pull needs ranks that share memory, but this Communicator has no board; use all_gather");
+    }
+  }
+
   PullExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), board_(*lane.comm.board()), m_(memory) {
     const size_t num_picks = sort_picks();
@@ -215,43 +222,10 @@ void PullExchange::combine(Rows out) {
   board_.post(nullptr);
 }
 
-class PullDispatcher final : public Dispatcher {
- public:
-  PullDispatcher(const DispatchShape& shape, int rank) : shape_("pull", shape, rank) {}
-
-  std::string_view name() const override { return "pull"; }
-  Format format() const override { return Format::kStandard; }
-  DispatchShape shape() const override { return shape_.shape(); }
-  int rank() const override { return shape_.rank; }
-  bool carries_weights() const override { return true; }
-  bool output_is_reduced() const override { return true; }
-  int64_t max_rows() const override { return shape_.max_rows(); }
-  size_t workspace_bytes() const override {
-    Carver measure(nullptr);
-    measure.take_bytes(sizeof(PullExchange));
-    plan(measure, shape_);
-    return measure.used();
-  }
-
-  ExchangePtr dispatch(const Request& request, Lane& lane) const override {
-    shape_.check(request, lane);
-    if (lane.comm.board() == nullptr) {
-      throw InvalidArgument("pull needs ranks that share memory, but this Communicator has no board; use all_gather");
-    }
-    Carver carver(lane.workspace.take_bytes(workspace_bytes()));
-    std::byte* place = carver.take_bytes(sizeof(PullExchange));
-    const Memory memory = plan(carver, shape_);
-    return ExchangePtr(new (place) PullExchange(shape_, request, lane, memory));
-  }
-
- private:
-  const RankShape shape_;
-};
-
 }  // namespace
 
 std::unique_ptr<Dispatcher> make_pull_dispatcher(const DispatchShape& shape, int rank) {
-  return std::make_unique<PullDispatcher>(shape, rank);
+  return std::make_unique<StandardDispatcher<PullExchange>>(shape, rank);
 }
 
 }  // namespace trimtab
