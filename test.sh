@@ -36,14 +36,16 @@ done
 
 if [ "$heavy" -eq 1 ]; then
   step "fuzzing"
-  build fuzz all -DCMAKE_CXX_COMPILER=clang++
-  for target in build/fuzz/tests/fuzz/fuzz_*; do
-    [ -x "$target" ] && [ -f "$target" ] || continue
-    corpus=$(basename "$target" | sed 's/^fuzz_//')
-    found=build/fuzz/found/$corpus
+  build fuzz fuzzers -DCMAKE_CXX_COMPILER="$fuzz_compiler"
+  for source in tests/fuzz/fuzz_*.cc; do
+    reader=$(basename "$source" .cc)
+    reader=${reader#fuzz_}
+    found=build/fuzz/found/$reader
     mkdir -p "$found"
-    "${fixed_addresses[@]}" "$target" -max_total_time=60 -timeout=10 -print_final_stats=1 \
-      -artifact_prefix="$found/crash-" "$found" "tests/fuzz/corpus/$corpus"
+    dictionary=()
+    if [ -e "tests/fuzz/$reader.dict" ]; then dictionary=(-dict="tests/fuzz/$reader.dict"); fi
+    "${fixed_addresses[@]}" "build/fuzz/tests/fuzz/fuzz_$reader" -max_total_time=60 -timeout=10 -print_final_stats=1 \
+      -verbosity=0 -artifact_prefix="$found/crash-" "${dictionary[@]}" "$found" "tests/fuzz/corpus/$reader"
   done
 fi
 

@@ -29,8 +29,6 @@ install_missing() {
   # A machine that has just started may be updating itself: wait for the lock.
   local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
   "${apt[@]}" update || fail "apt-get update failed"
-  # Named only now: a fresh machine has no package lists before the update.
-  missing=("${missing[@]/#clang-runtime/$(fuzzer_runtime)}")
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || fail "apt-get install failed"
 }
 
@@ -46,17 +44,17 @@ set_up() {
     test) need libgtest-dev has_header gtest/gtest.h ;;
     fuzz)
       need libgtest-dev has_header gtest/gtest.h
-      need clang command -v clang++
-      need clang-runtime has_fuzzer  # see fuzzer_runtime
+      need clang-19 has_fuzzer
+      need libclang-rt-19-dev has_fuzzer
       ;;
   esac
   install_missing
 }
 
+# The clang that fuzzes: libFuzzer comes with it.
+fuzz_compiler=clang++-19
 has_fuzzer() { echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' |
-  clang++ -fsanitize=fuzzer,address -x c++ -o /dev/null -; }
-# Debian names the runtime after the clang version that `clang` depends on.
-fuzzer_runtime() { echo "libclang-rt-$(apt-cache depends clang 2>/dev/null | grep -o 'clang-[0-9]*' | head -n 1 | grep -o '[0-9]*')-dev"; }
+  "$fuzz_compiler" -fsanitize=fuzzer,address -x c++ -o /dev/null -; }
 
 # build PRESET TARGET [cmake options...]: configures and builds in build/PRESET.
 build() {

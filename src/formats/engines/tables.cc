@@ -178,6 +178,20 @@ void check_ranks(const std::string& file, const std::vector<int>& slots, const P
   }
 }
 
+namespace {
+
+int64_t highest_expert(const std::string& file, const SlotTable& table, size_t num_slots) {
+  const auto highest = std::max_element(table.logical.begin(), table.logical.end());
+  if (*highest >= kMaxExperts) {
+    const size_t layer = static_cast<size_t>(highest - table.logical.begin()) / num_slots;
+    throw FormatError(file, table.layer_at[layer],
+                      cat("layer ", table.layer_ids[layer], ": expert ", *highest, "; ids go up to ", kMaxExperts - 1));
+  }
+  return *highest;
+}
+
+}  // namespace
+
 PlacementFile make_placement(const std::string& file, SlotTable table, std::vector<int> slots, int64_t file_experts,
                              const PlacementOptions& options) {
   check_option("num_experts", options.num_experts, kMaxExperts);
@@ -195,7 +209,7 @@ PlacementFile make_placement(const std::string& file, SlotTable table, std::vect
     throw InvalidArgument(cat(file, ": ", num_slots, " slots a layer; the ranks have ", sum));
   }
   int64_t experts = std::max<int64_t>(file_experts, options.num_experts);
-  if (experts == 0) experts = *std::max_element(table.logical.begin(), table.logical.end()) + 1;
+  if (experts == 0) experts = highest_expert(file, table, num_slots) + 1;
   for (size_t layer = 0; layer < table.num_layers; ++layer) {
     const auto fail = [&](const std::string& what) {
       throw FormatError(file, table.layer_at[layer], cat("layer ", table.layer_ids[layer], ": ", what));
