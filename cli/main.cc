@@ -5,16 +5,20 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <initializer_list>
 #include <limits>
 #include <new>
 #include <string>
 #include <system_error>
-#include <vector>
 
+#include "cli/planning_options.h"
 #include "cli/run.h"
+#include "cli/validators.h"
 
 namespace {
+
+using trimtab::cli::is_given;
+using trimtab::cli::one_of;
+using trimtab::cli::one_to;
 
 constexpr const char* kRunFooter = R"(
 What it does. The prompts are shared out over the ranks, prompt i to rank i modulo ranks; each rank keeps the
@@ -47,19 +51,6 @@ std::string is_seed(const std::string& text) {
                                                                   : text + " is not a whole number from 0 to 2^64 - 1";
 }
 
-// An empty variable of a script must not silently mean the default.
-std::string is_given(const std::string& text) {
-  return text.empty() ? "is empty" : "";
-}
-
-// Without the ranges that CLI11 would print in the help.
-CLI::Validator one_to(int most) {
-  return CLI::Range(1, most).description("");
-}
-CLI::Validator one_of(std::initializer_list<std::string> names) {
-  return CLI::IsMember(std::vector<std::string>(names)).description("");
-}
-
 std::string is_temperature(const std::string& text) {
   float value = -1.0F;
   return CLI::detail::lexical_cast(text, value) && value >= 0.0F && value <= 1000.0F
@@ -71,7 +62,7 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
   CLI::App* run = app.add_subcommand("run", "Generate text with an MoE model, its experts shared out over ranks");
   run->add_option("MODEL", options.model, "Directory of the model (Hugging Face layout)")
       ->required()
-      ->check(CLI::Validator(is_given, ""))
+      ->check(is_given())
       ->type_name("");
   run->add_option("--ranks", options.ranks, "Ranks (threads of this process) that share the experts")
       ->check(one_to(1024))
@@ -79,12 +70,12 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->capture_default_str();
   CLI::Option* prompts = run->add_option("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]")
                              ->type_name("FILE")
-                             ->check(CLI::Validator(is_given, ""));
+                             ->check(is_given());
   run->add_option("--token-ids", options.token_ids,
                   "Prompts as token ids, a file or the ids: commas or blanks between ids, ';' or end of line between "
                   "prompts; taken as they are")
       ->type_name("FILE|IDS")
-      ->check(CLI::Validator(is_given, ""))
+      ->check(is_given())
       ->excludes(prompts);
   run->add_option("--steps", options.steps, "Most new tokens of each prompt")
       ->check(one_to(std::numeric_limits<int>::max()))
@@ -115,7 +106,7 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
   run->add_option("--trace-out", options.trace_out,
                   "Writes the rows each expert got as int32 [steps, MoE layers, experts]")
       ->type_name("FILE.npy")
-      ->check(CLI::Validator(is_given, ""));
+      ->check(is_given());
   run->add_flag("--json", options.json, "One JSON object on standard output instead of text");
   run->footer(kRunFooter);
   run->callback([&options] { trimtab::cli::run(options); });
@@ -129,22 +120,35 @@ int usage_error(const std::string& what, const char* command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trimtab runs mixture-of-experts models expert-parallel and keeps the ranks level.", "trimtab");
+  CLI::App app("Trimtab runs mixture-of-experts models expert-parallel and plans placements that keep the ranks level.",
+               "trimtab");
   app.set_version_flag("--version", std::string("trimtab ") + TRIMTAB_VERSION);
   app.require_subcommand(1);
   app.footer("\ntrimtab COMMAND --help tells more about a command.");
   trimtab::cli::RunOptions run_options;
   add_run(app, run_options);
+  trimtab::cli::InspectOptions inspect_options;
+  trimtab::cli::add_inspect(app, inspect_options);
+  trimtab::cli::PlanOptions plan_options;
+  trimtab::cli::add_plan(app, plan_options);
+  trimtab::cli::CheckOptions check_options;
+  trimtab::cli::add_check(app, check_options);
+  trimtab::cli::ConvertOptions convert_options;
+  trimtab::cli::add_convert(app, convert_options);
+  trimtab::cli::ReplayOptions replay_options;
+  trimtab::cli::add_replay(app, replay_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    if (app.got_subcommand("run")) return usage_error(error.what(), "run ");
+    const auto commands = app.get_subcommands();  // those on the command line
+    if (!commands.empty()) return usage_error(error.what(), (commands[0]->get_name() + " ").c_str());
     // CLI11 would only say that a command is missing.
     if (argc > 1 && argv[1][0] != '-') return usage_error(std::string("there is no command ") + argv[1], "");
     return usage_error(error.what(), "");
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "trimtab: out of memory: the weights, and the keys and values of all prompts, must fit\n");
+    std::fprintf(stderr, "trimtab: out of memory: %s must fit\n",
+                 app.got_subcommand("run") ? "the weights, and the keys and values of all prompts," : "the loads");
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "trimtab: %s\n", error.what());

@@ -2,17 +2,14 @@
 #include "cli/run.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "cli/line_printer.h"
+#include "cli/output.h"
 #include "cli/prompts.h"
 #include "cli/run_result.h"
 #include "cli/text.h"
@@ -42,19 +39,6 @@ std::vector<Prompt> read_prompts(const RunOptions& options, const ModelConfig& c
     throw InvalidArgument(fmt::format("{} does not exist; give --prompts or --token-ids", shipped));
   }
   return read_text_prompts(shipped, config);
-}
-
-// An hour of work should not end with a trace that can't be written.
-void check_writable(const std::string& file) {
-  const std::filesystem::path path(file);
-  std::error_code ignored;  // access() says what is wrong
-  const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
-  const bool in_place =
-      std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);  // a pipe, a device
-  const bool writable = access((in_place ? file : parent).c_str(), W_OK) == 0;
-  if (writable && !std::filesystem::is_directory(path, ignored)) return;
-  throw InvalidArgument(
-      fmt::format("--trace-out {} can't be written: {}", file, std::strerror(writable ? EISDIR : errno)));
 }
 
 struct Run {
@@ -173,7 +157,7 @@ void run(const RunOptions& options) {
   LinePrinter printer;
   const ModelConfig config = read_model_config(options.model);
   const std::vector<Prompt> prompts = read_prompts(options, config);
-  if (!options.trace_out.empty()) check_writable(options.trace_out);
+  if (!options.trace_out.empty()) check_writable("--trace-out", options.trace_out);
 
   printer.status("loading " + options.model);
   const Placement placement = Placement::linear(num_moe_layers(config), config.router.num_experts, options.ranks);
@@ -184,10 +168,7 @@ void run(const RunOptions& options) {
   printer.finish(fmt::format("{} new tokens in {} steps", result.tokens, result.steps));
 
   if (!options.trace_out.empty()) write_trace(options.trace_out, run.load);
-  const std::string report = options.json ? json_report(result) : text_report(result);
-  if (std::fwrite(report.data(), 1, report.size(), stdout) != report.size() || std::fflush(stdout) != 0) {
-    throw Error("standard output can't be written");
-  }
+  print_report(options.json ? json_report(result) : text_report(result));
 }
 
 }  // namespace trimtab::cli

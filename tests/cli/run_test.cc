@@ -15,17 +15,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::vector<std::string> lines(const std::string& text) {
-  std::vector<std::string> all;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) all.push_back(line);
-  return all;
-}
-
 TEST(Run, PrintsTextSpeedAndLoad) {
   const Scratch scratch;
   const std::string prompts = scratch.file("prompts", "The evening\n\nВыберите\r\nimport os");
@@ -146,23 +135,6 @@ TEST(Run, TracesEveryPick) {
   int64_t fed = json.at("prompt_tokens");
   for (const Json& output : json.at("outputs")) fed += static_cast<int64_t>(output.at("token_ids").size()) - 1;
   EXPECT_EQ(all, fed * 4);
-}
-
-struct Failure {
-  std::string arguments;
-  std::string message;
-};
-
-// The one line on standard error, without "trimtab: "; progress may come before it.
-std::string error_line(const Failure& failure, int status) {
-  const Outcome run = trimtab(failure.arguments);
-  EXPECT_EQ(run.status, status) << failure.arguments;
-  EXPECT_EQ(run.out, "") << failure.arguments;
-  const std::vector<std::string> err = lines(run.err);
-  EXPECT_EQ(err.size(), run.err.rfind("loading ", 0) == 0 ? 2U : 1U) << failure.arguments << "\n" << run.err;
-  const std::string line = err.empty() ? "" : err.back();
-  EXPECT_EQ(line.substr(0, 9), "trimtab: ") << failure.arguments;
-  return line.substr(std::min<size_t>(line.size(), 9));
 }
 
 // The wording is CLI11's in part, and differs between its versions.

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/convert.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/output.h"
+#include "cli/text.h"
+#include "trimtab/error.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+FileFormat format_by_name(const std::string& file) {
+  const std::string end = std::filesystem::path(file).extension().string();
+  if (end == ".json") return FileFormat::kJson;
+  if (end == ".npy") return FileFormat::kNpy;
+  if (end == ".csv") return FileFormat::kCsv;
+  if (end == ".jsonl") return FileFormat::kVllm;
+  if (end == ".yaml" || end == ".yml") return FileFormat::kTrtllm;
+  throw InvalidArgument(fmt::format("{}: the name does not say which format to write; give --to", file));
+}
+
+const FileFormatInfo& info(FileFormat format) {
+  for (const FileFormatInfo& one : file_formats()) {
+    if (one.format == format) return one;
+  }
+  throw InvalidArgument("no such format");
+}
+
+// A .npy of two dimensions may be either; then the other format may leave no choice.
+bool holds_placement(const ConvertOptions& options, FileFormat to) {
+  if (!options.kind.empty()) return options.kind == "placement";
+  const FileKind kind = detect_kind(options.in.files[0]).kind;
+  if (kind != FileKind::kUnclear) return kind == FileKind::kPlacement;
+  if (!info(to).placements) return false;
+  if (!info(to).writes_loads) return true;
+  throw InvalidArgument(
+      fmt::format("{} may be loads or a placement; give --kind loads or --kind placement", options.in.files[0]));
+}
+
+}  // namespace
+
+void convert(const ConvertOptions& options) {
+  const std::string& in = options.in.files[0];
+  const FileFormat to = options.to.empty() ? format_by_name(options.out) : file_format(options.to);
+  const std::string from = format_of(in, options.in.format);
+  nlohmann::ordered_json report = {
+      {"in", valid_utf8(in)}, {"out", valid_utf8(options.out)}, {"from", from}, {"to", name(to)}};
+  std::string shape;
+  if (holds_placement(options, to)) {
+    PlacementOptions how = placement_options(in, from, options.ranks);
+    how.num_experts = options.in.experts;
+    const PlacementFile file = read_placement(in, how);
+    write_placement(options.out, file, to);
+    const Placement& placement = file.placement;
+    report.update({{"kind", "placement"},
+                   {"layers", placement.num_layers()},
+                   {"experts", placement.num_experts()},
+                   {"ranks", placement.num_ranks()},
+                   {"slots", placement.num_slots()}});
+    shape = fmt::format("placement of {} layers x {} experts in {} slots on {} ranks", placement.num_layers(),
+                        placement.num_experts(), placement.num_slots(), placement.num_ranks());
+  } else {
+    Recording loads = read_loads(options.in);
+    constexpr const char* kTopK = "num_experts_per_token";
+    if (options.experts_per_token > 0) loads.metadata[kTopK] = std::to_string(options.experts_per_token);
+    if (to == FileFormat::kTrtllm && !loads.metadata.contains(kTopK)) {
+      throw InvalidArgument(fmt::format("{} does not say {}; give --experts-per-token", in, kTopK));
+    }
+    write_recording(options.out, loads, to);
+    report.update({{"kind", "loads"},
+                   {"steps", loads.load.num_steps},
+                   {"layers", loads.load.num_layers},
+                   {"experts", loads.load.num_experts}});
+    shape = fmt::format("loads of {} steps x {} layers x {} experts", loads.load.num_steps, loads.load.num_layers,
+                        loads.load.num_experts);
+  }
+  print_report(options.json ? report.dump(1) + "\n"
+                            : fmt::format("{} ({}) -> {} ({}): {}\n", printable(valid_utf8(in)), from,
+                                          printable(valid_utf8(options.out)), name(to), shape));
+}
+
+}  // namespace trimtab::cli

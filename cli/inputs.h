@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recordings and placements that the planning commands read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trimtab/formats.h"
+
+namespace trimtab::cli {
+
+struct LoadsOptions {
+  std::vector<std::string> files;  // what several ranks recorded of the same steps is summed
+  std::string format;              // empty: detected
+  int experts = 0;                 // 0: the file says
+  int64_t tokens_per_step = 0;     // top-k text; 0: a step a sample
+};
+
+// Throws Error.
+Recording read_loads(const LoadsOptions& options);
+
+// As detect_format(), and an array of three dimensions is known to be loads. Throws Error.
+DetectedFile detect_kind(const std::string& file);
+
+// The name of the format, as given or detected.
+std::string format_of(const std::string& file, const std::string& given);
+
+// How to read a placement: its format, as given or detected, and its ranks, 0 where the file says them. Throws Error,
+// also when the file leaves the ranks open.
+PlacementOptions placement_options(const std::string& file, const std::string& format, int ranks);
+
+// The same, and reads it. loads: what it must fit, or null.
+PlacementFile read_placement_for(const std::string& file, const std::string& format, int ranks, const Recording* loads);
+
+// The layers of loads and placement under the numbers of the file that has any: most formats only count from 0.
+// Throws InvalidArgument when both have numbers of their own that differ.
+std::vector<int> common_layer_ids(const Recording& loads, const PlacementFile& placement, const std::string& file);
+
+// Refuses more slots than any format holds, before memory is taken for them. Throws InvalidArgument.
+void check_slots(int ranks, int slots_per_rank);
+
+}  // namespace trimtab::cli

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// How level ranks are under recorded loads. Every expert's tokens are shared equally among its copies.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trimtab/load.h"
+#include "trimtab/placement.h"
+
+namespace trimtab::cli {
+
+struct LayerLevel {
+  double par = 1;             // of the loads summed over all steps
+  double par_step_mean = 1;   // mean over the steps of the step's PAR; a step without tokens counts 1
+  double par_step_worst = 1;  // of the step worst_step
+  int64_t worst_step = 0;
+};
+
+// The sizes must fit: see read_placement_for().
+LayerLevel measure(const Placement& placement, const Load& load, int layer);
+
+// The loads of one layer summed over the steps [first, last): [experts].
+std::vector<int64_t> sum_of_steps(const Load& load, int layer, int64_t first, int64_t last);
+
+// Slots that hold an expert which a lower slot of their rank holds.
+int64_t duplicate_slots(const Placement& placement, int layer);
+
+// The mean step PAR that chance alone leaves when all ranks expect the same: the mean over the steps of E[max] / mean
+// of num_ranks independent Poisson counts, each with the step's tokens / num_ranks as its mean.
+double noise_floor(const Load& load, int layer, int num_ranks);
+
+struct Drift {
+  double mean = 0, worst = 0;
+};
+// How much of the tokens went to other experts than in the window before: half the sum over the experts of the changes
+// of their share, 0 to 1; over successive windows of `window` steps (fewer at the end are left out). At least two
+// windows must fit.
+Drift drift(const Load& load, int layer, int64_t window);
+
+}  // namespace trimtab::cli

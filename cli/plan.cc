@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "cli/line_printer.h"
+#include "cli/output.h"
+#include "cli/text.h"
+#include "trimtab/error.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+PlacementFile current_placement(const PlanOptions& options, const Recording& loads) {
+  if (options.current.empty()) {
+    check_slots(options.ranks, options.slots);
+    const std::vector<int> slots(static_cast<size_t>(options.ranks), options.slots);
+    return {default_placement(loads.load.num_layers, loads.load.num_experts, slots), loads.layer_ids, {}};
+  }
+  PlacementFile file = read_placement_for(options.current, options.current_format, options.ranks, &loads);
+  file.layer_ids = common_layer_ids(loads, file, options.current);
+  const Placement& current = file.placement;
+  for (int rank = 0; rank < current.num_ranks() && options.slots > 0; ++rank) {
+    if (current.slots_of_rank(rank) == options.slots) continue;
+    throw InvalidArgument(fmt::format("--slots {}, but rank {} of {} has {} slots; a plan keeps them", options.slots,
+                                      rank, options.current, current.slots_of_rank(rank)));
+  }
+  return file;
+}
+
+std::unique_ptr<Policy> chosen_policy(const PlanOptions& options) {
+  PolicyOptions how;
+  if (!options.preset.empty()) {
+    if (options.policy != "trim") {
+      throw InvalidArgument(
+          fmt::format("--preset {}: the policy {} has no presets, trim has", options.preset, options.policy));
+    }
+    how.preset = options.preset;
+  }
+  return make_policy(options.policy, how);
+}
+
+struct PlanResult {
+  Plan plan;
+  std::vector<int> layer_ids;
+  double seconds = 0;
+};
+
+double mean(const Plan& plan, double LayerPrediction::* value) {
+  double sum = 0;
+  for (const LayerPrediction& layer : plan.layers) sum += layer.*value;
+  return sum / static_cast<double>(plan.layers.size());
+}
+
+double moves_per_layer(const Plan& plan) {
+  return static_cast<double>(plan.moves.size()) / static_cast<double>(plan.layers.size());
+}
+
+std::string json_report(const PlanOptions& options, const PlanResult& result) {
+  const Plan& plan = result.plan;
+  const nlohmann::ordered_json report = {
+      {"policy", options.policy},
+      {"layers", plan.layers.size()},
+      {"par_before", mean(plan, &LayerPrediction::par_before)},
+      {"par_after", mean(plan, &LayerPrediction::par_after)},
+      {"par_step_before", mean(plan, &LayerPrediction::par_step_before)},
+      {"par_step_after", mean(plan, &LayerPrediction::par_step_after)},
+      {"lower_bound", mean(plan, &LayerPrediction::bound_equal)},
+      {"moves_per_layer", moves_per_layer(plan)},
+      {"moves", plan.moves.size()},
+      {"duplicates", std::accumulate(plan.duplicates.begin(), plan.duplicates.end(), int64_t{0})},
+      {"plan_seconds", result.seconds}};
+  return report.dump(1) + "\n";
+}
+
+void append_layers(std::string& to, const PlanResult& result) {
+  const Plan& plan = result.plan;
+  std::vector<int64_t> moves(plan.layers.size());
+  for (const Move& move : plan.moves) ++moves[static_cast<size_t>(move.layer)];
+  to += "        PAR of the window        mean PAR of a step\n";
+  to += "layer   before   after   bound   before   after   moves  most into a rank  duplicates\n";
+  const auto out = std::back_inserter(to);
+  for (size_t l = 0; l < plan.layers.size(); ++l) {
+    const LayerPrediction& layer = plan.layers[l];
+    fmt::format_to(out, "{:5} {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7} {:17} {:11}\n", result.layer_ids[l],
+                   layer.par_before, layer.par_after, layer.bound_equal, layer.par_step_before, layer.par_step_after,
+                   moves[l], plan.receive_peak[l], plan.duplicates[l]);
+  }
+  fmt::format_to(out, " mean {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7.1f}\n",
+                 mean(plan, &LayerPrediction::par_before), mean(plan, &LayerPrediction::par_after),
+                 mean(plan, &LayerPrediction::bound_equal), mean(plan, &LayerPrediction::par_step_before),
+                 mean(plan, &LayerPrediction::par_step_after), moves_per_layer(plan));
+}
+
+std::string text_report(const PlanOptions& options, const Recording& loads, const PlanResult& result) {
+  const Placement& placement = result.plan.placement;
+  std::string report =
+      fmt::format("{}: {} steps, {} layers of {} experts; {} slots on {} ranks; policy {}\n\n",
+                  printable(valid_utf8(loads.file)), loads.load.num_steps, loads.load.num_layers,
+                  loads.load.num_experts, placement.num_slots(), placement.num_ranks(), options.policy);
+  append_layers(report, result);
+  const auto out = std::back_inserter(report);
+  fmt::format_to(out, "\n{} expert weights move", result.plan.moves.size());
+  if (options.expert_bytes > 0) fmt::format_to(out, " ({} bytes)", result.plan.bytes);
+  fmt::format_to(out, "; planned in {:.3f} s.\n", result.seconds);
+  if (!options.out.empty()) {
+    fmt::format_to(out, "The placement is in {} ({}).\n", printable(valid_utf8(options.out)), options.format);
+  }
+  report +=
+      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its copies; 1 is level. Bound:\n"
+      "proved, no placement with these slots has a lower PAR of the window.\n";
+  return report;
+}
+
+}  // namespace
+
+void plan(const PlanOptions& options) {
+  const std::unique_ptr<Policy> policy = chosen_policy(options);
+  if (!options.out.empty()) check_writable("-o", options.out);
+  LinePrinter printer;
+  const Recording loads = read_loads(options.loads);
+  PlacementFile current = current_placement(options, loads);
+  Problem problem{.load = loads.load, .current = current.placement};
+  problem.topology = Topology::even(current.placement.num_ranks(), options.nodes);
+  problem.num_groups = options.groups;
+  problem.limits = options.limits;
+  problem.expert_bytes = options.expert_bytes;
+
+  printer.status(fmt::format("planning {} layers with {}", loads.load.num_layers, options.policy));
+  const auto start = std::chrono::steady_clock::now();
+  Plan plan = policy->rebalance(problem);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  printer.finish(fmt::format("planned in {:.3f} s", seconds));
+
+  if (!options.out.empty()) {
+    current.metadata["policy"] = options.policy;
+    write_placement(options.out, {plan.placement, current.layer_ids, current.metadata}, file_format(options.format));
+  }
+  const PlanResult result{std::move(plan), current.layer_ids, seconds};
+  print_report(options.json ? json_report(options, result) : text_report(options, loads, result));
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/line_printer.h"
+#include "cli/measure.h"
+#include "cli/output.h"
+#include "cli/text.h"
+#include "trimtab/error.h"
+#include "trimtab/policy.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+// Of one policy. A replan is a plan but the first.
+struct Replayed {
+  double par_next_mean = 0;   // mean PAR of a step in the window after a plan, over windows and layers
+  double par_next_worst = 1;  // the worst step of those
+  double moves_per_layer_per_replan = 0;
+  int64_t first_plan_moves = 0;
+  double plan_seconds_per_replan = 0;
+};
+
+Load window_of(const Load& load, int64_t window, int64_t number) {
+  const auto size = static_cast<ptrdiff_t>(window * load.num_layers * load.num_experts);
+  const auto first = load.counts.begin() + static_cast<ptrdiff_t>(number) * size;
+  return {window, load.num_layers, load.num_experts, {first, first + size}};
+}
+
+Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const Load& load, LinePrinter& printer) {
+  const int64_t windows = load.num_steps / options.window;
+  const auto plans = static_cast<double>(windows - 1), layers = static_cast<double>(load.num_layers);
+  const double replans = std::max(plans - 1, 1.0);
+  const std::vector<int> slots(static_cast<size_t>(options.ranks), options.slots);
+  Placement placement = default_placement(load.num_layers, load.num_experts, slots);
+  History history;
+  Replayed result;
+  Load now = window_of(load, options.window, 0);
+  for (int64_t w = 0; w + 1 < windows; ++w) {
+    if (printer.wants_status()) printer.status(fmt::format("{}: plan {} of {}", policy.name(), w + 1, windows - 1));
+    Problem problem{.load = now, .current = placement};
+    if (w > 0) problem.history = &history;
+    const auto start = std::chrono::steady_clock::now();
+    Plan plan = policy.rebalance(problem);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const auto moves = std::ssize(plan.moves);
+    if (w == 0) {
+      result.first_plan_moves = moves;
+    } else {
+      result.moves_per_layer_per_replan += static_cast<double>(moves) / layers / replans;
+      result.plan_seconds_per_replan += seconds / replans;
+    }
+    placement = std::move(plan.placement);
+    history = std::move(plan.history);
+    now = window_of(load, options.window, w + 1);
+    for (int layer = 0; layer < load.num_layers; ++layer) {
+      const LayerLevel level = measure(placement, now, layer);
+      result.par_next_mean += level.par_step_mean / plans / layers;
+      result.par_next_worst = std::max(result.par_next_worst, level.par_step_worst);
+    }
+  }
+  return result;
+}
+
+using Results = std::vector<std::pair<std::string, Replayed>>;
+
+std::string json_report(const Results& results) {
+  nlohmann::ordered_json policies = nlohmann::ordered_json::object();
+  for (const auto& [name, one] : results) {
+    policies[name] = {{"par_next_mean", one.par_next_mean},
+                      {"par_next_worst", one.par_next_worst},
+                      {"moves_per_layer_per_replan", one.moves_per_layer_per_replan},
+                      {"first_plan_moves", one.first_plan_moves},
+                      {"plan_seconds_per_replan", one.plan_seconds_per_replan}};
+  }
+  return nlohmann::ordered_json{{"policies", std::move(policies)}}.dump(1) + "\n";
+}
+
+std::string text_report(const ReplayOptions& options, const Recording& loads, const Results& results) {
+  std::string report =
+      fmt::format("{}: {} windows of {} steps, {} layers of {} experts; {} slots on each of {} ranks\n\n",
+                  printable(valid_utf8(loads.file)), loads.load.num_steps / options.window, options.window,
+                  loads.load.num_layers, loads.load.num_experts, options.slots, options.ranks);
+  report += "policy       PAR of a step   worst  first moves  moves a layer, replan  seconds a replan\n";
+  for (const auto& [name, one] : results) {
+    fmt::format_to(std::back_inserter(report), "{:12} {:13.4f} {:7.4f} {:12} {:22.2f} {:17.4f}\n", name,
+                   one.par_next_mean, one.par_next_worst, one.first_plan_moves, one.moves_per_layer_per_replan,
+                   one.plan_seconds_per_replan);
+  }
+  report +=
+      "\nEach plan is made on one window and measured on the next; PAR is the mean over steps, windows and layers.\n"
+      "First moves: of the first plan, over all layers. A replan is any later plan.\n";
+  return report;
+}
+
+}  // namespace
+
+void replay(const ReplayOptions& options) {
+  std::vector<std::unique_ptr<Policy>> policies;
+  for (const std::string& name : options.policies) policies.push_back(make_policy(name));
+  const Recording loads = read_loads(options.loads);
+  if (loads.load.num_steps / 2 < options.window) {
+    throw InvalidArgument(
+        fmt::format("{} has {} steps; --window {} needs {}, to plan on one window and measure on the "
+                    "next",
+                    loads.file, loads.load.num_steps, options.window, 2 * options.window));
+  }
+  check_slots(options.ranks, options.slots);
+  LinePrinter printer;
+  Results results;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    results.emplace_back(options.policies[i], replay_policy(*policies[i], options, loads.load, printer));
+  }
+  printer.finish(fmt::format("{} policies replayed", results.size()));
+  print_report(options.json ? json_report(results) : text_report(options, loads, results));
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/command.h"
+
+namespace trimtab::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string placement_json(const std::string& map) {
+  return R"({"format": "trimtab_placement", "version": 1, "num_experts": 3, "slots_per_rank": [3, 2],
+"physical_to_logical_map": )" +
+         map + "}";
+}
+
+TEST(Check, SaysWhatAPlacementHolds) {
+  const Scratch scratch;
+  const std::string file = scratch.file("p.json", placement_json("[[0, 0, 1, 2, 1]]"));
+  const Outcome text = trimtab("check " + file);
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_EQ(text.out, file + ": valid (json); 1 layers, 3 experts in 5 slots on 2 ranks, 1 duplicates on a rank\n");
+  const Json json = Json::parse(trimtab("check " + file + " --json").out);
+  EXPECT_EQ(json.at("file"), file);
+  EXPECT_EQ(json.at("format"), "json");
+  EXPECT_EQ(json.at("layers"), 1);
+  EXPECT_EQ(json.at("experts"), 3);
+  EXPECT_EQ(json.at("ranks"), 2);
+  EXPECT_EQ(json.at("slots_per_rank"), Json({3, 2}));
+  EXPECT_EQ(json.at("layer_ids"), Json({0}));
+  EXPECT_EQ(json.at("duplicates_per_layer"), Json({1}));
+  EXPECT_FALSE(json.contains("par_per_layer"));
+}
+
+TEST(Check, MeasuresUnderLoads) {
+  const Scratch scratch;
+  const std::string file = scratch.file("p.json", placement_json("[[0, 0, 1, 2, 1]]"));
+  const std::string loads = scratch.file("l.csv", "0,0,0,4\n0,0,1,4\n0,0,2,2\n1,0,0,0\n1,0,1,0\n1,0,2,2\n");
+  const Json json = Json::parse(trimtab("check " + file + " --json --loads " + loads).out);
+  EXPECT_DOUBLE_EQ(json.at("par_per_layer")[0], 1.0);            // 6 and 6
+  EXPECT_DOUBLE_EQ(json.at("par_step_mean_per_layer")[0], 1.6);  // 6 and 4, then 0 and 2
+  EXPECT_DOUBLE_EQ(json.at("par_step_worst_per_layer")[0], 2.0);
+  const Outcome text = trimtab("check " + file + " --loads " + loads);
+  EXPECT_TRUE(contains(text.out, "    0  1.0000          1.6000      2.0000\n")) << text.out;
+}
+
+TEST(Check, RefusesWhatIsNotValid) {
+  const Scratch scratch;
+  const std::string lost = scratch.file("lost.json", placement_json("[[0, 0, 1, 1, 1]]"));
+  const std::string beyond = scratch.file("beyond.json", placement_json("[[0, 3, 1, 1, 2]]"));
+  const std::string short_one = scratch.file("short.json", placement_json("[[0, 1, 2, 1]]"));
+  for (const std::string& file : {lost, beyond, short_one}) {
+    EXPECT_TRUE(error_line({"check " + file, ""}, 1).starts_with(file + " at byte ")) << file;
+  }
+  const std::string loads = scratch.file("loads.csv", "0,0,4\n0,1,4\n");
+  EXPECT_EQ(error_line({"check " + loads, ""}, 1), loads + " at byte 0: holds loads, no placement (csv)");
+  EXPECT_TRUE(contains(error_line({"check " + kTinyMoe + "/trace.npy", ""}, 1), "[layers, slots] expected"));
+  EXPECT_EQ(error_line({"check /nowhere", ""}, 1), "can't open /nowhere: No such file or directory");
+}
+
+TEST(Check, LoadsMustFit) {
+  const Scratch scratch;
+  const std::string file = scratch.file("p.json", placement_json("[[0, 0, 1, 2, 1]]"));
+  const std::string loads = scratch.file("l.csv", "0,0,4\n0,3,4\n");
+  EXPECT_TRUE(contains(error_line({"check " + file + " --loads " + loads, ""}, 1), file));
+}
+
+TEST(Check, WrongUsage) {
+  for (const Failure& failure : std::vector<Failure>{{"check", "PLACEMENT"},
+                                                     {"check x --from csv", "--from: csv not in {json,npy,"},
+                                                     {"check x --ranks 0", "--ranks"},
+                                                     {"check x --loads-format csv", "--loads"}}) {
+    const std::string line = error_line(failure, 2);
+    EXPECT_TRUE(contains(line, failure.message)) << line;
+    EXPECT_TRUE(contains(line, "(see trimtab check --help)")) << line;
+  }
+}
+
+}  // namespace
+}  // namespace trimtab::cli

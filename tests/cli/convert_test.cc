@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/command.h"
+
+namespace trimtab::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST(Convert, LoadsThroughEveryFormatAndBack) {
+  const Scratch scratch;
+  const std::string first = scratch.file("first.csv", "0,0,0,4\n0,0,1,5\n1,0,0,6\n1,0,1,7\n");
+  std::string file = first;
+  for (const std::string to : {"npy", "json", "sglang", "vllm", "csv"}) {
+    const std::string next = scratch.file("next_" + to);
+    const Outcome run = trimtab("convert " + file + " " + next + " --json --to " + to);
+    ASSERT_EQ(run.status, 0) << run.err;
+    const Json json = Json::parse(run.out);
+    EXPECT_EQ(json.at("in"), file);
+    EXPECT_EQ(json.at("out"), next);
+    EXPECT_EQ(json.at("to"), to);
+    EXPECT_EQ(json.at("kind"), "loads");
+    EXPECT_EQ(json.at("steps"), 2);
+    EXPECT_EQ(json.at("layers"), 1);
+    EXPECT_EQ(json.at("experts"), 2);
+    file = next;
+  }
+  EXPECT_TRUE(contains(read_file(file), read_file(first))) << read_file(file);
+}
+
+TEST(Convert, PlacementByTheEndOfTheName) {
+  const Scratch scratch;
+  const std::string first = scratch.file("first.json", R"({"format": "trimtab_placement", "version": 1,
+    "slots_per_rank": [2, 2], "physical_to_logical_map": [[0, 1, 2, 0]]})");
+  const std::string yaml = scratch.file("x.yaml"), npy = scratch.file("x.npy"), last = scratch.file("last.json");
+  const Outcome run = trimtab("convert " + first + " " + yaml);
+  EXPECT_EQ(run.out,
+            first + " (json) -> " + yaml + " (trtllm): placement of 1 layers x 3 experts in 4 slots on 2 ranks\n");
+  EXPECT_EQ(trimtab("convert " + yaml + " " + npy + " --ranks 2").status, 0);
+  EXPECT_EQ(trimtab("convert " + npy + " " + last + " --ranks 2 --kind placement").status, 0);
+  EXPECT_EQ(Json::parse(read_file(last)).at("physical_to_logical_map"), Json::parse("[[0, 1, 2, 0]]"));
+  // Only a placement can become an expert_map.json, only loads can become CSV.
+  EXPECT_EQ(trimtab("convert " + npy + " " + scratch.file("map.json") + " --ranks 2 --to vllm-ascend").status, 0);
+  EXPECT_EQ(trimtab("convert " + npy + " " + scratch.file("x.csv")).status, 0);
+}
+
+TEST(Convert, StatisticsOfTensorrtLlm) {
+  const Scratch scratch;
+  const std::string csv = scratch.file("a.csv", "0,0,4\n0,1,5\n"), folder = scratch.file("statistics");
+  const std::string command = "convert " + csv + " " + folder + " --to trtllm";
+  EXPECT_EQ(error_line({command, ""}, 1), csv + " does not say num_experts_per_token; give --experts-per-token");
+  ASSERT_EQ(trimtab(command + " --experts-per-token 1").status, 0);
+  const Outcome back = trimtab("convert " + folder + " " + scratch.file("b.csv"));
+  EXPECT_TRUE(contains(back.out, "(trtllm) -> ")) << back.out << back.err;
+  EXPECT_TRUE(contains(read_file(scratch.file("b.csv")), read_file(csv)));
+}
+
+TEST(Convert, Failures) {
+  const Scratch scratch;
+  const std::string map = scratch.file("map.json", R"({"physical_to_logical_map": [[0, 1]]})");
+  const std::string csv = scratch.file("a.csv", "0,0,4\n0,1,5\n");
+  const std::string npy = scratch.file("a.npy"), out = scratch.file("out");
+  ASSERT_EQ(trimtab("convert " + map + " " + npy + " --ranks 1").status, 0);
+  for (const Failure& failure : std::vector<Failure>{
+           {"convert " + csv + " " + out, out + ": the name does not say which format to write; give --to"},
+           {"convert " + map + " " + out + " --to npy",
+            map + ": sglang does not say how many ranks there are; give --ranks"},
+           {"convert " + npy + " " + out + " --to json",
+            npy + " may be loads or a placement; give --kind loads or --kind placement"},
+           {"convert " + map + " " + out + " --to csv --ranks 1",
+            "format csv has no placements; json, npy, sglang, trtllm, vllm, vllm-ascend have"},
+           {"convert " + csv + " " + out + " --to topk",
+            "format topk is read only: counts do not say which token chose what"},
+           {"convert /nowhere x.csv", "can't open /nowhere: No such file or directory"}}) {
+    EXPECT_EQ(error_line(failure, 1), failure.message);
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
+  for (const Failure& failure : std::vector<Failure>{{"convert x", "OUT"},
+                                                     {"convert x y --to yaml", "--to: yaml not in {json,"},
+                                                     {"convert x y --kind map", "--kind: map not in {loads,"},
+                                                     {"convert x y --ranks x", "--ranks"}}) {
+    const std::string line = error_line(failure, 2);
+    EXPECT_TRUE(contains(line, failure.message)) << line;
+    EXPECT_TRUE(contains(line, "(see trimtab convert --help)")) << line;
+  }
+}
+
+}  // namespace
+}  // namespace trimtab::cli

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/command.h"
+
+namespace trimtab::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kTrace = kTinyMoe + "/trace.npy";
+
+Json json_of(const std::string& arguments) {
+  const Outcome run = trimtab(arguments + " --json");
+  EXPECT_EQ(run.status, 0) << arguments << "\n" << run.err;
+  return Json::parse(run.out);
+}
+
+TEST(Plan, LevelsTheRecordedTraceOfTinyMoe) {
+  const Scratch scratch;
+  const std::string file = scratch.file("placement.json");
+  const Json plan = json_of("plan " + kTrace + " --ranks 4 --slots 9 -o " + file);
+  EXPECT_EQ(plan.at("policy"), "trim");
+  EXPECT_EQ(plan.at("layers"), 4);
+  EXPECT_GT(plan.at("par_step_before"), 1.3);
+  EXPECT_LT(plan.at("par_step_after"), 1.1);
+  EXPECT_LT(plan.at("par_after"), plan.at("par_before"));
+  EXPECT_GE(plan.at("par_after"), plan.at("lower_bound"));
+  EXPECT_GE(plan.at("lower_bound"), 1.0);
+  EXPECT_GT(plan.at("moves"), 0);
+  EXPECT_DOUBLE_EQ(plan.at("moves_per_layer").get<double>() * 4, plan.at("moves").get<double>());
+  EXPECT_EQ(plan.at("duplicates"), 0);
+
+  const Json written = Json::parse(read_file(file));
+  EXPECT_EQ(written.at("physical_to_logical_map").size(), 4U);
+  EXPECT_EQ(written.at("physical_to_logical_map")[0].size(), 36U);
+  EXPECT_EQ(written.at("metadata").at("policy"), "trim");
+
+  // What was planned is what the placement does.
+  const Json check = json_of("check " + file + " --loads " + kTrace);
+  double par = 0, par_step = 0;
+  for (int layer = 0; layer < 4; ++layer) {
+    par += check.at("par_per_layer")[layer].get<double>() / 4;
+    par_step += check.at("par_step_mean_per_layer")[layer].get<double>() / 4;
+  }
+  EXPECT_NEAR(par, plan.at("par_after"), 1e-9);
+  EXPECT_NEAR(par_step, plan.at("par_step_after"), 1e-9);
+
+  // And what it starts from the next time.
+  const Json again = json_of("plan " + kTrace + " --current " + file + " --policy static");
+  EXPECT_EQ(again.at("par_before"), plan.at("par_after"));
+}
+
+TEST(Plan, JsonHasExactlyTheDocumentedKeys) {
+  const Json plan = json_of("plan " + kTrace + " --ranks 4 --slots 9 --policy deepseek");
+  const std::vector<std::string> wanted = {"duplicates",      "layers",       "lower_bound", "moves",
+                                           "moves_per_layer", "par_after",    "par_before",  "par_step_after",
+                                           "par_step_before", "plan_seconds", "policy"};
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : plan.items()) keys.push_back(key);
+  EXPECT_EQ(keys, wanted);
+  for (const char* key : {"layers", "moves", "duplicates"}) EXPECT_TRUE(plan.at(key).is_number_integer()) << key;
+  for (const char* key : {"par_before", "par_after", "par_step_before", "par_step_after", "lower_bound",
+                          "moves_per_layer", "plan_seconds"}) {
+    EXPECT_TRUE(plan.at(key).is_number_float()) << key;
+  }
+}
+
+TEST(Plan, TakesEveryPolicyAndPreset) {
+  for (const std::string how : {"--policy static", "--policy round_robin", "--policy random", "--policy deepseek",
+                                "--policy swift", "--policy flashlb", "--preset fast", "--preset deep"}) {
+    const Json plan = json_of("plan " + kTrace + " --ranks 4 --slots 9 " + how);
+    EXPECT_LE(plan.at("par_step_after"), plan.at("par_step_before").get<double>() * 2) << how;
+    EXPECT_EQ(plan.at("policy"), how.starts_with("--policy") ? how.substr(9) : "trim");
+  }
+}
+
+TEST(Plan, KeepsLimits) {
+  const std::string base = "plan " + kTrace + " --ranks 4 --slots 9";
+  const Json few = json_of(base + " --max-moves 3");
+  EXPECT_LE(few.at("moves"), 12);
+  EXPECT_GT(few.at("moves"), 0);
+  EXPECT_LE(json_of(base + " --expert-bytes 1000 --max-bytes 25500").at("moves"), 25);
+  EXPECT_EQ(json_of(base + " --max-moves 0").at("moves"), 0);
+}
+
+TEST(Plan, WritesWhatEachEngineReads) {
+  const Scratch scratch;
+  for (const std::string format : {"json", "npy", "sglang", "trtllm", "vllm", "vllm-ascend"}) {
+    const std::string file = scratch.file("placement." + format);
+    json_of("plan " + kTrace + " --ranks 4 --slots 9 --format " + format + " -o " + file);
+    const Json check = json_of("check " + file + " --ranks 4");
+    EXPECT_EQ(check.at("format"), format);
+    EXPECT_EQ(check.at("layers"), 4);
+    EXPECT_EQ(check.at("experts"), 32);
+    EXPECT_EQ(check.at("slots_per_rank"), Json({9, 9, 9, 9}));
+  }
+}
+
+TEST(Plan, KeepsTheEnginesLayerNumbers) {
+  const Scratch scratch;
+  const std::string loads = scratch.file("loads.json",
+                                         R"({"format": "trimtab_loads", "version": 1, "layer_ids": [3, 4],
+          "logical_count": [[9, 1, 1, 1], [1, 1, 1, 9]]})");
+  const std::string yaml = scratch.file("placement.yaml");
+  json_of("plan " + loads + " --ranks 2 --slots 3 --format trtllm -o " + yaml);
+  EXPECT_EQ(json_of("check " + yaml + " --ranks 2").at("layer_ids"), Json({3, 4}));
+  const Outcome text = trimtab("plan " + loads + " --ranks 2 --current " + yaml);
+  EXPECT_TRUE(contains(text.out, "\n    3 ")) << text.out << text.err;
+}
+
+TEST(Plan, PrintsATableAndWhereItWent) {
+  const Scratch scratch;
+  const std::string file = scratch.file("x.json");
+  const Outcome run = trimtab("plan " + kTrace + " --ranks 4 --slots 9 --expert-bytes 10 -o " + file);
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(contains(run.out, "128 steps, 4 layers of 32 experts; 36 slots on 4 ranks; policy trim\n")) << run.out;
+  EXPECT_TRUE(contains(run.out, "layer   before   after   bound")) << run.out;
+  EXPECT_TRUE(contains(run.out, "\n mean ")) << run.out;
+  EXPECT_TRUE(contains(run.out, "0 bytes); planned in ")) << run.out;
+  EXPECT_TRUE(contains(run.out, "The placement is in " + file + " (json).\n")) << run.out;
+}
+
+TEST(Plan, SumsTheFilesOfSeveralRanks) {
+  const Scratch scratch;
+  const std::string a = scratch.file("a.csv", "0,0,8\n0,1,0\n0,2,0\n0,3,1\n");
+  const std::string b = scratch.file("b.csv", "0,0,0\n0,1,8\n0,2,1\n0,3,0\n");
+  EXPECT_DOUBLE_EQ(json_of("plan " + a + " " + b + " --ranks 2 --slots 2").at("par_before"), 16.0 / 9);
+  EXPECT_DOUBLE_EQ(json_of("plan " + a + " " + b + " --ranks 2 --slots 2").at("par_after"), 1.0);
+}
+
+TEST(Plan, WrongUsageIsOneLineAndStatus2) {
+  for (const Failure& failure : std::vector<Failure>{
+           {"plan", "LOADS"},
+           {"plan x", "--ranks (or --current) is required"},
+           {"plan x --ranks 4", "--slots (or --current) is required"},
+           {"plan x --ranks 0", "--ranks"},
+           {"plan x --policy best", "--policy: best not in {static,"},
+           {"plan x --preset slow", "--preset: slow not in {fast,balanced,deep}"},
+           {"plan x --format csv", "--format: csv not in {json,npy,sglang,trtllm,vllm,vllm-ascend}"},
+           {"plan x --from vllm-ascend", "--from: vllm-ascend not in {json,"},
+           {"plan x --max-bytes 4", "--expert-bytes"},
+           {"plan x --max-moves -1", "--max-moves"},
+           {"plan x --expert-bytes 0", "--expert-bytes"},
+           {"plan x --current-format json", "--current"},
+           {"plan x -o ''", "--out: is empty"},
+       }) {
+    const std::string line = error_line(failure, 2);
+    EXPECT_TRUE(contains(line, failure.message)) << line;
+    EXPECT_TRUE(contains(line, "(see trimtab plan --help)")) << line;
+  }
+}
+
+TEST(Plan, FailuresAreOneLineAndStatus1) {
+  const Scratch scratch;
+  const std::string current = scratch.file("current.json"), yaml = scratch.file("current.yaml");
+  json_of("plan " + kTrace + " --ranks 4 --slots 9 -o " + current);
+  json_of("plan " + kTrace + " --ranks 4 --slots 9 --format trtllm -o " + yaml);
+  const std::string small = scratch.file("small.csv", "0,0,1\n0,1,1\n");
+  const std::string plan = "plan " + kTrace;
+  for (const Failure& failure : std::vector<Failure>{
+           {"plan /nowhere --ranks 4 --slots 9", "can't open /nowhere: No such file or directory"},
+           {"plan " + current + " --ranks 4 --slots 9", current + " at byte 0: holds a placement, no loads (json)"},
+           {plan + " --ranks 4 --slots 2",
+            "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of 2, are needed"},
+           {plan + " --ranks 50000 --slots 50000", "50000 ranks x 50000 slots are more than 1048576 slots"},
+           {plan + " --ranks 4 --slots 9 --nodes 3", "3 nodes do not divide 4 ranks"},
+           {plan + " --ranks 4 --slots 9 --groups 5", "5 expert groups do not divide 32 experts"},
+           {plan + " --ranks 4 --slots 9 --policy optimal",
+            "optimal proves plans of up to 24 experts in 64 slots, not of 32 in 36; use trim"},
+           {plan + " --ranks 4 --slots 9 --policy swift --preset fast",
+            "--preset fast: the policy swift has no presets, trim has"},
+           {plan + " --ranks 4 --slots 9 -o /nowhere/x", "-o /nowhere/x can't be written: No such file or directory"},
+           {plan + " --current " + current + " --slots 8",
+            "--slots 8, but rank 0 of " + current + " has 9 slots; a plan keeps them"},
+           {plan + " --current " + yaml, yaml + ": trtllm does not say how many ranks there are; give --ranks"},
+       }) {
+    EXPECT_EQ(error_line(failure, 1), failure.message);
+  }
+  EXPECT_TRUE(contains(error_line({"plan " + small + " --current " + current, ""}, 1), current));
+  EXPECT_TRUE(contains(error_line({plan + " --ranks 3 --current " + current, ""}, 1), current));
+}
+
+TEST(Plan, LayersThatDifferAreNamed) {
+  const Scratch scratch;
+  const auto loads = [&](const std::string& name, const std::string& ids) {
+    return scratch.file(name, R"({"format": "trimtab_loads", "version": 1, "layer_ids": )" + ids +
+                                  R"(, "logical_count": [[2, 1], [1, 2]]})");
+  };
+  const std::string three = loads("three.json", "[3, 4]"), five = loads("five.json", "[3, 5]");
+  const std::string placement = scratch.file("placement.json");
+  json_of("plan " + three + " --ranks 2 --slots 1 -o " + placement);
+  EXPECT_EQ(error_line({"plan " + five + " --current " + placement, ""}, 1),
+            placement + " has layer 4 where " + five + " has layer 5");
+  const std::string one = scratch.file("one.csv", "0,0,1\n0,1,1\n");
+  EXPECT_EQ(error_line({"plan " + one + " --current " + placement, ""}, 1),
+            placement + " has 2 layers, " + one + " has 1");
+}
+
+TEST(Plan, HelpTeaches) {
+  const Outcome help = trimtab("plan --help");
+  EXPECT_EQ(help.status, 0);
+  for (const char* part : {"--ranks", "--slots", "--nodes", "--groups", "--current", "--policy", "--preset",
+                           "--max-moves", "--max-bytes", "--expert-bytes", "--format", "--json", "Examples"}) {
+    EXPECT_TRUE(contains(help.out, part)) << part;
+  }
+}
+
+}  // namespace
+}  // namespace trimtab::cli

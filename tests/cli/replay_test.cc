@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/command.h"
+
+namespace trimtab::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kTrace = kTinyMoe + "/trace.npy";
+
+TEST(Replay, ComparesPoliciesOnTheTraceOfTinyMoe) {
+  const std::string command = "replay " + kTrace + " --ranks 4 --slots 9 --window 16 --policies trim,static,deepseek";
+  const Outcome run = trimtab(command + " --json");
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  ASSERT_EQ(json.size(), 1U);
+  const Json policies = json.at("policies");
+  ASSERT_EQ(policies.size(), 3U);
+  for (const auto& [name, one] : policies.items()) {
+    EXPECT_EQ(one.size(), 5U) << name;
+    EXPECT_TRUE(1 < one.at("par_next_mean") && one.at("par_next_mean") < one.at("par_next_worst")) << one;
+    EXPECT_TRUE(one.at("first_plan_moves").is_number_integer());
+    EXPECT_TRUE(one.at("moves_per_layer_per_replan").is_number_float());
+    EXPECT_TRUE(one.at("plan_seconds_per_replan").is_number_float());
+  }
+  EXPECT_EQ(policies.at("static").at("first_plan_moves"), 0);
+  EXPECT_GT(policies.at("trim").at("first_plan_moves"), 0);
+  EXPECT_LT(policies.at("trim").at("par_next_mean"), policies.at("static").at("par_next_mean"));
+  EXPECT_LT(policies.at("trim").at("moves_per_layer_per_replan"),
+            policies.at("deepseek").at("moves_per_layer_per_replan"));
+  const Outcome text = trimtab(command);
+  EXPECT_TRUE(contains(text.out, ": 8 windows of 16 steps, 4 layers of 32 experts; 9 slots on each of 4 ranks\n"));
+  EXPECT_TRUE(contains(text.out, "\ntrim ")) << text.out;
+}
+
+// Worked out by hand: experts 0 and 1 on rank 0, 2 and 3 on rank 1; the fifth step fills no window.
+TEST(Replay, MeasuresOnTheNextWindow) {
+  const Scratch scratch;
+  const std::string loads = scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count":
+    [[[1, 1, 1, 1]], [[9, 9, 1, 1]], [[3, 0, 1, 0]], [[1, 0, 1, 0]], [[9, 0, 0, 0]]]})");
+  const Json one =
+      Json::parse(trimtab("replay " + loads + " --ranks 2 --slots 2 --window 2 --policies static --json").out)
+          .at("policies")
+          .at("static");
+  EXPECT_DOUBLE_EQ(one.at("par_next_mean"), (1.5 + 1.0) / 2);
+  EXPECT_DOUBLE_EQ(one.at("par_next_worst"), 1.5);
+  EXPECT_EQ(one.at("moves_per_layer_per_replan"), 0.0);
+}
+
+TEST(Replay, Failures) {
+  const std::string replay = "replay " + kTrace;
+  for (const Failure& failure : std::vector<Failure>{
+           {replay, "is required"},
+           {replay + " --ranks 4 --slots 9 --window 16", "--policies is required"},
+           {replay + " --ranks 4 --slots 9 --window 0 --policies trim", "--window"},
+           {replay + " --ranks 4 --slots 9 --window 16 --policies trim,best", "best not in {static,"}}) {
+    const std::string line = error_line(failure, 2);
+    EXPECT_TRUE(contains(line, failure.message)) << line;
+    EXPECT_TRUE(contains(line, "(see trimtab replay --help)")) << line;
+  }
+  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 65 --policies trim", ""}, 1),
+            kTrace + " has 128 steps; --window 65 needs 130, to plan on one window and measure on the next");
+  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 2 --window 16 --policies trim", ""}, 1),
+            "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of 2, are needed");
+}
+
+}  // namespace
+}  // namespace trimtab::cli
