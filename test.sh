@@ -45,7 +45,7 @@ if [ "$heavy" -eq 1 ]; then
     dictionary=()
     if [ -e "tests/fuzz/$reader.dict" ]; then dictionary=(-dict="tests/fuzz/$reader.dict"); fi
     "${fixed_addresses[@]}" "build/fuzz/tests/fuzz/fuzz_$reader" -max_total_time=60 -timeout=10 -print_final_stats=1 \
-      -verbosity=0 -artifact_prefix="$found/crash-" "${dictionary[@]}" "$found" "tests/fuzz/corpus/$reader"
+      -verbosity=0 -print_funcs=0 -artifact_prefix="$found/crash-" "${dictionary[@]}" "$found" "tests/fuzz/corpus/$reader"
   done
 fi
 
