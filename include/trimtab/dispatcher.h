@@ -48,6 +48,7 @@ struct Tokens {
   std::span<const float> weights;   // [x.rows] router weight of each row, if the dispatcher carries them; else empty
   std::span<const int32_t> counts;  // [local experts] rows of each; counts, never running sums
   int64_t capacity = 0;             // kBatched: rows reserved per expert
+  ConstRows scales = {};            // of quantised rows, row by row as x; else no rows
 };
 
 // What one call in flight owns on one rank: an order of operations among the ranks, memory, and the rank's threads.

@@ -316,7 +316,7 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
     const Rows act = workspace_.take_rows(a.x.rows, w.dense->intermediate(), w.dense->dtype());
     const auto scratch = workspace_.take<std::byte>(w.dense->scratch_bytes(a.x.rows));
     w.dense->gate_up(linear_input(a.x, a), act, scratch, team_);
-    w.dense->down(act, a.y, team_);
+    w.dense->down(act, a.y, scratch, team_);
     workspace_.release(mark);
   }
   add(a.h, a.y);

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/encode.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/cat.h"
+#include "base/quantize_rows.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+constexpr int kInt8Zero = 128, kInt4Zero = 8;
+constexpr float kE4M3Max = 448, kE2M1Max = 6;
+// E8M0 has the bias of a float's exponent. Beyond the first, 448 times the scale is no bf16; from the second on, the
+// smallest e4m3 times the scale is a normal one.
+constexpr int kMaxScale = 246, kSafeScale = 10;
+
+uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
+  const int64_t index = row * source.row_stride + col * source.col_stride;
+  if (bits(source.dtype) == 8) return std::to_integer<uint8_t>(source.data[index]);
+  const auto pair = std::to_integer<unsigned>(source.data[index / 2]);
+  return static_cast<uint8_t>(index % 2 == 0 ? pair & 15U : pair >> 4);
+}
+
+bool is_nan(e4m3_t x) {
+  return (x.bits & 0x7fU) == 0x7fU;
+}
+
+// The kernels do without zeros of either sign but one, and without results that are subnormal in bf16.
+void make_normal(uint8_t* codes, int64_t count, int scale, int64_t row) {
+  if (scale > kMaxScale) {
+    throw InvalidArgument(cat("weights of row ", row, " have the e8m0 scale ", scale, "; at most ", kMaxScale, " is stored"));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (is_nan(e4m3_t{codes[i]})) throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
+    const float value = std::abs(to_float(e4m3_t{codes[i]}));
+    if (value == 0.0F || (scale < kSafeScale && std::ilogb(value) + scale - 127 < -126)) codes[i] = 0;
+  }
+}
+
+uint8_t exponent_of(const e8m0_t scale) {
+  return scale.bits;
+}
+
+// The e2m1 code of x, to nearest, ties to the even code, at most 6 in magnitude.
+uint8_t to_e2m1(float x) {
+  constexpr std::array kBounds = {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F};
+  const float magnitude = std::abs(x);
+  unsigned code = 0;
+  for (unsigned i = 0; i < kBounds.size(); ++i) {
+    if (magnitude > kBounds[i] || (magnitude == kBounds[i] && i % 2 == 1)) code = i + 1;
+  }
+  return static_cast<uint8_t>(code | (std::signbit(x) ? 8U : 0U));
+}
+
+template <class T>
+void put(std::byte* out, int64_t index, T value) {
+  std::memcpy(out + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+}
+
+float largest_magnitude(const float* x, int64_t count, int64_t row) {
+  float largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(x[i])) throw InvalidArgument(cat("weight ", i, " of row ", row, " is ", x[i]));
+    largest = std::max(largest, std::abs(x[i]));
+  }
+  return largest;
+}
+
+// f16: to nearest, ties to even; what is too large becomes infinite.
+uint16_t to_f16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000U, magnitude = u & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) return static_cast<uint16_t>(sign | 0x7e00U);
+  if (magnitude >= 0x477ff000U) return static_cast<uint16_t>(sign | 0x7c00U);
+  if (magnitude < 0x38800000U) {  // subnormal: in units of 2^-24, by adding a number whose unit that is
+    const float sum = std::bit_cast<float>(magnitude) + 0.5F;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3f000000U));
+  }
+  return static_cast<uint16_t>(sign | ((magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13));
+}
+
+// Symmetric int4: of two scales, one that reaches both ends and one that uses -8 for the largest magnitude, the one with
+// the smaller error.
+float quantize_int4(const float* x, int64_t count, std::byte* codes, float largest, float extreme) {
+  const auto code = [](float value, float scale) {
+    return scale == 0.0F ? 0 : static_cast<int>(std::clamp(std::nearbyint(value / scale), -8.0F, 7.0F));
+  };
+  const auto error = [&](float scale) {
+    float sum = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const float difference = x[i] - static_cast<float>(code(x[i], scale)) * scale;
+      sum += difference * difference;
+    }
+    return sum;
+  };
+  const float even = largest / 7, wide = extreme / -8;
+  const float scale = error(wide) < error(even) ? wide : even;
+  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<std::byte>(code(x[i], scale) + kInt4Zero);
+  return scale;
+}
+
+}  // namespace
+
+bool same_quantization(const MatrixSource& source, WeightFormat format, const Storage& storage) {
+  if (!source.is_quantised()) return false;
+  const Quantization& q = source.quantization;
+  const bool whole_row = q.block_cols >= source.cols;
+  const auto blocks_of = [&](int64_t group) { return whole_row ? storage.groups() == 1 : q.block_cols == group; };
+  switch (format.scheme) {
+    case Scheme::kW8A8:
+      return source.dtype == DType::kI8 && whole_row;
+    case Scheme::kW4A8:
+      return source.dtype == DType::kU4 && blocks_of(storage.group);
+    case Scheme::kMXFP8:
+      return source.dtype == DType::kF8E4M3 && q.scale_dtype == DType::kF8E8M0 && q.block_cols == storage.group;
+    case Scheme::kFP8:
+      return source.dtype == DType::kF8E4M3 && (whole_row || q.block_cols % storage.group == 0);
+    case Scheme::kMXFP4:
+      return source.dtype == DType::kF4 && q.scale_dtype == DType::kF8E8M0 && q.block_cols == storage.group;
+    default:
+      return false;
+  }
+}
+
+RowEncoder::RowEncoder(const MatrixSource& source, WeightFormat format, const Storage& storage)
+    : source_(source),
+      scheme_(format.scheme),
+      storage_(storage),
+      copies_(same_quantization(source, format, storage)),
+      values_(copies_ ? 0 : static_cast<size_t>(storage.padded_in)) {}
+
+void RowEncoder::encode(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros) {
+  if (copies_) return copy(row, codes, scales, zeros);
+  quantize(row, codes, scales);
+}
+
+void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros) const {
+  const Quantization& q = source_.quantization;
+  auto* const bytes = reinterpret_cast<uint8_t*>(codes);
+  const uint8_t shift = source_.dtype == DType::kI8 ? kInt8Zero : 0;  // to unsigned
+  for (int64_t i = 0; i < source_.cols; ++i) bytes[i] = static_cast<uint8_t>(code_at(source_, row, i) + shift);
+  for (int64_t g = 0; g < storage_.groups(); ++g) {
+    const int64_t block = std::min(g * storage_.group, source_.cols - 1) / q.block_cols;
+    const float scale = source_.scale(row / q.block_rows, block);
+    if (storage_.scale_bytes == 1) {
+      const auto e8m0 = exponent_of(e8m0_t{std::to_integer<uint8_t>(
+          q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride])});
+      put(scales, g, e8m0);
+      if (scheme_ == Scheme::kMXFP8) {
+        const int64_t first = g * storage_.group;
+        make_normal(bytes + first, std::min(storage_.group, source_.cols - first), e8m0, row);
+      }
+    } else {
+      put(scales, g, scale);
+    }
+    if (zeros != nullptr) zeros[g] = source_.zero_point(row / q.block_rows, block) + shift;
+  }
+}
+
+void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
+  float* const x = values_.data();
+  const int64_t in = source_.cols;
+  read_row(source_, row, x);
+  switch (scheme_) {
+    case Scheme::kF32:
+      std::memcpy(codes, x, static_cast<size_t>(in) * sizeof(float));
+      return;
+    case Scheme::kBF16:
+      for (int64_t i = 0; i < in; ++i) put(codes, i, to_bf16(x[i]));
+      return;
+    case Scheme::kF16:
+      for (int64_t i = 0; i < in; ++i) put(codes, i, to_f16(x[i]));
+      return;
+    default:
+      break;
+  }
+  // Padding counts as zeros, which no scale depends on.
+  largest_magnitude(x, in, row);
+  if (scheme_ == Scheme::kW8A8 || scheme_ == Scheme::kMXFP8) {
+    const bool int8 = scheme_ == Scheme::kW8A8;
+    const int64_t padded = storage_.padded_in;
+    const DType dtype = int8 ? DType::kI8 : DType::kF8E4M3;
+    const ScaleShape shape = scale_shape(dtype, padded);
+    quantize_rows(ConstRows(x, 1, padded), Rows(codes, 1, padded, padded, dtype),
+                  Rows(scales, 1, shape.cols, shape.cols, shape.dtype));
+    auto* const bytes = reinterpret_cast<uint8_t*>(codes);
+    for (int64_t i = 0; i < padded; ++i) {
+      if (int8) {
+        bytes[i] = static_cast<uint8_t>(bytes[i] + kInt8Zero);
+      } else if (i % storage_.group == 0) {
+        make_normal(bytes + i, storage_.group, std::to_integer<int>(scales[i / storage_.group]), row);
+      }
+    }
+    return;
+  }
+  for (int64_t g = 0; g < storage_.groups(); ++g) {
+    const int64_t first = g * storage_.group;
+    const float* const from = x + first;
+    const float largest = largest_magnitude(from, storage_.group, row);
+    if (scheme_ == Scheme::kW4A8) {
+      const float extreme =
+          *std::max_element(from, from + storage_.group, [](float a, float b) { return std::abs(a) < std::abs(b); });
+      put(scales, g, quantize_int4(from, storage_.group, codes + first, largest, extreme));
+    } else if (scheme_ == Scheme::kFP8) {
+      const float scale = largest / kE4M3Max;
+      for (int64_t i = 0; i < storage_.group; ++i) put(codes, first + i, to_e4m3(scale == 0.0F ? 0.0F : from[i] / scale));
+      put(scales, g, scale);
+    } else {
+      // The largest exponent of e2m1 is 2.
+      const int exponent = largest == 0.0F ? 0 : std::clamp(std::ilogb(largest) - 2 + 127, 1, 254);
+      const float inverse = std::ldexp(1.0F, 127 - exponent);
+      for (int64_t i = 0; i < storage_.group; ++i) {
+        put(codes, first + i, to_e2m1(std::clamp(from[i] * inverse, -kE2M1Max, kE2M1Max)));
+      }
+      put(scales, g, static_cast<uint8_t>(exponent));
+    }
+  }
+}
+
+}  // namespace trimtab
