@@ -12,6 +12,7 @@
 #include "trimtab/dispatcher.h"
 #include "trimtab/team.h"
 #include "trimtab/tensor.h"
+#include "trimtab/weight_source.h"
 
 namespace trimtab {
 
@@ -26,28 +27,6 @@ struct Activation {
   ActivationKind kind = ActivationKind::kSilu;
   float alpha = 1.702F;  // kSwigluClamp only
   float limit = 7.0F;    // kSwigluClamp only
-};
-
-// One gated MLP as a checkpoint has it; views, any of f32, bf16, f16. Strides let transposed and interleaved forms be
-// read in place: element (i, j) of a matrix is data[i * row_stride + j * col_stride] (in elements).
-struct MatrixSource {
-  const std::byte* data = nullptr;
-  DType dtype = DType::kF32;
-  int64_t rows = 0, cols = 0;
-  int64_t row_stride = 0, col_stride = 1;
-  float at(int64_t i, int64_t j) const;  // slow; for packing and tests
-};
-struct VectorSource {
-  const std::byte* data = nullptr;  // null: no bias
-  DType dtype = DType::kF32;
-  int64_t size = 0;
-  int64_t stride = 1;
-  float at(int64_t i) const;
-};
-struct MlpSource {
-  MatrixSource gate, up;  // [intermediate, hidden]
-  MatrixSource down;      // [hidden, intermediate]
-  VectorSource gate_bias, up_bias, down_bias;
 };
 
 struct GemmKernels;  // the functions of one instruction set: src/experts/gemm.h
