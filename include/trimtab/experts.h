@@ -37,8 +37,8 @@ struct GemmKernels;  // the functions of one instruction set: src/experts/gemm.h
 struct PackedWeights {
   const GemmKernels* kernels = nullptr;  // whom the panels are for
   Buffer panels;
-  Buffer scales, zeros;  // where the format has them
-  Buffer bias;           // empty: none
+  Buffer scales, zeros;     // where the format has them
+  Buffer bias;              // empty: none
   int64_t in = 0, out = 0;  // of one matrix
   WeightFormat format;
   bool gated = false;
@@ -51,8 +51,8 @@ class Linear {
  public:
   Linear() = default;
   // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed
-  // afterwards. kernels: null for those of kernel_isa(). Throws InvalidArgument for empty matrices, other formats, and a
-  // bias of the wrong size.
+  // afterwards. kernels: null for those of kernel_isa(). Throws InvalidArgument for empty matrices, other formats, and
+  // a bias of the wrong size.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
          const GemmKernels* kernels = nullptr);
   // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is one sum in order of
@@ -81,8 +81,8 @@ class Mlp {
   WeightFormat weight_format() const { return down_.format; }
   // Of act: WeightFormat::rows().
   DType dtype() const { return down_.format.rows(); }
-  // First half: act [m, intermediate] = activation(x W_gate^T, x W_up^T), computed in f32 and rounded to dtype(). x: f32
-  // or bf16, rounded to what the format multiplies. scratch: at least scratch_bytes(m), 64-byte aligned.
+  // First half: act [m, intermediate] = activation(x W_gate^T, x W_up^T), computed in f32 and rounded to dtype(). x:
+  // f32 or bf16, rounded to what the format multiplies. scratch: at least scratch_bytes(m), 64-byte aligned.
   void gate_up(ConstRows x, Rows act, std::span<std::byte> scratch, Team& team) const;
   // Second half: y f32 [m, hidden] = act W_down^T. scratch as above.
   void down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) const;

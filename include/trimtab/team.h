@@ -28,8 +28,8 @@ class Team {
   int size() const { return static_cast<int>(helpers_.size()) + 1; }
 
   // Calls body(i) or body(i, member) for every i in [0, count), shared dynamically over the members, which take them in
-  // order; returns when all are done. The first exception of any of them is rethrown here. Not re-entrant: body must not
-  // use the same team.
+  // order; returns when all are done. The first exception of any of them is rethrown here. Not re-entrant: body must
+  // not use the same team.
   template <class Body>
   void for_each(int64_t count, Body&& body) {
     using Callable = std::remove_reference_t<Body>;

@@ -10,11 +10,11 @@
 namespace trimtab {
 
 enum class Scheme {
-  kF32,    // f32 weights, f32 rows
-  kBF16,   // bf16 weights, bf16 rows, sums in f32
-  kF16,    // f16 weights, f32 rows
-  kW8A8,   // int8 weights with a scale per output, int8 rows with a scale per token; exact sums
-  kW4A8,   // int4 weights with a scale and a zero point per output and group of inputs, int8 rows; sums exact in a group
+  kF32,   // f32 weights, f32 rows
+  kBF16,  // bf16 weights, bf16 rows, sums in f32
+  kF16,   // f16 weights, f32 rows
+  kW8A8,  // int8 weights with a scale per output, int8 rows with a scale per token; exact sums
+  kW4A8,  // int4 weights with a scale and a zero point per output and group of inputs, int8 rows; sums exact in a group
   kMXFP8,  // OCP microscaling: e4m3 weights and rows, a power of two per 32 inputs; sums in f32
   kFP8,    // e4m3 weights with a scale per 128 inputs, rounded to bf16 on the way to bf16 rows
   kMXFP4   // e2m1 weights with a power of two per 32 inputs; exact in bf16, bf16 rows

@@ -14,7 +14,6 @@ namespace {
 
 constexpr uint32_t kMagnitude = 0x7fffffffU;
 constexpr int32_t kInfinity = 0x7f800000;
-constexpr uint8_t kE4M3Max = 0x7e;  // 448
 constexpr int kE4M3MaxExponent = 8;
 constexpr uint8_t kE8M0NaN = 0xff;
 
@@ -46,26 +45,6 @@ void quantize_int8_row(const T* x, int64_t count, int8_t* __restrict q, float* s
   }
 }
 
-// |x| < 2^9, to nearest, ties to even, saturating.
-inline uint8_t to_e4m3(float x) {
-  const uint32_t u = std::bit_cast<uint32_t>(x);
-  const uint32_t magnitude = u & kMagnitude;
-  // From 2^-6 on: 3 bits of mantissa stay, the bias goes from 127 to 7. Below: multiples of 2^-9, the unit of 2^14.
-  const uint32_t normal = ((magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
-  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 16384.0F) - 0x46800000U;
-  const uint32_t code = magnitude >= 0x3c800000U ? normal : subnormal;
-  return static_cast<uint8_t>(std::min<uint32_t>(code, kE4M3Max) | ((u >> 24) & 0x80U));
-}
-
-float from_e4m3(uint8_t code) {
-  const float sign = (code & 0x80U) != 0 ? -1.0F : 1.0F;
-  const int exponent = (code >> 3) & 15;
-  const int mantissa = code & 7;
-  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
-  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                               : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10));
-}
-
 template <class T>
 void quantize_mx_row(const T* x, int64_t count, uint8_t* __restrict q, uint8_t* __restrict scales) {
   for (int64_t block = 0; block < count / kMxBlock; ++block, x += kMxBlock, q += kMxBlock) {
@@ -78,7 +57,7 @@ void quantize_mx_row(const T* x, int64_t count, uint8_t* __restrict q, uint8_t* 
       continue;
     }
     const float inverse = std::bit_cast<float>(static_cast<uint32_t>(254 - scale) << 23);
-    for (int64_t i = 0; i < kMxBlock; ++i) q[i] = to_e4m3(to_float(x[i]) * inverse);
+    for (int64_t i = 0; i < kMxBlock; ++i) q[i] = to_e4m3(to_float(x[i]) * inverse).bits;
   }
 }
 
@@ -139,8 +118,7 @@ void dequantize_rows(ConstRows q, ConstRows scales, Rows x) {
         to[h] = static_cast<float>(static_cast<int8_t>(from[h])) * *scales.row_as<float>(i);
       } else {
         const auto scale = static_cast<uint8_t>(scales.row(i)[h / kMxBlock]);
-        const float power = scale == kE8M0NaN ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0F, scale - 127);
-        to[h] = from_e4m3(static_cast<uint8_t>(from[h])) * power;
+        to[h] = to_float(e4m3_t{static_cast<uint8_t>(from[h])}) * to_float(e8m0_t{scale});
       }
     }
   }

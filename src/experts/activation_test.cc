@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "experts/test_matrices.h"
+#include "experts/test_mlp.h"
 #include "trimtab/experts.h"
 
 namespace trimtab::test {
@@ -67,7 +67,7 @@ class ActivationTest : public EachIsa {
     TestRows x(m, 1, DType::kF32), act(m, n, dtype);
     for (int64_t i = 0; i < m; ++i) x.set(i, 0, 1.0F);
     Team team(1);
-    mlp.gate_up(x.view(), act.view(), {}, team);
+    gate_up(mlp, x.view(), act.view(), team);
     return act;
   }
   float run(Activation activation, float gate, float up) const {

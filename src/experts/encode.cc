@@ -34,7 +34,8 @@ bool is_nan(e4m3_t x) {
 // The kernels do without zeros of either sign but one, and without results that are subnormal in bf16.
 void make_normal(uint8_t* codes, int64_t count, int scale, int64_t row) {
   if (scale > kMaxScale) {
-    throw InvalidArgument(cat("weights of row ", row, " have the e8m0 scale ", scale, "; at most ", kMaxScale, " is stored"));
+    throw InvalidArgument(
+        cat("weights of row ", row, " have the e8m0 scale ", scale, "; at most ", kMaxScale, " is stored"));
   }
   for (int64_t i = 0; i < count; ++i) {
     if (is_nan(e4m3_t{codes[i]})) throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
@@ -84,8 +85,8 @@ uint16_t to_f16(float x) {
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13));
 }
 
-// Symmetric int4: of two scales, one that reaches both ends and one that uses -8 for the largest magnitude, the one with
-// the smaller error.
+// Symmetric int4: of two scales, one that reaches both ends and one that uses -8 for the largest magnitude, the one
+// with the smaller error.
 float quantize_int4(const float* x, int64_t count, std::byte* codes, float largest, float extreme) {
   const auto code = [](float value, float scale) {
     return scale == 0.0F ? 0 : static_cast<int>(std::clamp(std::nearbyint(value / scale), -8.0F, 7.0F));
@@ -148,8 +149,8 @@ void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t*
     const int64_t block = std::min(g * storage_.group, source_.cols - 1) / q.block_cols;
     const float scale = source_.scale(row / q.block_rows, block);
     if (storage_.scale_bytes == 1) {
-      const auto e8m0 = exponent_of(e8m0_t{std::to_integer<uint8_t>(
-          q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride])});
+      const auto e8m0 = exponent_of(e8m0_t{
+          std::to_integer<uint8_t>(q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride])});
       put(scales, g, e8m0);
       if (scheme_ == Scheme::kMXFP8) {
         const int64_t first = g * storage_.group;
@@ -208,7 +209,8 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
       put(scales, g, quantize_int4(from, storage_.group, codes + first, largest, extreme));
     } else if (scheme_ == Scheme::kFP8) {
       const float scale = largest / kE4M3Max;
-      for (int64_t i = 0; i < storage_.group; ++i) put(codes, first + i, to_e4m3(scale == 0.0F ? 0.0F : from[i] / scale));
+      for (int64_t i = 0; i < storage_.group; ++i)
+        put(codes, first + i, to_e4m3(scale == 0.0F ? 0.0F : from[i] / scale));
       put(scales, g, scale);
     } else {
       // The largest exponent of e2m1 is 2.

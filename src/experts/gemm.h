@@ -67,9 +67,9 @@ struct GemmKernels {
   using Unpack = void (*)(const PanelTask&, std::byte* out) noexcept;
 
   const char* isa;
-  int width;                    // outputs of a panel: two vectors
-  int max_rows[kNumProducts];   // of a tile of packed rows
-  Run linear[kNumProducts];     // null: unpack first
+  int width;                   // outputs of a panel: two vectors
+  int max_rows[kNumProducts];  // of a tile of packed rows
+  Run linear[kNumProducts];    // null: unpack first
   Run gated[kNumProducts];
   Unpack unpack[kNumProducts];  // null: nothing to unpack
 };

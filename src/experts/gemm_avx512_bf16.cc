@@ -74,16 +74,14 @@ struct Mx8Dot : Bf16Dot {
   }
   static void load(const std::byte* p, const Scales& scales, Weights (&weights)[1][2]) {
     const __m512i codes = _mm512_loadu_si512(p);
-    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(kMx8Tables.low), codes,
-                                                 _mm512_load_si512(kMx8Tables.low + 64));
-    const __m512i magnitude = _mm512_permutex2var_epi8(_mm512_load_si512(kMx8Tables.high), codes,
-                                                       _mm512_load_si512(kMx8Tables.high + 64));
+    const __m512i low =
+        _mm512_permutex2var_epi8(_mm512_load_si512(kMx8Tables.low), codes, _mm512_load_si512(kMx8Tables.low + 64));
+    const __m512i magnitude =
+        _mm512_permutex2var_epi8(_mm512_load_si512(kMx8Tables.high), codes, _mm512_load_si512(kMx8Tables.high + 64));
     const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)),
                                                    0xf8);  // magnitude | (codes & 0x80)
-    weights[0][0] =
-        reinterpret_cast<Weights>(_mm512_subs_epu16(_mm512_unpacklo_epi8(low, high), scales.less[0]));
-    weights[0][1] =
-        reinterpret_cast<Weights>(_mm512_subs_epu16(_mm512_unpackhi_epi8(low, high), scales.less[1]));
+    weights[0][0] = reinterpret_cast<Weights>(_mm512_subs_epu16(_mm512_unpacklo_epi8(low, high), scales.less[0]));
+    weights[0][1] = reinterpret_cast<Weights>(_mm512_subs_epu16(_mm512_unpackhi_epi8(low, high), scales.less[1]));
   }
 };
 

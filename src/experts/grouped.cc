@@ -90,8 +90,8 @@ class GroupedExperts final : public Experts {
                                 x.rows, ", ", x.cols, "] with stride ", x.stride));
     }
     const ScaleShape wanted = scale_shape(x.dtype, hidden_);
-    if (wanted.cols != 0 && (tokens.scales.rows != x.rows || tokens.scales.cols != wanted.cols ||
-                             tokens.scales.dtype != wanted.dtype)) {
+    if (wanted.cols != 0 &&
+        (tokens.scales.rows != x.rows || tokens.scales.cols != wanted.cols || tokens.scales.dtype != wanted.dtype)) {
       throw InvalidArgument(cat("experts: scales must be ", name(wanted.dtype), " [", x.rows, ", ", wanted.cols,
                                 "], are ", name(tokens.scales.dtype), " [", tokens.scales.rows, ", ",
                                 tokens.scales.cols, "]"));

@@ -57,8 +57,8 @@ class GroupedExpertsTest : public EachIsa {
     for (size_t s = 0; s < table.size(); ++s) {
       const int64_t rows = counts[s];
       TestRows act(rows, table[s]->intermediate(), table[s]->dtype()), y(rows, kHidden, DType::kF32);
-      table[s]->gate_up(x.view().slice(first, rows), act.view(), {}, team);
-      table[s]->down(act.view(), y.view(), team);
+      gate_up(*table[s], x.view().slice(first, rows), act.view(), team);
+      down(*table[s], act.view(), y.view(), team);
       for (int64_t i = 0; i < rows; ++i)
         ASSERT_EQ(out.row_bits(first + i), y.row_bits(i)) << "slot " << s << " row " << i;
       first += rows;
@@ -140,10 +140,10 @@ TEST(GroupedExpertsArgumentsTest, TellsItsFormat) {
   EXPECT_EQ(experts->format(), Format::kStandard);
   EXPECT_EQ(experts->left(), Left::kWeightAndSum);
   EXPECT_EQ(experts->num_local(), 3);
-  // The list of experts that have rows, 24 bytes each and padded, and the activations.
-  EXPECT_EQ(experts->scratch_bytes(10), 128U + 10U * kIntermediate * sizeof(float));
+  // At least the activations and the prepared rows of both halves.
+  EXPECT_GE(experts->scratch_bytes(10), 10U * (2 * kIntermediate + kHidden) * sizeof(float));
   const auto half = make_grouped_experts(make_table(3, DType::kBF16, nullptr), kHidden, DType::kBF16);
-  EXPECT_EQ(half->scratch_bytes(10), 128U + 10U * kIntermediate * sizeof(bf16_t));
+  EXPECT_LT(half->scratch_bytes(10), experts->scratch_bytes(10));
 }
 
 TEST(GroupedExpertsArgumentsTest, RefusesSlotsThatDiffer) {
@@ -152,7 +152,7 @@ TEST(GroupedExpertsArgumentsTest, RefusesSlotsThatDiffer) {
   EXPECT_THROW(make_grouped_experts({good}, kHidden + 1, DType::kF32), InvalidArgument);
   EXPECT_THROW(make_grouped_experts({good}, kHidden, DType::kBF16), InvalidArgument);
   EXPECT_THROW(make_grouped_experts({}, 0, DType::kF32), InvalidArgument);
-  EXPECT_THROW(make_grouped_experts({}, 4, DType::kF16), InvalidArgument);
+  EXPECT_THROW(make_grouped_experts({}, 4, DType::kI8), InvalidArgument);
   EXPECT_THROW(
       make_grouped_experts({good, make_mlp(DType::kF32, 1, nullptr, kHidden, kIntermediate + 1)}, kHidden, DType::kF32),
       InvalidArgument);

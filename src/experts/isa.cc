@@ -54,8 +54,9 @@ const GemmKernels& select_kernels(std::string_view name, std::span<const GemmKer
     if (name == kernels->isa) return *kernels;
     names += cat(names.empty() ? "" : ", ", kernels->isa);
   }
-  throw InvalidArgument(
-      cat("TRIMTAB_ISA=", name, ": choose one of scalar, avx2, avx2_vnni, avx512, avx512_bf16; this build on this CPU has ", names));
+  throw InvalidArgument(cat("TRIMTAB_ISA=", name,
+                            ": choose one of scalar, avx2, avx2_vnni, avx512, avx512_bf16; this build on this CPU has ",
+                            names));
 }
 
 const GemmKernels& chosen_kernels() {

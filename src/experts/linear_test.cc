@@ -148,7 +148,7 @@ TEST(LinearArgumentsTest, RefusesWhatDoesNotFit) {
   VectorSource short_bias = bias.source;
   short_bias.size = 3;
   EXPECT_THROW(Linear(weight.source, short_bias, DType::kF32), InvalidArgument);
-  EXPECT_THROW(Linear(weight.source, bias.source, DType::kF16), InvalidArgument);
+  EXPECT_THROW(Linear(weight.source, bias.source, Scheme::kW8A8), InvalidArgument);
 
   const Linear linear(weight.source, bias.source, DType::kF32);
   EXPECT_EQ(linear.in(), 6);

@@ -20,8 +20,9 @@ namespace {
 void run_one(Half::Which which, const Mlp& mlp, const ConstRows& x, const Rows& out, std::span<std::byte> scratch,
              Team& team) {
   if (scratch.size() < mlp.scratch_bytes(x.rows) || reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
-    throw InvalidArgument(cat("mlp: ", mlp.scratch_bytes(x.rows), " bytes of scratch, 64-byte aligned, are needed, got ",
-                              scratch.size(), " at ", static_cast<const void*>(scratch.data())));
+    throw InvalidArgument(cat("mlp: ", mlp.scratch_bytes(x.rows),
+                              " bytes of scratch, 64-byte aligned, are needed, got ", scratch.size(), " at ",
+                              static_cast<const void*>(scratch.data())));
   }
   if (x.rows == 0) return;
   Part part = {0, x.rows, &mlp, 0};

@@ -36,8 +36,8 @@ class Half {
 
   int64_t items() const { return prepare_items_ + product_items(); }
   size_t scratch() const;
-  // Items may run at the same time if they are begun in order: item i waits for earlier ones, and for those of `before`,
-  // the half whose output is x. scratch: the running member's.
+  // Items may run at the same time if they are begun in order: item i waits for earlier ones, and for those of
+  // `before`, the half whose output is x. scratch: the running member's.
   void run(int64_t item, const Half* before, std::byte* scratch) const noexcept;
 
  private:

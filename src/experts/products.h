@@ -175,9 +175,9 @@ struct Factors {
   }
 };
 
-// For every 4 columns of the left half their 8 bytes come first, then those of 4 columns of the right half, because that
-// is how the bytes of AVX-512 registers interleave. Exact: the packer has seen to it that the products with the scales
-// are normal numbers or 0.
+// For every 4 columns of the left half their 8 bytes come first, then those of 4 columns of the right half, because
+// that is how the bytes of AVX-512 registers interleave. Exact: the packer has seen to it that the products with the
+// scales are normal numbers or 0.
 template <class V>
 void unpack_mx8(const PanelTask& task, std::byte* out) noexcept {
   constexpr int kWidth = Factors<V>::kWidth;

@@ -33,7 +33,8 @@ inline void transpose_steps(const std::byte* in, size_t in_stride, int64_t rows,
         const std::byte* at = row + static_cast<size_t>(s) * 4;
         const Steps4 a = load_steps(at), b = load_steps(at + in_stride), c = load_steps(at + 2 * in_stride),
                      d = load_steps(at + 3 * in_stride);
-        const Steps4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5), cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
+        const Steps4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+                     cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
         const Steps4 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7),
                      cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
         const Steps4 columns[4] = {__builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5),

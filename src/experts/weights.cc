@@ -91,7 +91,8 @@ class Packer {
       const auto index = static_cast<size_t>((panel * storage_.groups() + g) * width_ + column);
       std::memcpy(weights_.scales.data() + index * bytes, row_scales_.data() + static_cast<size_t>(g) * bytes, bytes);
       if (weights_.zeros.bytes() == 0) continue;
-      weights_.zeros.as<int32_t>()[index] = encoder.has_zeros() ? row_zeros_[static_cast<size_t>(g)] : zero_code(weights_.format);
+      weights_.zeros.as<int32_t>()[index] =
+          encoder.has_zeros() ? row_zeros_[static_cast<size_t>(g)] : zero_code(weights_.format);
     }
   }
 
@@ -147,7 +148,8 @@ PackedWeights describe(int64_t in, int64_t out, WeightFormat format, bool gated,
 
 void add_bias(PackedWeights& weights, const VectorSource& bias, int column) {
   const auto width = static_cast<int64_t>(weights.kernels->width);
-  if (weights.bias.bytes() == 0) weights.bias = Buffer(static_cast<size_t>(num_panels(weights) * width) * sizeof(float));
+  if (weights.bias.bytes() == 0)
+    weights.bias = Buffer(static_cast<size_t>(num_panels(weights) * width) * sizeof(float));
   for (int64_t p = 0; p < num_panels(weights); ++p) {
     const Panel to = panel(weights, p);
     for (int c = 0; c < to.cols; ++c) weights.bias.as<float>()[p * width + column + c] = bias.at(to.first + c);
