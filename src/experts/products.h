@@ -140,38 +140,39 @@ inline float e8m0_to_float(uint8_t e8m0) {
   return value;
 }
 
-// A code of e4m3 (e2m1) with its fields in the place of a float's stands for 2^-120 (2^-126) of its value, because of
-// the other bias. Rounded to bf16: nearest, ties to even. Finite values only.
+// A code with its fields in the place of a float's stands for a small part of its value, because of the other bias;
+// made up for before the scale comes in, since a factor of both may be infinite. Rounded to bf16: nearest, ties to
+// even. Finite values only.
 template <int kShift>
-uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float factor) {
+uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float bias, float scale) {
   const uint32_t fields = magnitude << kShift;
   float value;
   __builtin_memcpy(&value, &fields, sizeof(value));
-  value *= factor;
+  value = value * bias * scale;
   uint32_t bits;
   __builtin_memcpy(&bits, &value, sizeof(bits));
   return static_cast<uint16_t>(((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16) | sign << 15);
 }
-inline uint16_t decode_e4m3(uint32_t code, float scale_times_2_120) {
-  return decode_to_bf16<20>(code & 0x7FU, code >> 7, scale_times_2_120);
+inline uint16_t decode_e4m3(uint32_t code, float scale) {
+  return decode_to_bf16<20>(code & 0x7FU, code >> 7, 0x1p120F, scale);
 }
-inline uint16_t decode_e2m1(uint32_t code, float scale_times_2_126) {
-  return decode_to_bf16<22>(code & 7U, code >> 3, scale_times_2_126);
+inline uint16_t decode_e2m1(uint32_t code, float scale) {
+  return decode_to_bf16<22>(code & 7U, code >> 3, 0x1p126F, scale);
 }
 
-// The factors of the columns of one group, for both bf16 of a step.
+// The scales of the columns of one group, for both bf16 of a step.
 template <class V>
-struct Factors {
+struct ColumnScales {
   static constexpr int kWidth = 2 * V::kLanes;
   float of[2 * kWidth];
 
-  void read_e8m0(const PanelTask& task, int64_t group, float times) {
+  void read_e8m0(const PanelTask& task, int64_t group) {
     const auto* scales = reinterpret_cast<const uint8_t*>(task.weight_scales) + group * kWidth;
-    for (int i = 0; i < 2 * kWidth; ++i) of[i] = e8m0_to_float(scales[i / 2]) * times;
+    for (int i = 0; i < 2 * kWidth; ++i) of[i] = e8m0_to_float(scales[i / 2]);
   }
-  void read_f32(const PanelTask& task, int64_t group, float times) {
+  void read_f32(const PanelTask& task, int64_t group) {
     const float* scales = reinterpret_cast<const float*>(task.weight_scales) + group * kWidth;
-    for (int i = 0; i < 2 * kWidth; ++i) of[i] = scales[i / 2] * times;
+    for (int i = 0; i < 2 * kWidth; ++i) of[i] = scales[i / 2];
   }
 };
 
@@ -180,16 +181,16 @@ struct Factors {
 // scales are normal numbers or 0.
 template <class V>
 void unpack_mx8(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kWidth = Factors<V>::kWidth;
+  constexpr int kWidth = ColumnScales<V>::kWidth;
   const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
   auto* words = reinterpret_cast<uint16_t*>(out);
-  Factors<V> factors;
+  ColumnScales<V> scales;
   for (int64_t i = 0; i < task.steps; ++i, in += 2 * kWidth, words += 2 * kWidth) {
-    if (i % task.group_steps == 0) factors.read_e8m0(task, i / task.group_steps, 0x1p120F);
+    if (i % task.group_steps == 0) scales.read_e8m0(task, i / task.group_steps);
     for (int chunk = 0; chunk < kWidth / 8; ++chunk) {
       for (int j = 0; j < 16; ++j) {
         const int word = j / 8 * kWidth + 8 * chunk + j % 8;
-        words[word] = decode_e4m3(in[16 * chunk + j], factors.of[word]);
+        words[word] = decode_e4m3(in[16 * chunk + j], scales.of[word]);
       }
     }
   }
@@ -197,26 +198,26 @@ void unpack_mx8(const PanelTask& task, std::byte* out) noexcept {
 
 template <class V>
 void unpack_fp8(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kWidth = Factors<V>::kWidth;
+  constexpr int kWidth = ColumnScales<V>::kWidth;
   const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
   auto* words = reinterpret_cast<uint16_t*>(out);
-  Factors<V> factors;
+  ColumnScales<V> scales;
   for (int64_t i = 0; i < task.steps; ++i, in += 2 * kWidth, words += 2 * kWidth) {
-    if (i % task.group_steps == 0) factors.read_f32(task, i / task.group_steps, 0x1p120F);
-    for (int j = 0; j < 2 * kWidth; ++j) words[j] = decode_e4m3(in[j], factors.of[j]);
+    if (i % task.group_steps == 0) scales.read_f32(task, i / task.group_steps);
+    for (int j = 0; j < 2 * kWidth; ++j) words[j] = decode_e4m3(in[j], scales.of[j]);
   }
 }
 
 template <class V>
 void unpack_mx4(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kWidth = Factors<V>::kWidth;
+  constexpr int kWidth = ColumnScales<V>::kWidth;
   const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
   auto* words = reinterpret_cast<uint16_t*>(out);
-  Factors<V> factors;
+  ColumnScales<V> scales;
   for (int64_t i = 0; i < task.steps; i += 2, in += 2 * kWidth, words += 4 * kWidth) {
-    if (i % task.group_steps == 0) factors.read_e8m0(task, i / task.group_steps, 0x1p126F);
-    for (int j = 0; j < 2 * kWidth; ++j) words[j] = decode_e2m1(in[j] & 15U, factors.of[j]);
-    for (int j = 0; j < 2 * kWidth; ++j) words[2 * kWidth + j] = decode_e2m1(in[j] >> 4U, factors.of[j]);
+    if (i % task.group_steps == 0) scales.read_e8m0(task, i / task.group_steps);
+    for (int j = 0; j < 2 * kWidth; ++j) words[j] = decode_e2m1(in[j] & 15U, scales.of[j]);
+    for (int j = 0; j < 2 * kWidth; ++j) words[2 * kWidth + j] = decode_e2m1(in[j] >> 4U, scales.of[j]);
   }
 }
 
