@@ -16,9 +16,9 @@ namespace {
 
 constexpr int kInt8Zero = 128, kInt4Zero = 8;
 constexpr float kE4M3Max = 448, kE2M1Max = 6;
-// E8M0 has the bias of a float's exponent. Beyond the first, 448 times the scale is no bf16; from the second on, the
-// smallest e4m3 times the scale is a normal one.
-constexpr int kMaxScale = 246, kSafeScale = 10;
+constexpr float kLargestBF16 = 0x1.fep127F;
+// E8M0 has the bias of a float's exponent: from this scale on, the smallest e4m3 times the scale is a normal number.
+constexpr int kSafeScale = 10;
 
 uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
   const int64_t index = row * source.row_stride + col * source.col_stride;
@@ -31,14 +31,23 @@ bool is_nan(e4m3_t x) {
   return (x.bits & 0x7fU) == 0x7fU;
 }
 
-// The kernels do without zeros of either sign but one, and without results that are subnormal in bf16.
-void make_normal(uint8_t* codes, int64_t count, int scale, int64_t row) {
-  if (scale > kMaxScale) {
-    throw InvalidArgument(
-        cat("weights of row ", row, " have the e8m0 scale ", scale, "; at most ", kMaxScale, " is stored"));
+// Weights are multiplied as bf16: whatever their codes are, they must not become infinite.
+void check_scale(float scale, float largest_code, int64_t row) {
+  const float most = kLargestBF16 / largest_code;
+  if (scale <= most) return;
+  throw InvalidArgument(cat("weights of row ", row, " have the scale ", scale, "; at most ", most, " is stored"));
+}
+
+// Decoding in registers has no way out for NaN.
+void check_numbers(const uint8_t* codes, int64_t count, int64_t row) {
+  if (std::any_of(codes, codes + count, [](uint8_t code) { return is_nan(e4m3_t{code}); })) {
+    throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
   }
+}
+
+// The kernels do without zeros of either sign but one, and without results that are subnormal in bf16.
+void make_normal(uint8_t* codes, int64_t count, int scale) {
   for (int64_t i = 0; i < count; ++i) {
-    if (is_nan(e4m3_t{codes[i]})) throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
     const float value = std::abs(to_float(e4m3_t{codes[i]}));
     if (value == 0.0F || (scale < kSafeScale && std::ilogb(value) + scale - 127 < -126)) codes[i] = 0;
   }
@@ -110,19 +119,19 @@ float quantize_int4(const float* x, int64_t count, std::byte* codes, float large
 bool same_quantization(const MatrixSource& source, WeightFormat format, const Storage& storage) {
   if (!source.is_quantised()) return false;
   const Quantization& q = source.quantization;
-  const bool whole_row = q.block_cols >= source.cols;
-  const auto blocks_of = [&](int64_t group) { return whole_row ? storage.groups() == 1 : q.block_cols == group; };
+  // Several groups may have the scale of one block.
+  if (q.block_cols < source.cols && q.block_cols % storage.group != 0) return false;
   switch (format.scheme) {
     case Scheme::kW8A8:
-      return source.dtype == DType::kI8 && whole_row;
+      return source.dtype == DType::kI8;
     case Scheme::kW4A8:
-      return source.dtype == DType::kU4 && blocks_of(storage.group);
+      return source.dtype == DType::kU4;
     case Scheme::kMXFP8:
-      return source.dtype == DType::kF8E4M3 && q.scale_dtype == DType::kF8E8M0 && q.block_cols == storage.group;
+      return source.dtype == DType::kF8E4M3 && q.scale_dtype == DType::kF8E8M0;
     case Scheme::kFP8:
-      return source.dtype == DType::kF8E4M3 && (whole_row || q.block_cols % storage.group == 0);
+      return source.dtype == DType::kF8E4M3;
     case Scheme::kMXFP4:
-      return source.dtype == DType::kF4 && q.scale_dtype == DType::kF8E8M0 && q.block_cols == storage.group;
+      return source.dtype == DType::kF4 && q.scale_dtype == DType::kF8E8M0;
     default:
       return false;
   }
@@ -145,16 +154,19 @@ void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t*
   auto* const bytes = reinterpret_cast<uint8_t*>(codes);
   const uint8_t shift = source_.dtype == DType::kI8 ? kInt8Zero : 0;  // to unsigned
   for (int64_t i = 0; i < source_.cols; ++i) bytes[i] = static_cast<uint8_t>(code_at(source_, row, i) + shift);
+  if (source_.dtype == DType::kF8E4M3) check_numbers(bytes, source_.cols, row);
   for (int64_t g = 0; g < storage_.groups(); ++g) {
     const int64_t block = std::min(g * storage_.group, source_.cols - 1) / q.block_cols;
     const float scale = source_.scale(row / q.block_rows, block);
+    if (source_.dtype == DType::kF8E4M3) check_scale(scale, kE4M3Max, row);
+    if (source_.dtype == DType::kF4) check_scale(scale, kE2M1Max, row);
     if (storage_.scale_bytes == 1) {
       const auto e8m0 = exponent_of(e8m0_t{
           std::to_integer<uint8_t>(q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride])});
       put(scales, g, e8m0);
       if (scheme_ == Scheme::kMXFP8) {
         const int64_t first = g * storage_.group;
-        make_normal(bytes + first, std::min(storage_.group, source_.cols - first), e8m0, row);
+        make_normal(bytes + first, std::min(storage_.group, source_.cols - first), e8m0);
       }
     } else {
       put(scales, g, scale);
@@ -194,7 +206,7 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
       if (int8) {
         bytes[i] = static_cast<uint8_t>(bytes[i] + kInt8Zero);
       } else if (i % storage_.group == 0) {
-        make_normal(bytes + i, storage_.group, std::to_integer<int>(scales[i / storage_.group]), row);
+        make_normal(bytes + i, storage_.group, std::to_integer<int>(scales[i / storage_.group]));
       }
     }
     return;

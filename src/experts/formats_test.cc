@@ -8,6 +8,7 @@
 #include "base/cat.h"
 #include "experts/test_formats.h"
 #include "experts/test_mlp.h"
+#include "experts/test_quantised.h"
 
 namespace trimtab::test {
 namespace {
@@ -55,9 +56,9 @@ class Product {
 class FormatsTest : public EachIsa {
  protected:
   // silu, as in mlp_test.cc.
-  static void expect_act_near(const TestMlp& source, WeightFormat format, const TestRows& x, const TestRows& act) {
-    const Product gate(x, source.gate.source, source.gate_bias.source, format);
-    const Product up(x, source.up.source, source.up_bias.source, format);
+  static void expect_act_near(const MlpSource& source, WeightFormat format, const TestRows& x, const TestRows& act) {
+    const Product gate(x, source.gate, source.gate_bias, format);
+    const Product up(x, source.up, source.up_bias, format);
     for (int64_t i = 0; i < act.view().rows; ++i) {
       for (int64_t j = 0; j < act.view().cols; ++j) {
         const auto [g, dg] = gate.at(i, j);
@@ -70,8 +71,8 @@ class FormatsTest : public EachIsa {
     }
   }
 
-  static void expect_down_near(const TestMlp& source, WeightFormat format, const TestRows& act, const TestRows& y) {
-    const Product down(act, source.down.source, source.down_bias.source, format);
+  static void expect_down_near(const MlpSource& source, WeightFormat format, const TestRows& act, const TestRows& y) {
+    const Product down(act, source.down, source.down_bias, format);
     for (int64_t i = 0; i < y.view().rows; ++i) {
       for (int64_t j = 0; j < y.view().cols; ++j) {
         const auto [want, bound] = down.at(i, j);
@@ -93,15 +94,11 @@ class FormatsTest : public EachIsa {
     EXPECT_TRUE(act.gaps_untouched() && y.gaps_untouched());
   }
 
-  void check(WeightFormat format, Shape shape, DType x_dtype, bool biases) const {
-    SCOPED_TRACE(cat(name(format), ", ", shape.hidden, " -> ", shape.intermediate, ", x ", name(x_dtype),
-                     biases ? ", biases" : ""));
-    std::mt19937 random(static_cast<uint32_t>(10 * shape.hidden + shape.intermediate));
-    const TestMlp source(shape.hidden, shape.intermediate, DType::kBF16, Form::kDense, biases, random);
-    const Mlp mlp(source.source(), {}, format, kernels());
-    TestRows x(kMostRows, shape.hidden, x_dtype, 1);
+  void check(const MlpSource& source, WeightFormat format, DType x_dtype, std::mt19937& random) const {
+    const Mlp mlp(source, {}, format, kernels());
+    TestRows x(kMostRows, mlp.hidden(), x_dtype, 1);
     x.randomise(random);
-    TestRows act(kMostRows, shape.intermediate, mlp.dtype(), 3), y(kMostRows, shape.hidden, DType::kF32, 1);
+    TestRows act(kMostRows, mlp.intermediate(), mlp.dtype(), 3), y(kMostRows, mlp.hidden(), DType::kF32, 1);
     Team team(1), three(3);
     gate_up(mlp, x.view(), act.view(), team);
     expect_act_near(source, format, x, act);
@@ -112,6 +109,14 @@ class FormatsTest : public EachIsa {
       expect_same_bits(mlp, x, kMostRows - m, m, act, y, team);
     }
     expect_same_bits(mlp, x, 0, kMostRows, act, y, three);
+  }
+
+  void check(WeightFormat format, Shape shape, DType x_dtype, bool biases) const {
+    SCOPED_TRACE(cat(name(format), ", ", shape.hidden, " -> ", shape.intermediate, ", x ", name(x_dtype),
+                     biases ? ", biases" : ""));
+    std::mt19937 random(static_cast<uint32_t>(10 * shape.hidden + shape.intermediate));
+    const TestMlp source(shape.hidden, shape.intermediate, DType::kBF16, Form::kDense, biases, random);
+    check(source.source(), format, x_dtype, random);
   }
 };
 
@@ -133,6 +138,21 @@ TEST_P(FormatsTest, EveryTailOfOutputsAndInputs) {
   for (const WeightFormat format : kFormats) {
     for (const int64_t n : {1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 65})
       check(format, {n, 66 - n}, format.rows(), false);
+  }
+}
+
+TEST_P(FormatsTest, WeightsThatCameQuantised) {
+  for (const SameQuantization& kind : kSameQuantizations) {
+    SCOPED_TRACE(kind.text());
+    std::mt19937 random(3);
+    const Quantised gate = kind.matrix(67, 270, random), up = kind.matrix(67, 270, random),
+                    down = kind.matrix(270, 67, random);
+    MlpSource source = {gate.source, up.source, down.source, {}, {}, {}};
+    check(source, kind.format, kind.format.rows(), random);
+    if (!kind.zeros) continue;
+    // One half with zero points, the other without.
+    source.up.quantization.zeros = nullptr;
+    check(source, kind.format, kind.format.rows(), random);
   }
 }
 
