@@ -16,8 +16,7 @@ namespace {
 
 constexpr int kInt8Zero = 128, kInt4Zero = 8;
 constexpr float kE4M3Max = 448;
-// The kernels take an e8m0 scale off 247, and 448 times a larger scale than this is no bf16.
-constexpr int kMaxScale = 246;
+constexpr float kLargestBF16 = 0x1.fep127F;
 
 uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
   const int64_t index = row * source.row_stride + col * source.col_stride;
@@ -26,17 +25,28 @@ uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
   return static_cast<uint8_t>(index % 2 == 0 ? pair & 15U : pair >> 4);
 }
 
+// Weights are multiplied as bf16: whatever their codes are, they must not become infinite. (The kernels also need e8m0
+// scales of at most 247.)
+void check_scale(float scale, int64_t row) {
+  constexpr float kMost = kLargestBF16 / kE4M3Max;
+  if (scale <= kMost) return;
+  throw InvalidArgument(cat("weights of row ", row, " have the scale ", scale, "; at most ", kMost, " is stored"));
+}
+
+// Decoding in registers has no way out for NaN.
+void check_numbers(const uint8_t* codes, int64_t count, int64_t row) {
+  for (int64_t i = 0; i < count; ++i) {
+    if ((codes[i] & 0x7fU) == 0x7fU) throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
+  }
+}
+
 // The kernels do without negative zeros, and without products with the scale that are subnormal in bf16: both become 0.
 template <class Code>
-void make_normal(uint8_t* codes, int64_t count, int scale, int64_t row) {
-  if (scale > kMaxScale) {
-    throw InvalidArgument(cat("row ", row, " of a weight has the e8m0 scale ", scale, ", more than ", kMaxScale));
-  }
+void make_normal(uint8_t* codes, int64_t count, int scale) {
   // The scale has the bias of a float's exponent; the smallest normal number is 2^-126.
   const float smallest = std::ldexp(1.0F, 1 - scale);
   for (int64_t i = 0; i < count; ++i) {
     const float value = std::abs(to_float(Code{codes[i]}));
-    if (std::isnan(value)) throw InvalidArgument(cat("row ", row, " of a weight has a NaN"));
     if (value == 0.0F || value < smallest) codes[i] = 0;
   }
 }
@@ -112,19 +122,19 @@ float quantize_int4(const float* x, int64_t count, std::byte* codes, float extre
 bool same_quantization(const MatrixSource& source, WeightFormat format, const Storage& storage) {
   if (!source.is_quantised()) return false;
   const Quantization& q = source.quantization;
-  const bool whole_row = q.block_cols >= source.cols;
-  const auto blocks_of = [&](int64_t group) { return whole_row ? storage.groups() == 1 : q.block_cols == group; };
+  // Several groups may have the scale of one block.
+  if (q.block_cols < source.cols && q.block_cols % storage.group != 0) return false;
   switch (format.scheme) {
     case Scheme::kW8A8:
-      return source.dtype == DType::kI8 && whole_row;
+      return source.dtype == DType::kI8;
     case Scheme::kW4A8:
-      return source.dtype == DType::kU4 && blocks_of(storage.group);
+      return source.dtype == DType::kU4;
     case Scheme::kMXFP8:
-      return source.dtype == DType::kF8E4M3 && q.scale_dtype == DType::kF8E8M0 && q.block_cols == storage.group;
+      return source.dtype == DType::kF8E4M3 && q.scale_dtype == DType::kF8E8M0;
     case Scheme::kFP8:
-      return source.dtype == DType::kF8E4M3 && (whole_row || q.block_cols % storage.group == 0);
+      return source.dtype == DType::kF8E4M3;
     case Scheme::kMXFP4:
-      return source.dtype == DType::kF4 && q.scale_dtype == DType::kF8E8M0 && q.block_cols == storage.group;
+      return source.dtype == DType::kF4 && q.scale_dtype == DType::kF8E8M0;
     default:
       return false;
   }
@@ -147,19 +157,16 @@ void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t*
   auto* const bytes = reinterpret_cast<uint8_t*>(codes);
   const uint8_t shift = source_.dtype == DType::kI8 ? kInt8Zero : 0;  // to unsigned
   for (int64_t i = 0; i < source_.cols; ++i) bytes[i] = static_cast<uint8_t>(code_at(source_, row, i) + shift);
-  if (scheme_ == Scheme::kFP8) {
-    for (int64_t i = 0; i < source_.cols; ++i) {
-      if (std::isnan(to_float(e4m3_t{bytes[i]}))) throw InvalidArgument(cat("weight ", i, " of row ", row, " is NaN"));
-    }
-  }
+  if (source_.dtype == DType::kF8E4M3) check_numbers(bytes, source_.cols, row);
   for (int64_t g = 0; g < storage_.groups(); ++g) {
     const int64_t block = std::min(g * storage_.group, source_.cols - 1) / q.block_cols;
     const float scale = source_.scale(row / q.block_rows, block);
+    if (source_.dtype == DType::kF8E4M3 || source_.dtype == DType::kF4) check_scale(scale, row);
     if (storage_.scale_bytes == 1) {
       const auto e8m0 =
           std::to_integer<uint8_t>(q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride]);
       put(scales, g, e8m0);
-      normalize(bytes, g, e8m0, row);
+      normalize(bytes, g, e8m0);
     } else {
       put(scales, g, scale);
     }
@@ -167,13 +174,13 @@ void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t*
   }
 }
 
-void RowEncoder::normalize(uint8_t* codes, int64_t group, int scale, int64_t row) const {
+void RowEncoder::normalize(uint8_t* codes, int64_t group, int scale) const {
   const int64_t first = group * storage_.group;
   const int64_t count = std::min(storage_.group, source_.cols - first);
   if (scheme_ == Scheme::kMXFP8) {
-    make_normal<e4m3_t>(codes + first, count, scale, row);
+    make_normal<e4m3_t>(codes + first, count, scale);
   } else {
-    make_normal<e2m1_t>(codes + first, count, scale, row);
+    make_normal<e2m1_t>(codes + first, count, scale);
   }
 }
 
@@ -207,7 +214,7 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
     if (int8) {
       for (int64_t i = 0; i < padded; ++i) bytes[i] = static_cast<uint8_t>(bytes[i] + kInt8Zero);
     } else {
-      for (int64_t g = 0; g < storage_.groups(); ++g) normalize(bytes, g, std::to_integer<int>(scales[g]), row);
+      for (int64_t g = 0; g < storage_.groups(); ++g) normalize(bytes, g, std::to_integer<int>(scales[g]));
     }
     return;
   }
@@ -232,7 +239,7 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
         put(codes, first + i, to_e2m1(from[i] * inverse));
       }
       put(scales, g, static_cast<uint8_t>(exponent));
-      normalize(reinterpret_cast<uint8_t*>(codes), g, exponent, row);
+      normalize(reinterpret_cast<uint8_t*>(codes), g, exponent);
     }
   }
 }

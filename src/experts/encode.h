@@ -27,7 +27,7 @@ class RowEncoder {
  private:
   void copy(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros) const;
   void quantize(int64_t row, std::byte* codes, std::byte* scales);
-  void normalize(uint8_t* codes, int64_t group, int scale, int64_t row) const;
+  void normalize(uint8_t* codes, int64_t group, int scale) const;
 
   const MatrixSource& source_;
   Scheme scheme_;

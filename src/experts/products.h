@@ -154,10 +154,13 @@ void unpack_int4(const PanelTask& task, std::byte* out) noexcept {
 }
 
 // A code of e4m3 (e2m1) with its fields in the place of a float's stands for 2^-120 (2^-126) of its value, because of
-// the other bias. The packer has seen to it that products with scales are exact in bf16.
+// the other bias, which is made up for before the scale comes in, since a factor of both may be infinite. The packer has
+// seen to it that products with scales are exact in bf16.
 template <int kShift>
-uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float factor) {
-  return static_cast<uint16_t>(bits_as<uint32_t>(bits_as<float>(magnitude << kShift) * factor) >> 16 | sign << 15);
+uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float scale) {
+  constexpr float kBias = kShift == 20 ? 0x1p120F : 0x1p126F;
+  return static_cast<uint16_t>(bits_as<uint32_t>(bits_as<float>(magnitude << kShift) * kBias * scale) >> 16 |
+                               sign << 15);
 }
 
 // For every 4 columns of the left half their 8 codes come first, then those of 4 columns of the right half, because
@@ -167,57 +170,58 @@ constexpr int place_of_code(int i) {
   return i % 16 / 8 * 2 * V::kLanes + i / 16 * 8 + i % 8;
 }
 
-// The factors of the columns of one group, in the order of the codes.
+// The scales of the columns of one group, in the order of the codes.
 template <class V>
-struct Factors {
+struct ColumnScales {
   static constexpr int kCodes = 4 * V::kLanes;
   float of[kCodes];
 
-  void read_e8m0(const PanelTask& task, int64_t group, float times) {
-    const auto* scales = reinterpret_cast<const uint8_t*>(task.weight_scales) + group * kCodes / 2;
+  void read(const PanelTask& task, int64_t group) {
+    const auto* e8m0 = reinterpret_cast<const uint8_t*>(task.weight_scales) + group * kCodes / 2;
     for (int i = 0; i < kCodes; ++i) {
-      of[i] = bits_as<float>(static_cast<uint32_t>(scales[place_of_code<V>(i) / 2]) << 23) * times;
+      const uint32_t scale = e8m0[place_of_code<V>(i) / 2];
+      of[i] = bits_as<float>(scale == 0 ? 0x00400000U : scale << 23);
     }
   }
 };
 
 template <class V>
 void unpack_mx8(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kCodes = Factors<V>::kCodes;
+  constexpr int kCodes = ColumnScales<V>::kCodes;
   const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
   auto* words = reinterpret_cast<uint16_t*>(out);
-  Factors<V> factors;
+  ColumnScales<V> scales;
   for (int64_t s = 0; s < task.steps; ++s, in += kCodes, words += kCodes) {
-    if (s % task.group_steps == 0) factors.read_e8m0(task, s / task.group_steps, 0x1p120F);
+    if (s % task.group_steps == 0) scales.read(task, s / task.group_steps);
     for (int i = 0; i < kCodes; ++i) {
-      words[place_of_code<V>(i)] = decode_to_bf16<20>(in[i] & 0x7FU, in[i] >> 7U, factors.of[i]);
+      words[place_of_code<V>(i)] = decode_to_bf16<20>(in[i] & 0x7FU, in[i] >> 7U, scales.of[i]);
     }
   }
 }
 
 template <class V>
 void unpack_mx4(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kCodes = Factors<V>::kCodes;
+  constexpr int kCodes = ColumnScales<V>::kCodes;
   const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
   auto* words = reinterpret_cast<uint16_t*>(out);
-  Factors<V> factors;
+  ColumnScales<V> scales;
   for (int64_t s = 0; s < task.steps; s += 2, in += kCodes, words += 2 * kCodes) {
-    if (s % task.group_steps == 0) factors.read_e8m0(task, s / task.group_steps, 0x1p126F);
+    if (s % task.group_steps == 0) scales.read(task, s / task.group_steps);
     for (int i = 0; i < kCodes; ++i) {
-      words[place_of_code<V>(i)] = decode_to_bf16<22>(in[i] & 7U, in[i] >> 3U & 1U, factors.of[i]);
-      words[kCodes + place_of_code<V>(i)] = decode_to_bf16<22>(in[i] >> 4U & 7U, in[i] >> 7U, factors.of[i]);
+      words[place_of_code<V>(i)] = decode_to_bf16<22>(in[i] & 7U, in[i] >> 3U & 1U, scales.of[i]);
+      words[kCodes + place_of_code<V>(i)] = decode_to_bf16<22>(in[i] >> 4U & 7U, in[i] >> 7U, scales.of[i]);
     }
   }
 }
 
 template <class V>
 void unpack_fp8(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kCodes = Factors<V>::kCodes;
+  constexpr int kCodes = ColumnScales<V>::kCodes;
   const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
   auto* words = reinterpret_cast<uint16_t*>(out);
   for (int64_t s = 0; s < task.steps; ++s, in += kCodes, words += kCodes) {
     for (int i = 0; i < kCodes; ++i) {
-      words[place_of_code<V>(i)] = decode_to_bf16<20>(in[i] & 0x7FU, in[i] >> 7U, 0x1p120F);
+      words[place_of_code<V>(i)] = decode_to_bf16<20>(in[i] & 0x7FU, in[i] >> 7U, 1.0F);
     }
   }
 }
