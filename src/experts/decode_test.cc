@@ -120,5 +120,25 @@ TEST_P(DecodeTest, EveryByteWithExtremeZeroPoints) {
   }
 }
 
+// The largest sums that there can be, of either sign, over the most inputs: exact in 32 bits.
+TEST_P(DecodeTest, TheLargestInt8SumsDoNotOverflow) {
+  constexpr int64_t kInputs = 65536;
+  const float scale = 1.0F;
+  for (const auto& [code, zero] : std::initializer_list<std::pair<int8_t, int8_t>>{{127, -128}, {-128, 127}}) {
+    const std::vector<int8_t> bytes(kInputs, code);
+    MatrixSource down = {reinterpret_cast<const std::byte*>(bytes.data()), DType::kI8, 1, kInputs, kInputs, 1, {}};
+    down.quantization = {reinterpret_cast<const std::byte*>(&scale), DType::kF32, 1, kInputs};
+    down.quantization.zeros = reinterpret_cast<const std::byte*>(&zero);
+    const std::vector<float> zeros(kInputs);
+    const MatrixSource nothing = {reinterpret_cast<const std::byte*>(zeros.data()), DType::kF32, kInputs, 1, 1, 1, {}};
+    const Mlp mlp({nothing, nothing, down, {}, {}, {}}, {}, Scheme::kW8A8, kernels());
+    TestRows act(1, kInputs, DType::kBF16), y(1, 1, DType::kF32);
+    for (int64_t k = 0; k < kInputs; ++k) act.set(0, k, 127.0F);
+    Team team(1);
+    trimtab::test::down(mlp, act.view(), y.view(), team);
+    EXPECT_EQ(y.at(0, 0), static_cast<float>((code - zero) * 127.0 * kInputs));
+  }
+}
+
 }  // namespace
 }  // namespace trimtab::test

@@ -170,6 +170,12 @@ TEST(EncodeTest, F16IsRoundedToNearestEven) {
   EXPECT_TRUE(std::isnan(stored_weights(source_of({kNan}, 1), Scheme::kF16).at(0, 0)));
 }
 
+TEST(EncodeTest, SumsThatMayOverflowAndGroupsThatCanNotBeAreRefused) {
+  EXPECT_NO_THROW(storage(Scheme::kW8A8, 65536));
+  EXPECT_THROW(storage(Scheme::kW8A8, 65537), InvalidArgument);
+  for (const int group : {-8, 4, 12}) EXPECT_THROW(storage({Scheme::kW4A8, group}, 64), InvalidArgument) << group;
+}
+
 TEST(EncodeTest, TheRowOfWeightsThatCanNotBeStoredIsNamed) {
   for (const WeightFormat format : kFormats) {
     if (format.quantized_rows() == DType::kF32 || format.scheme == Scheme::kBF16) continue;  // they hold anything

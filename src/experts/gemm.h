@@ -56,7 +56,7 @@ struct PanelTask {
 
   // Gated panels only: the panel's left half is gate, its right half up.
   int activation;  // an ActivationKind, as a number
-  float alpha, limit;
+  float alpha, limit, beta;
 };
 
 // Each sum runs over the inputs in order in one accumulator (kInt8, kInt4, kFP8: in one for each group, the groups'

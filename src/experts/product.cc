@@ -74,6 +74,7 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   task.activation = static_cast<int>(activation.kind);
   task.alpha = activation.alpha;
   task.limit = activation.limit;
+  task.beta = activation.beta;
   // Weights that several tiles read are worth unpacking once; others are decoded on their way to the registers.
   const auto& runs = weights.gated ? kernels.gated : kernels.linear;
   const bool unpacks =

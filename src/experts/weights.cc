@@ -167,8 +167,14 @@ Storage storage(WeightFormat format, int64_t in) {
       return {kF16Product, 1, 2, in, in, 0};
     case Scheme::kBF16:
       return {kBF16Product, 2, 4, round_up(in, 2), round_up(in, 2), 0};
-    case Scheme::kW8A8:
+    case Scheme::kW8A8: {
+      // 255 x 128 x 65536 < 2^31; other formats have smaller codes.
+      constexpr int64_t kMostInputs = 65536;
+      if (in > kMostInputs) {
+        throw InvalidArgument(cat("w8a8: sums over ", in, " inputs may not fit into 32 bits; at most ", kMostInputs));
+      }
       return {kInt8Product, 4, 4, round_up(in, 4), round_up(in, 4), 4};
+    }
     case Scheme::kW4A8: {
       if (format.group < 0 || format.group % 8 != 0) {
         throw InvalidArgument(cat("w4a8: a group of ", format.group, " inputs is no multiple of 8"));
