@@ -12,10 +12,11 @@ namespace {
 class DecoderFamilies : public testing::TestWithParam<const char*> {};
 
 // Together: grouped queries, both QK norms, biases, clipping, a sliding window, dense layers, shared experts, tied
-// embeddings.
+// embeddings; weights in fp8 (blocks, channels, whole matrices), int8 and int4 (channels, groups with zero points).
 INSTANTIATE_TEST_SUITE_P(All, DecoderFamilies,
                          testing::Values("mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe", "qwen3_moe_sparse",
-                                         "olmoe"),
+                                         "olmoe", "qwen3_moe_fp8", "mixtral_fp8", "qwen2_moe_int8", "olmoe_int4",
+                                         "qwen3_moe_int4"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST_P(DecoderFamilies, EqualsTransformers) {

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/cat.h"
-#include "model/weight_sources.h"
+#include "model/weight_finder.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -47,20 +47,18 @@ void check_config(const ModelConfig& config, DType dtype) {
 class Reader {
  public:
   Reader(const SafeTensors& tensors, const ModelConfig& config, DType dtype)
-      : tensors_(tensors), config_(config), dtype_(dtype) {}
+      : tensors_(tensors), config_(config), weights_(tensors, config.quantization), dtype_(dtype) {}
 
-  MatrixSource matrix(const std::string& name, int64_t rows, int64_t cols) const {
-    return find_matrix(tensors_, name, rows, cols);
-  }
+  const WeightFinder& weights() const { return weights_; }
   std::vector<float> vector(const std::string& name, int64_t size) const {
-    const VectorSource source = find_vector(tensors_, name, size);
+    const VectorSource source = weights_.vector(name, size);
     std::vector<float> values(static_cast<size_t>(size));
     for (int64_t i = 0; i < size; ++i) values[static_cast<size_t>(i)] = source.at(i);
     return values;
   }
   Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) const {
-    const VectorSource bias = has_bias ? find_vector(tensors_, name + ".bias", out) : VectorSource{};
-    return Linear(matrix(name + ".weight", out, in), bias, dtype_);
+    const VectorSource bias = has_bias ? weights_.vector(name + ".bias", out) : VectorSource{};
+    return Linear(weights_.matrix(name, out, in), bias, dtype_);
   }
 
   void attention(const std::string& prefix, LayerWeights& layer) const {
@@ -80,9 +78,9 @@ class Reader {
   std::shared_ptr<const Mlp> dense(const std::string& prefix) const {
     const int64_t hidden = config_.hidden_size, width = config_.intermediate_size;
     MlpSource source;
-    source.gate = matrix(prefix + "gate_proj.weight", width, hidden);
-    source.up = matrix(prefix + "up_proj.weight", width, hidden);
-    source.down = matrix(prefix + "down_proj.weight", hidden, width);
+    source.gate = weights_.matrix(prefix + "gate_proj", width, hidden);
+    source.up = weights_.matrix(prefix + "up_proj", width, hidden);
+    source.down = weights_.matrix(prefix + "down_proj", hidden, width);
     return std::make_shared<const Mlp>(source, config_.activation, dtype_);
   }
 
@@ -106,6 +104,7 @@ class Reader {
  private:
   const SafeTensors& tensors_;
   const ModelConfig& config_;
+  WeightFinder weights_;
   DType dtype_;
 };
 
@@ -169,13 +168,13 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
     weights->layers_.push_back(std::move(layer));
   }
 
-  const std::string embedding = prefix + "embed_tokens.weight";
   const std::array<int64_t, 2> vocabulary = {config.vocab_size, config.hidden_size};
-  weights->embedding_ = weights->tensors_.at(embedding, vocabulary);
+  weights->embedding_ = reader.weights().plain(prefix + "embed_tokens.weight", vocabulary);
   weights->final_norm_ = reader.vector(prefix + "norm.weight", config.hidden_size);
-  weights->head_ = Linear(
-      reader.matrix(config.tie_word_embeddings ? embedding : "lm_head.weight", config.vocab_size, config.hidden_size),
-      VectorSource{}, dtype);
+  const MatrixSource head = config.tie_word_embeddings
+                                ? matrix_source(weights->embedding_)
+                                : reader.weights().matrix("lm_head", config.vocab_size, config.hidden_size);
+  weights->head_ = Linear(head, VectorSource{}, dtype);
   return weights;
 }
 
