@@ -163,6 +163,10 @@ struct MoeTensors {
 // config.quantization says; InvalidArgument when the layer is not there or has no experts.
 MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer);
 
+// The format that holds the weights of an MLP as they are quantised. None: they are not, not all of them alike, or in a
+// way that no format has (blocks of another size).
+std::optional<WeightFormat> native_format(const MlpSource& mlp);
+
 // A whole tensor of two dimensions, or of one, as a source for packing. Throws InvalidArgument for another number of
 // dimensions and for element types other than f32, bf16 and f16.
 MatrixSource matrix_source(const TensorView& tensor);

@@ -84,8 +84,22 @@ class Reader {
     return std::make_shared<const Mlp>(source, config_.activation, dtype_);
   }
 
-  // wanted: the logical experts to pack.
-  void moe(int layer_id, const std::vector<bool>& wanted, LayerWeights& layer) const {
+  // The format that all experts are quantised in, if there is one; else dtype.
+  WeightFormat expert_format() const {
+    std::optional<WeightFormat> format;
+    for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      if (!config_.is_moe_layer[static_cast<size_t>(layer)]) continue;
+      for (const MlpSource& expert : find_moe_tensors(tensors_, config_, layer).experts) {
+        const std::optional<WeightFormat> native = native_format(expert);
+        if (!native || native != format.value_or(*native)) return dtype_;
+        format = native;
+      }
+    }
+    return format.value_or(dtype_);
+  }
+
+  // wanted: the logical experts to pack. format: of the experts, shared ones too.
+  void moe(int layer_id, const std::vector<bool>& wanted, WeightFormat format, LayerWeights& layer) const {
     MoeTensors found = find_moe_tensors(tensors_, config_, layer_id);
     layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
     RouterConfig router = config_.router;
@@ -93,9 +107,9 @@ class Reader {
     layer.router = std::make_shared<const Router>(std::move(router));
     layer.experts.resize(wanted.size());
     for (size_t e = 0; e < wanted.size(); ++e) {
-      if (wanted[e]) layer.experts[e] = std::make_shared<const Mlp>(found.experts[e], config_.activation, dtype_);
+      if (wanted[e]) layer.experts[e] = std::make_shared<const Mlp>(found.experts[e], config_.activation, format);
     }
-    if (found.shared) layer.shared = std::make_shared<const Mlp>(*found.shared, config_.activation, dtype_);
+    if (found.shared) layer.shared = std::make_shared<const Mlp>(*found.shared, config_.activation, format);
     if (found.shared_gate) {
       layer.shared_gate = std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
     }
@@ -134,22 +148,25 @@ int num_moe_layers(const ModelConfig& config) {
   return static_cast<int>(std::count(config.is_moe_layer.begin(), config.is_moe_layer.end(), true));
 }
 
-DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype)
-    : config_(config), dtype_(dtype), tensors_(tensors) {}
+DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
+                               WeightFormat expert_format)
+    : config_(config), dtype_(dtype), expert_format_(expert_format), tensors_(tensors) {}
 
 DecoderWeights::~DecoderWeights() = default;
 
 std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& tensors, const ModelConfig& config,
                                                            DType dtype, const Placement& placement,
-                                                           std::span<const int> ranks) {
+                                                           std::span<const int> ranks,
+                                                           std::optional<WeightFormat> experts) {
   check_config(config, dtype);
   check_placement(placement, config);
   std::vector<int> all_ranks(static_cast<size_t>(placement.num_ranks()));
   std::iota(all_ranks.begin(), all_ranks.end(), 0);
   if (ranks.empty()) ranks = all_ranks;
 
-  std::shared_ptr<DecoderWeights> weights(new DecoderWeights(tensors, config, dtype));
   const Reader reader(tensors, config, dtype);
+  const WeightFormat expert_format = experts ? *experts : reader.expert_format();
+  std::shared_ptr<DecoderWeights> weights(new DecoderWeights(tensors, config, dtype, expert_format));
   const std::string& prefix = config.tensor_prefix;
   int moe_layer = 0;
   for (int l = 0; l < config.num_hidden_layers; ++l) {
@@ -160,7 +177,7 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
     reader.attention(at + "self_attn.", layer);
     if (config.is_moe_layer[static_cast<size_t>(l)]) {
       layer.moe_layer = moe_layer;
-      reader.moe(l, held_experts(placement, moe_layer, ranks), layer);
+      reader.moe(l, held_experts(placement, moe_layer, ranks), expert_format, layer);
       ++moe_layer;
     } else {
       layer.dense = reader.dense(at + "mlp.");
