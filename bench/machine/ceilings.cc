@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/machine/ceilings.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/cat.h"
+#include "bench/machine/stopwatch.h"
 #include "trimtab/error.h"
 
 namespace trimtab::bench {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Handed out one by one as the kernels' panels are, so that a member that is late costs what it costs them.
 constexpr int kPieces = 8;  // of each member
@@ -43,9 +40,9 @@ std::vector<const IsaLoops*> detect() {
 // Runs body(i) for all pieces and returns how long that took.
 template <class Body>
 double seconds(Team& team, const Body& body) {
-  const auto start = Clock::now();
+  const Stopwatch watch(team);
   team.for_each(int64_t{kPieces} * team.size(), body);
-  return std::chrono::duration<double>(Clock::now() - start).count();
+  return watch.seconds();
 }
 
 }  // namespace
@@ -72,16 +69,20 @@ const DotLoop& dot_loop(const IsaLoops& loops, DotKind kind) {
 }
 
 size_t cold_bytes(size_t wanted) {
-  const long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-  const size_t free = pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : wanted;
-  return std::min(wanted, free / 2);
+  std::ifstream memory("/proc/meminfo");
+  for (std::string key; memory >> key;) {
+    size_t kilobytes = 0;
+    if (key == "MemAvailable:" && memory >> kilobytes) return std::min(wanted, kilobytes * 1024 / 2);
+  }
+  return wanted;
 }
 
 Ceilings::Ceilings(const IsaLoops& loops, Team& team, size_t memory)
     : loops_(loops), team_(team), memory_(std::max(memory / kPieceBytes, size_t{1}) * kPieceBytes) {
   // Memory that was never written is one page of zeros, which is always in the cache.
-  team_.for_each(static_cast<int64_t>(memory_.bytes() / kPieceBytes),
-                 [&](int64_t i) { std::memset(memory_.data() + static_cast<size_t>(i) * kPieceBytes, 1, kPieceBytes); });
+  team_.for_each(static_cast<int64_t>(memory_.bytes() / kPieceBytes), [&](int64_t i) {
+    std::memset(memory_.data() + static_cast<size_t>(i) * kPieceBytes, 1, kPieceBytes);
+  });
 }
 
 double Ceilings::peak(DotKind kind) {

@@ -34,6 +34,7 @@ class Ceilings {
   double peak(DotKind kind);  // operations per second, about 1 ms
   double stream();            // bytes per second from cold memory in huge pages, a few ms
   const IsaLoops& loops() const { return loops_; }
+  const Team& team() const { return team_; }
 
  private:
   const IsaLoops& loops_;
