@@ -3,11 +3,11 @@
 
 import torch
 
-own_threads = True
-
 
 class KtKernel:
     """Weights are repacked by the library."""
+
+    own_threads = True
 
     def __init__(self, shape, dtype, gate_up, down):
         if dtype != "bf16":

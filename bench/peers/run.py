@@ -5,6 +5,7 @@ and tokens, after comparing their results. One JSON object a line. See README.md
 
 import argparse
 import functools
+import importlib
 import json
 import os
 import statistics
@@ -23,29 +24,17 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {"f32": 1e-4, "bf16": 2e-2}
 
 
-def make_peer(name, arguments):
-    """Returns the peer and whether it computes on threads of its own even where one is asked for."""
-    if name == "torch_loop":
-        import torch_peers
-        return torch_peers.Loop(*arguments), torch_peers.own_threads
-    if name == "torch_grouped_mm":
-        import torch_peers
-        return torch_peers.GroupedMM(*arguments), torch_peers.own_threads
-    if name.startswith("transformers_"):
-        import torch_peers
-        return torch_peers.Transformers(name.removeprefix("transformers_"), *arguments), torch_peers.own_threads
-    if name == "kt_kernel":
-        import kt_kernel_peer
-        return kt_kernel_peer.KtKernel(*arguments), kt_kernel_peer.own_threads
-    if name == "zentorch":
-        import zentorch_peer
-        return zentorch_peer.ZenTorch(*arguments), zentorch_peer.own_threads
-    import onnxruntime_peer
-    return onnxruntime_peer.OnnxRuntime(*arguments), onnxruntime_peer.own_threads
-
-
-PEERS = ["torch_loop", "torch_grouped_mm", "transformers_eager", "transformers_batched_mm", "transformers_grouped_mm",
-         "kt_kernel", "zentorch", "onnxruntime"]
+# Module and class of each, imported only when asked for: the libraries need environments of their own.
+PEERS = {
+    "torch_loop": ("torch_peers", "Loop"),
+    "torch_grouped_mm": ("torch_peers", "GroupedMM"),
+    "transformers_eager": ("torch_peers", "TransformersEager"),
+    "transformers_batched_mm": ("torch_peers", "TransformersBatchedMM"),
+    "transformers_grouped_mm": ("torch_peers", "TransformersGroupedMM"),
+    "kt_kernel": ("kt_kernel_peer", "KtKernel"),
+    "onnxruntime": ("onnxruntime_peer", "OnnxRuntime"),
+    "zentorch": ("zentorch_peer", "ZenTorch"),
+}
 
 
 def random_weights(shape, dtype):
@@ -120,10 +109,11 @@ def main():
     shape.experts = arguments.experts or shape.experts
     gate_up, down = random_weights(shape, arguments.dtype)
     own = ours.Stage(library, shape, arguments.dtype, gate_up, down)
-    peer, own_threads = make_peer(arguments.peer, (shape, arguments.dtype, gate_up, down))
+    module, name = PEERS[arguments.peer]
+    peer = getattr(importlib.import_module(module), name)(shape, arguments.dtype, gate_up, down)
     # One thread: its own clock, so that other processes on the core don't count. Else, and where the peer's work is on
     # a thread that we don't see, the time that passes, for both.
-    wall = arguments.threads > 1 or own_threads
+    wall = arguments.threads > 1 or peer.own_threads
     peer_clock = time.perf_counter if wall else time.thread_time
     row = functools.partial(compare, peer, own, shape, arguments=arguments, peer_clock=peer_clock,
                             own_clock="wall" if wall else "thread")

@@ -4,11 +4,11 @@
 import torch
 from torch.nn import functional
 
-own_threads = False  # torch computes on the calling thread where it has one
-
 
 class Loop:
     """functional.linear for each active expert, as most model code does it."""
+
+    own_threads = False
 
     def __init__(self, shape, dtype, gate_up, down):
         self.gate_up, self.down = gate_up, down
@@ -25,6 +25,8 @@ class Loop:
 
 class GroupedMM:
     """functional.grouped_mm over rows sorted by expert."""
+
+    own_threads = False
 
     def __init__(self, shape, dtype, gate_up, down):
         self.experts = shape.experts
@@ -44,13 +46,16 @@ class GroupedMM:
 class Transformers:
     """The experts of Qwen3-MoE under one of transformers' backends."""
 
-    def __init__(self, backend, shape, dtype, gate_up, down):
+    own_threads = False
+    backend = None
+
+    def __init__(self, shape, dtype, gate_up, down):
         from transformers import Qwen3MoeConfig
         from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
         config = Qwen3MoeConfig(hidden_size=shape.hidden, moe_intermediate_size=shape.intermediate,
                                 num_experts=shape.experts, num_experts_per_tok=shape.top_k)
-        config._experts_implementation = backend
+        config._experts_implementation = self.backend
         with torch.device("meta"):
             self.experts = Qwen3MoeExperts(config)
         self.experts.gate_up_proj = torch.nn.Parameter(gate_up, requires_grad=False)
@@ -58,3 +63,21 @@ class Transformers:
 
     def __call__(self, x, ids, weights):
         return self.experts(x, ids, weights.to(x.dtype))
+
+
+class TransformersEager(Transformers):
+    """A loop over the active experts."""
+
+    backend = "eager"
+
+
+class TransformersBatchedMM(Transformers):
+    """Copies each pick's weights into one batch."""
+
+    backend = "batched_mm"
+
+
+class TransformersGroupedMM(Transformers):
+    """torch's grouped_mm."""
+
+    backend = "grouped_mm"

@@ -3,11 +3,11 @@
 
 import torch
 
-own_threads = False
-
 
 class ZenTorch:
     """Weights lie as checkpoints have them."""
+
+    own_threads = False
 
     def __init__(self, shape, dtype, gate_up, down):
         import zentorch  # noqa: F401  (registers the operators)
