@@ -54,9 +54,9 @@ struct PackedWeights {
 class Linear {
  public:
   Linear() = default;
-  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed afterwards.
-  // kernels: null for those of kernel_isa(). arena: null for memory of its own. Throws InvalidArgument for empty matrices,
-  // other formats, and a bias of the wrong size.
+  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed
+  // afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its own. Throws InvalidArgument for
+  // empty matrices, other formats, and a bias of the wrong size.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
          const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
   // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is one sum in order of

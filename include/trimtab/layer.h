@@ -18,8 +18,8 @@
 
 namespace trimtab {
 
-// A forward pass in flight. Move-only. Started lazily: nothing runs before the first run() or overlap(). Its frame lives
-// in the lane's workspace from forward() to the end of the Call: no heap, and one call at a time per lane.
+// A forward pass in flight. Move-only. Started lazily: nothing runs before the first run() or overlap(). Its frame
+// lives in the lane's workspace from forward() to the end of the Call: no heap, and one call at a time per lane.
 class Call {
  public:
   struct promise_type;
