@@ -37,8 +37,11 @@ struct F32Dot : FloatSums<V, F32Dot<V>> {
   using Weights = Reg;
   static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
   static Reg load_one(const std::byte* p) { return V::load(reinterpret_cast<const float*>(p)); }
-  static Reg broadcast(const std::byte* x) { return V::set(*reinterpret_cast<const float*>(x)); }
-  static Reg dot(Reg sum, Reg w, Reg x) { return V::multiply_add(x, w, sum); }
+  static auto broadcast(const std::byte* x) { return V::broadcast(reinterpret_cast<const float*>(x)); }
+  template <class Row>
+  static Reg dot(Reg sum, Reg w, Row x) {
+    return V::multiply_add(x, w, sum);
+  }
 };
 
 template <class V>
@@ -55,14 +58,20 @@ struct F16Dot : F32Dot<V> {
 template <class V>
 struct PairDot : FloatSums<V, PairDot<V>> {
   using Reg = typename V::Reg;
+  template <class Low, class High = Low>
   struct Pair {
-    Reg low, high;
+    Low low;
+    High high;
   };
-  using Weights = Pair;
+  using Weights = Pair<Reg>;
   static constexpr int kMaxRows = V::kMaxPairRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
-  static Pair load_one(const std::byte* p) { return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))}; }
-  static Pair broadcast(const std::byte* x) { return {V::low(V::set_pairs(x)), V::high(V::set_pairs(x))}; }
-  static Reg dot(Reg sum, Pair w, Pair x) {
+  static Weights load_one(const std::byte* p) { return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))}; }
+  static auto broadcast(const std::byte* x) {
+    const auto pair = V::set_pairs(x);
+    return Pair<decltype(V::low(pair)), decltype(V::high(pair))>{V::low(pair), V::high(pair)};
+  }
+  template <class Row>
+  static Reg dot(Reg sum, Weights w, Row x) {
     return V::multiply_add(x.high, w.high, V::multiply_add(x.low, w.low, sum));
   }
 };
@@ -70,17 +79,17 @@ struct PairDot : FloatSums<V, PairDot<V>> {
 // bf16 weights with rows of floats.
 template <class V>
 struct MixedDot : PairDot<V> {
-  using Pair = typename PairDot<V>::Pair;
   static constexpr int kStepBytes = 8;
-  static Pair broadcast(const std::byte* x) {
+  static auto broadcast(const std::byte* x) {
     const float* pair = reinterpret_cast<const float*>(x);
-    return {V::set(pair[0]), V::set(pair[1])};
+    using Float = decltype(V::broadcast(pair));
+    return typename PairDot<V>::template Pair<Float>{V::broadcast(pair), V::broadcast(pair + 1)};
   }
 };
 
 // u8 weights with s8 rows: exact sums in int32, group by group. I: Ints, Bytes, Row, set_int, load_ints, load_bytes,
-// broadcast, dot, to_float, kMaxRows.
-template <class V, class I>
+// broadcast, dot, to_float, kMaxRows. load_bytes may take kShift off the weights.
+template <class V, class I, int kShift = 0>
 struct Int8Dot {
   using Sum = typename I::Ints;
   using Weights = typename I::Bytes;
@@ -89,11 +98,16 @@ struct Int8Dot {
   static constexpr int kMaxRows = I::kMaxRows, kStepBytes = 4, kLoadSteps = 1, kLoadBytes = 2 * 4 * V::kLanes;
   static Scales scales(const PanelTask&, int64_t) { return {}; }
 
-  // sum (w - zero) x = sum w x - zero sum x.
+  // sum (w - zero) x = sum (w - kShift) x - (zero - kShift) sum x.
   static Sum start(const PanelTask& task, int64_t row, int64_t group, int64_t groups, int v) {
     const int sum = task.x_sums[row * groups + group];
-    if (task.zeros == nullptr) return I::set_int(-task.zero * sum);
-    return I::multiply(I::set_int(-sum), I::load_ints(task.zeros + (group * 2 + v) * V::kLanes));
+    if (task.zeros == nullptr) return I::set_int((kShift - task.zero) * sum);
+    const Sum zeros = I::load_ints(task.zeros + (group * 2 + v) * V::kLanes);
+    if constexpr (kShift == 0) {
+      return I::multiply(I::set_int(-sum), zeros);
+    } else {
+      return I::multiply(I::set_int(sum), I::subtract(I::set_int(kShift), zeros));
+    }
   }
   template <class W>
   static void load(const std::byte* p, Scales, W (&weights)[1][2]) {
@@ -221,12 +235,11 @@ void unpack_mx4(const PanelTask& task, std::byte* out) noexcept {
 }
 
 // The kernels of V with Bf16 (kBF16) and bytes multiplied as I does. e4m3 and e2m1 are always unpacked first.
-template <class V, class Bf16, class I>
+template <class V, class Bf16, class I, class Int8 = Int8Dot<V, I>>
 constexpr GemmKernels make_kernels(const char* isa) {
   using F32 = F32Dot<V>;
   using F16 = F16Dot<V>;
   using Mixed = MixedDot<V>;
-  using Int8 = Int8Dot<V, I>;
   using Int4 = Int4Dot<V, I>;
   return {isa,
           2 * V::kLanes,
