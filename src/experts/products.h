@@ -38,8 +38,8 @@ struct F32Dot : FloatSums<V, F32Dot<V>> {
   static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
   static Reg load_one(const std::byte* p) { return V::load(reinterpret_cast<const float*>(p)); }
   static auto broadcast(const std::byte* x) { return V::broadcast(reinterpret_cast<const float*>(x)); }
-  template <class Row>
-  static Reg dot(Reg sum, Reg w, Row x) {
+  template <class X>
+  static Reg dot(Reg sum, Reg w, X x) {
     return V::multiply_add(x, w, sum);
   }
 };
@@ -58,20 +58,18 @@ struct F16Dot : F32Dot<V> {
 template <class V>
 struct PairDot : FloatSums<V, PairDot<V>> {
   using Reg = typename V::Reg;
-  template <class Low, class High = Low>
-  struct Pair {
-    Low low;
-    High high;
+  struct Weights {
+    Reg low, high;
   };
-  using Weights = Pair<Reg>;
+  struct Row {
+    decltype(V::low(V::set_pairs(nullptr))) low;
+    decltype(V::high(V::set_pairs(nullptr))) high;
+  };
   static constexpr int kMaxRows = V::kMaxPairRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
   static Weights load_one(const std::byte* p) { return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))}; }
-  static auto broadcast(const std::byte* x) {
-    const auto pair = V::set_pairs(x);
-    return Pair<decltype(V::low(pair)), decltype(V::high(pair))>{V::low(pair), V::high(pair)};
-  }
-  template <class Row>
-  static Reg dot(Reg sum, Weights w, Row x) {
+  static Row broadcast(const std::byte* x) { return {V::low(V::set_pairs(x)), V::high(V::set_pairs(x))}; }
+  template <class X>
+  static Reg dot(Reg sum, Weights w, X x) {
     return V::multiply_add(x.high, w.high, V::multiply_add(x.low, w.low, sum));
   }
 };
@@ -79,11 +77,13 @@ struct PairDot : FloatSums<V, PairDot<V>> {
 // bf16 weights with rows of floats.
 template <class V>
 struct MixedDot : PairDot<V> {
+  struct Row {
+    decltype(V::broadcast(nullptr)) low, high;
+  };
   static constexpr int kStepBytes = 8;
-  static auto broadcast(const std::byte* x) {
+  static Row broadcast(const std::byte* x) {
     const float* pair = reinterpret_cast<const float*>(x);
-    using Float = decltype(V::broadcast(pair));
-    return typename PairDot<V>::template Pair<Float>{V::broadcast(pair), V::broadcast(pair + 1)};
+    return {V::broadcast(pair), V::broadcast(pair + 1)};
   }
 };
 
