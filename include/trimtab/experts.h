@@ -18,16 +18,20 @@
 namespace trimtab {
 
 enum class ActivationKind {
-  kSilu,        // silu(gate) * up
-  kGelu,        // gelu(gate) * up, exact (erf)
-  kGeluTanh,    // gelu(gate) * up, tanh form
-  kSwigluClamp  // gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit): (u + 1) * g * sigmoid(alpha * g)
+  kSilu,      // silu(gate) * up
+  kGelu,      // gelu(gate) * up, exact (erf)
+  kGeluTanh,  // gelu(gate) * up, tanh form
+  // g = min(gate, limit), u = clamp(up, -limit, limit): (u + beta) * g * sigmoid(alpha * g). The defaults are
+  // gpt-oss's; alpha = 1, beta = 0 is a silu with limits.
+  kSwigluClamp,
+  kSwigluStep  // min(silu(gate), limit) * clamp(up, -limit, limit)
 };
 
 struct Activation {
   ActivationKind kind = ActivationKind::kSilu;
   float alpha = 1.702F;  // kSwigluClamp only
-  float limit = 7.0F;    // kSwigluClamp only
+  float limit = 7.0F;    // kSwigluClamp and kSwigluStep only
+  float beta = 1.0F;     // kSwigluClamp only
 };
 
 struct GemmKernels;  // the functions of one instruction set: src/experts/gemm.h

@@ -2,7 +2,6 @@
 // Rows in 8 bits, each with scales of its own, as they travel between ranks and as quantised experts read them.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "trimtab/tensor.h"
@@ -13,15 +12,7 @@ namespace trimtab {
 constexpr int64_t kMxBlock = 32;
 
 // |x| < 2^9, to nearest, ties to even; 448 in magnitude at most.
-inline e4m3_t to_e4m3(float x) {
-  const uint32_t u = std::bit_cast<uint32_t>(x);
-  const uint32_t magnitude = u & 0x7fffffffU;
-  // From 2^-6 on: 3 bits of mantissa stay, the bias goes from 127 to 7. Below: multiples of 2^-9, the unit of 2^14.
-  const uint32_t normal = ((magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
-  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 16384.0F) - 0x46800000U;
-  const uint32_t code = magnitude >= 0x3c800000U ? normal : subnormal;
-  return {static_cast<uint8_t>((code < 0x7eU ? code : 0x7eU) | ((u >> 24) & 0x80U))};
-}
+e4m3_t to_e4m3(float x);
 
 // What goes with a row of a dtype: one F32 for kI8, an F8_E8M0 for each kMxBlock elements for kF8E4M3, else nothing.
 struct ScaleShape {

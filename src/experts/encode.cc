@@ -15,10 +15,8 @@ namespace trimtab {
 namespace {
 
 constexpr int kInt8Zero = 128, kInt4Zero = 8;
-constexpr float kE4M3Max = 448, kE2M1Max = 6;
-// E8M0 has the bias of a float's exponent. Beyond the first, 448 times the scale is no bf16; from the second on, the
-// smallest e4m3 times the scale is a normal one.
-constexpr int kMaxScale = 246, kSafeScale = 10;
+constexpr float kE4M3Max = 448;
+constexpr float kLargestBF16 = 0x1.fep127F;
 
 uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
   const int64_t index = row * source.row_stride + col * source.col_stride;
@@ -27,36 +25,40 @@ uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
   return static_cast<uint8_t>(index % 2 == 0 ? pair & 15U : pair >> 4);
 }
 
-bool is_nan(e4m3_t x) {
-  return (x.bits & 0x7fU) == 0x7fU;
+// Weights are multiplied as bf16: whatever their codes are, they must not become infinite. (The kernels also need e8m0
+// scales of at most 247.)
+void check_scale(float scale, int64_t row) {
+  constexpr float kMost = kLargestBF16 / kE4M3Max;
+  if (scale <= kMost) return;
+  throw InvalidArgument(cat("weights of row ", row, " have the scale ", scale, "; at most ", kMost, " is stored"));
 }
 
-// The kernels do without zeros of either sign but one, and without results that are subnormal in bf16.
-void make_normal(uint8_t* codes, int64_t count, int scale, int64_t row) {
-  if (scale > kMaxScale) {
-    throw InvalidArgument(
-        cat("weights of row ", row, " have the e8m0 scale ", scale, "; at most ", kMaxScale, " is stored"));
-  }
+// Decoding in registers has no way out for NaN.
+void check_numbers(const uint8_t* codes, int64_t count, int64_t row) {
   for (int64_t i = 0; i < count; ++i) {
-    if (is_nan(e4m3_t{codes[i]})) throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
-    const float value = std::abs(to_float(e4m3_t{codes[i]}));
-    if (value == 0.0F || (scale < kSafeScale && std::ilogb(value) + scale - 127 < -126)) codes[i] = 0;
+    if ((codes[i] & 0x7fU) == 0x7fU) throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
   }
 }
 
-uint8_t exponent_of(const e8m0_t scale) {
-  return scale.bits;
+// The kernels do without negative zeros, and without products with the scale that are subnormal in bf16: both become 0.
+template <class Code>
+void make_normal(uint8_t* codes, int64_t count, int scale) {
+  // The scale has the bias of a float's exponent; the smallest normal number is 2^-126.
+  const float smallest = std::ldexp(1.0F, 1 - scale);
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = std::abs(to_float(Code{codes[i]}));
+    if (value == 0.0F || value < smallest) codes[i] = 0;
+  }
 }
 
-// The e2m1 code of x, to nearest, ties to the even code, at most 6 in magnitude.
+// The e2m1 code of x, to nearest, ties to even, at most 6 in magnitude.
 uint8_t to_e2m1(float x) {
-  constexpr std::array kBounds = {0.25F, 0.75F, 1.25F, 1.75F, 2.5F, 3.5F, 5.0F};
-  const float magnitude = std::abs(x);
-  unsigned code = 0;
-  for (unsigned i = 0; i < kBounds.size(); ++i) {
-    if (magnitude > kBounds[i] || (magnitude == kBounds[i] && i % 2 == 1)) code = i + 1;
-  }
-  return static_cast<uint8_t>(code | (std::signbit(x) ? 8U : 0U));
+  const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffU;
+  // From 1 on: 1 bit of mantissa stays, the bias goes from 127 to 1. Below: multiples of 0.5, the unit of 2^22.
+  const uint32_t normal = ((magnitude + 0x1fffffU + ((magnitude >> 22) & 1U)) >> 22) - (126U << 1);
+  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 4194304.0F) - 0x4a800000U;
+  const uint32_t code = magnitude >= 0x3f800000U ? normal : subnormal;
+  return static_cast<uint8_t>(std::min(code, 7U) | (u >> 31) << 3);
 }
 
 template <class T>
@@ -85,23 +87,33 @@ uint16_t to_f16(float x) {
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13));
 }
 
+// To nearest, ties to even, for |x| < 2^22.
+float rounded(float x) {
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23
+  return (x + kRound) - kRound;
+}
+
 // Symmetric int4: of two scales, one that reaches both ends and one that uses -8 for the largest magnitude, the one
 // with the smaller error.
-float quantize_int4(const float* x, int64_t count, std::byte* codes, float largest, float extreme) {
-  const auto code = [](float value, float scale) {
-    return scale == 0.0F ? 0 : static_cast<int>(std::clamp(std::nearbyint(value / scale), -8.0F, 7.0F));
-  };
+float quantize_int4(const float* x, int64_t count, std::byte* codes, float extreme) {
+  const auto code = [](float value, float inverse) { return std::clamp(rounded(value * inverse), -8.0F, 7.0F); };
   const auto error = [&](float scale) {
     float sum = 0;
     for (int64_t i = 0; i < count; ++i) {
-      const float difference = x[i] - static_cast<float>(code(x[i], scale)) * scale;
+      const float difference = x[i] - code(x[i], 1 / scale) * scale;
       sum += difference * difference;
     }
     return sum;
   };
-  const float even = largest / 7, wide = extreme / -8;
+  if (extreme == 0.0F) {
+    std::fill_n(codes, count, std::byte{kInt4Zero});
+    return 0.0F;
+  }
+  const float even = std::abs(extreme) / 7, wide = extreme / -8;
   const float scale = error(wide) < error(even) ? wide : even;
-  for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<std::byte>(code(x[i], scale) + kInt4Zero);
+  for (int64_t i = 0; i < count; ++i) {
+    codes[i] = static_cast<std::byte>(static_cast<int>(code(x[i], 1 / scale)) + kInt4Zero);
+  }
   return scale;
 }
 
@@ -110,19 +122,19 @@ float quantize_int4(const float* x, int64_t count, std::byte* codes, float large
 bool same_quantization(const MatrixSource& source, WeightFormat format, const Storage& storage) {
   if (!source.is_quantised()) return false;
   const Quantization& q = source.quantization;
-  const bool whole_row = q.block_cols >= source.cols;
-  const auto blocks_of = [&](int64_t group) { return whole_row ? storage.groups() == 1 : q.block_cols == group; };
+  // Several groups may have the scale of one block.
+  if (q.block_cols < source.cols && q.block_cols % storage.group != 0) return false;
   switch (format.scheme) {
     case Scheme::kW8A8:
-      return source.dtype == DType::kI8 && whole_row;
+      return source.dtype == DType::kI8;
     case Scheme::kW4A8:
-      return source.dtype == DType::kU4 && blocks_of(storage.group);
+      return source.dtype == DType::kU4;
     case Scheme::kMXFP8:
-      return source.dtype == DType::kF8E4M3 && q.scale_dtype == DType::kF8E8M0 && q.block_cols == storage.group;
+      return source.dtype == DType::kF8E4M3 && q.scale_dtype == DType::kF8E8M0;
     case Scheme::kFP8:
-      return source.dtype == DType::kF8E4M3 && (whole_row || q.block_cols % storage.group == 0);
+      return source.dtype == DType::kF8E4M3;
     case Scheme::kMXFP4:
-      return source.dtype == DType::kF4 && q.scale_dtype == DType::kF8E8M0 && q.block_cols == storage.group;
+      return source.dtype == DType::kF4 && q.scale_dtype == DType::kF8E8M0;
     default:
       return false;
   }
@@ -145,21 +157,30 @@ void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t*
   auto* const bytes = reinterpret_cast<uint8_t*>(codes);
   const uint8_t shift = source_.dtype == DType::kI8 ? kInt8Zero : 0;  // to unsigned
   for (int64_t i = 0; i < source_.cols; ++i) bytes[i] = static_cast<uint8_t>(code_at(source_, row, i) + shift);
+  if (source_.dtype == DType::kF8E4M3) check_numbers(bytes, source_.cols, row);
   for (int64_t g = 0; g < storage_.groups(); ++g) {
     const int64_t block = std::min(g * storage_.group, source_.cols - 1) / q.block_cols;
     const float scale = source_.scale(row / q.block_rows, block);
+    if (source_.dtype == DType::kF8E4M3 || source_.dtype == DType::kF4) check_scale(scale, row);
     if (storage_.scale_bytes == 1) {
-      const auto e8m0 = exponent_of(e8m0_t{
-          std::to_integer<uint8_t>(q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride])});
+      const auto e8m0 =
+          std::to_integer<uint8_t>(q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride]);
       put(scales, g, e8m0);
-      if (scheme_ == Scheme::kMXFP8) {
-        const int64_t first = g * storage_.group;
-        make_normal(bytes + first, std::min(storage_.group, source_.cols - first), e8m0, row);
-      }
+      normalize(bytes, g, e8m0);
     } else {
       put(scales, g, scale);
     }
     if (zeros != nullptr) zeros[g] = source_.zero_point(row / q.block_rows, block) + shift;
+  }
+}
+
+void RowEncoder::normalize(uint8_t* codes, int64_t group, int scale) const {
+  const int64_t first = group * storage_.group;
+  const int64_t count = std::min(storage_.group, source_.cols - first);
+  if (scheme_ == Scheme::kMXFP8) {
+    make_normal<e4m3_t>(codes + first, count, scale);
+  } else {
+    make_normal<e2m1_t>(codes + first, count, scale);
   }
 }
 
@@ -190,12 +211,10 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
     quantize_rows(ConstRows(x, 1, padded), Rows(codes, 1, padded, padded, dtype),
                   Rows(scales, 1, shape.cols, shape.cols, shape.dtype));
     auto* const bytes = reinterpret_cast<uint8_t*>(codes);
-    for (int64_t i = 0; i < padded; ++i) {
-      if (int8) {
-        bytes[i] = static_cast<uint8_t>(bytes[i] + kInt8Zero);
-      } else if (i % storage_.group == 0) {
-        make_normal(bytes + i, storage_.group, std::to_integer<int>(scales[i / storage_.group]), row);
-      }
+    if (int8) {
+      for (int64_t i = 0; i < padded; ++i) bytes[i] = static_cast<uint8_t>(bytes[i] + kInt8Zero);
+    } else {
+      for (int64_t g = 0; g < storage_.groups(); ++g) normalize(bytes, g, std::to_integer<int>(scales[g]));
     }
     return;
   }
@@ -206,7 +225,7 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
     if (scheme_ == Scheme::kW4A8) {
       const float extreme =
           *std::max_element(from, from + storage_.group, [](float a, float b) { return std::abs(a) < std::abs(b); });
-      put(scales, g, quantize_int4(from, storage_.group, codes + first, largest, extreme));
+      put(scales, g, quantize_int4(from, storage_.group, codes + first, extreme));
     } else if (scheme_ == Scheme::kFP8) {
       const float scale = largest / kE4M3Max;
       for (int64_t i = 0; i < storage_.group; ++i)
@@ -217,9 +236,10 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
       const int exponent = largest == 0.0F ? 0 : std::clamp(std::ilogb(largest) - 2 + 127, 1, 254);
       const float inverse = std::ldexp(1.0F, 127 - exponent);
       for (int64_t i = 0; i < storage_.group; ++i) {
-        put(codes, first + i, to_e2m1(std::clamp(from[i] * inverse, -kE2M1Max, kE2M1Max)));
+        put(codes, first + i, to_e2m1(from[i] * inverse));
       }
       put(scales, g, static_cast<uint8_t>(exponent));
+      normalize(reinterpret_cast<uint8_t*>(codes), g, exponent);
     }
   }
 }

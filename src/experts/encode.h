@@ -18,7 +18,8 @@ class RowEncoder {
 
   // Has the source zero points of its own? Else 8 (kW4A8) or 128 (kW8A8) stands for 0 everywhere.
   bool has_zeros() const { return copies_ && source_.quantization.zeros != nullptr; }
-  // codes: [padded_in] floats, halves, or bytes: kW8A8 and kW4A8 as unsigned numbers, kMXFP4 in the low nibble.
+  // codes: [padded_in] floats, halves, or bytes: kW8A8 and kW4A8 as unsigned numbers, kMXFP4 in the low nibble; what
+  // lies behind the last input is left alone.
   // scales: [groups] of scale_bytes. zeros: [groups], if has_zeros(). Throws InvalidArgument for weights that the
   // format can't hold: NaN, infinities.
   void encode(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros);
@@ -26,6 +27,7 @@ class RowEncoder {
  private:
   void copy(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros) const;
   void quantize(int64_t row, std::byte* codes, std::byte* scales);
+  void normalize(uint8_t* codes, int64_t group, int scale) const;
 
   const MatrixSource& source_;
   Scheme scheme_;

@@ -13,15 +13,16 @@ namespace trimtab {
 // What is multiplied with what. A row of x is read in steps of 4 bytes (8 for kBF16F32), and a panel holds the weights
 // of one step for `width` outputs side by side, so that one load of weights meets one broadcast of x.
 enum Product : int {
-  kF32Product,      // f32 weights, f32 rows: a step is 1 input
-  kF16Product,      // f16 weights, f32 rows: 1
-  kBF16F32Product,  // bf16 weights, f32 rows: 2
-  kBF16Product,     // bf16 weights, bf16 rows: 2
-  kInt8Product,     // u8 weights, s8 rows: 4
-  kInt4Product,     // u4 weights, s8 rows: 4; the steps 2i and 2i + 1 share bytes (low, high nibble)
-  kMX8Product,      // e4m3 weights with an e8m0 scale per 32, bf16 rows: 2; bytes in the order of products.h
-  kFP8Product,      // e4m3 weights with an f32 scale per 128, bf16 rows: 2; always unpacked first
-  kMX4Product,      // e2m1 weights with an e8m0 scale per 32, bf16 rows: 2; nibbles as kInt4; always unpacked first
+  kF32Product,        // f32 weights, f32 rows: a step is 1 input
+  kF16Product,        // f16 weights, f32 rows: 1
+  kBF16F32Product,    // bf16 weights, f32 rows: 2
+  kBF16Product,       // bf16 weights, bf16 rows: 2
+  kInt8Product,       // u8 weights, s8 rows: 4
+  kInt4Product,       // u4 weights, s8 rows: 4; the steps 2i and 2i + 1 share bytes (low, high nibble)
+  kMX8Product,        // e4m3 weights with an e8m0 scale per 32, bf16 rows: 2; bytes in the order of products.h
+  kMX4Product,        // e2m1 weights with an e8m0 scale per 32, bf16 rows: 2; bytes as kMX8, nibbles as kInt4
+  kFP8Product,        // e4m3 weights with an f32 scale per 128, bf16 rows: 2; bytes as kMX8
+  kBF16GroupProduct,  // what kFP8 becomes when it is unpacked: bf16 weights with an f32 scale per 128
   kNumProducts
 };
 
@@ -33,7 +34,7 @@ struct PanelTask {
   size_t next_bytes;
   int64_t steps;
   int64_t group_steps;  // of one scale, where there are scales
-  // kInt8, kInt4, kFP8: f32 [groups, width]; kMX8, kMX4: e8m0 [groups, width].
+  // kInt8, kInt4, kFP8, kBF16Group: f32 [groups, width]; kMX8, kMX4: e8m0 [groups, width].
   const std::byte* weight_scales;
   // kInt8, kInt4: the weight that stands for 0; one for all, or [groups, width] if not null.
   int zero;
@@ -55,15 +56,16 @@ struct PanelTask {
 
   // Gated panels only: the panel's left half is gate, its right half up.
   int activation;  // an ActivationKind, as a number
-  float alpha, limit;
+  float alpha, limit, beta;
 };
 
-// Each sum runs over the inputs in order in one accumulator (kInt8, kInt4: an exact one for each group, added up in
-// f32), then the bias is added. So an output's bits depend on its row of x and its column of weights only, not on m,
-// tiles or neighbours, nor on whether rows or weights were packed or unpacked on the way.
+// Each sum runs over the inputs in order in one accumulator (kInt8, kInt4, kFP8: in one for each group, the groups'
+// scaled sums being added up in f32 in order), then the bias is added. So an output's bits depend on its row of x and
+// its column of weights only, not on m, tiles or neighbours, nor on whether rows or weights were packed or unpacked on
+// the way.
 struct GemmKernels {
   using Run = void (*)(const PanelTask&) noexcept;
-  // Expands a panel of kInt4 into one of kInt8; of kMX8, kFP8 and kMX4 into one of kBF16.
+  // Expands a panel of kInt4 into one of kInt8, of kMX8 or kMX4 into one of kBF16, of kFP8 into one of kBF16Group.
   using Unpack = void (*)(const PanelTask&, std::byte* out) noexcept;
 
   const char* isa;
@@ -72,6 +74,12 @@ struct GemmKernels {
   Run linear[kNumProducts];    // null: unpack first
   Run gated[kNumProducts];
   Unpack unpack[kNumProducts];  // null: nothing to unpack
+
+  // One row of x, f32 or [1] bf16, as base/quantize_kernel.h has it.
+  void (*quantize_int8[2])(const void* x, int64_t count, int8_t* q, float* scale) noexcept;
+  void (*quantize_mx[2])(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept;
+  void (*dequantize_mx)(const uint8_t* q, const uint8_t* scales, int64_t count, uint16_t* y) noexcept;
+  void (*sum_groups)(const int8_t* q, int64_t groups, int64_t group, int32_t* sums) noexcept;
 };
 
 // Rows are cut into tiles of nearly equal height: 13 rows are 7 + 6, since a tile of 1 row would leave the arithmetic

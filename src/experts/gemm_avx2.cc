@@ -21,7 +21,13 @@ struct Words : Avx2Ints {
     const __m256i bytes = _mm256_set1_epi32(*reinterpret_cast<const int*>(x));
     return {ints(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8)), ints(_mm256_srai_epi16(bytes, 8))};
   }
-  static Ints dot(Ints sum, Bytes w, Split x) { return sum + madd(w.even, x.even) + madd(w.odd, x.odd); }
+  // Sums of integers may be reordered: g++ would compute all products of a loop before it adds them, and spill most.
+  // The asm keeps it from that.
+  static Ints dot(Ints sum, Bytes w, Split x) {
+    sum += madd(w.even, x.even) + madd(w.odd, x.odd);
+    asm("" : "+x"(sum));
+    return sum;
+  }
 
  private:
   static Split split(__m256i bytes) {

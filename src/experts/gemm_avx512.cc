@@ -23,7 +23,13 @@ struct Words : Avx512Ints {
     return {reinterpret_cast<Ints>(_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8)),
             reinterpret_cast<Ints>(_mm512_srai_epi16(bytes, 8))};
   }
-  static Ints dot(Ints sum, Bytes w, Split x) { return sum + madd(w.even, x.even) + madd(w.odd, x.odd); }
+  // Sums of integers may be reordered: g++ would compute all products of a loop before it adds them, and spill most.
+  // The asm keeps it from that.
+  static Ints dot(Ints sum, Bytes w, Split x) {
+    sum += madd(w.even, x.even) + madd(w.odd, x.odd);
+    asm("" : "+v"(sum));
+    return sum;
+  }
 
  private:
   static Split split(__m512i bytes) {

@@ -35,10 +35,11 @@ struct Vnni : Avx512Ints {
   }
 };
 
-// bf16 bit patterns of the magnitudes that e4m3 codes 0 .. 127 stand for, times 2^120 but for 0: low and high bytes.
-struct Mx8Tables {
+// bf16 bit patterns of the magnitudes that e4m3 codes 0 .. 127 stand for, times 2^kTimes but for 0: low and high bytes.
+template <int kTimes>
+struct E4M3Tables {
   alignas(64) uint8_t low[128] = {}, high[128] = {};
-  constexpr Mx8Tables() {
+  constexpr E4M3Tables() {
     for (int code = 1; code < 128; ++code) {
       int exponent = code >> 3, fraction = code & 7;
       if (exponent == 0) {
@@ -46,24 +47,61 @@ struct Mx8Tables {
         for (; fraction < 8; fraction *= 2) --exponent;
         fraction -= 8;
       }
-      const int bits = (exponent + 120 + 120) << 7 | fraction << 4;
+      const int bits = (exponent + 120 + kTimes) << 7 | fraction << 4;
       low[code] = static_cast<uint8_t>(bits & 0xff);
       high[code] = static_cast<uint8_t>(bits >> 8);
     }
   }
 };
-constexpr Mx8Tables kMx8Tables;
 
-// e4m3 weights, decoded in registers: the bytes of a bf16 from a table (VPERMI2B), and the block's scale taken off the
-// exponent. The difference saturates at 0, so that 0 stays 0.
-struct Mx8Dot : Bf16Dot {
-  struct Scales {
-    __m512i less[2];  // (247 - scale) << 7, for both bf16 of a column
+// A step of bytes becomes two registers of bf16.
+struct Halves {
+  __m512i left, right;
+};
+inline Halves interleave(__m512i low, __m512i high) {
+  return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+}
+
+// e4m3 by table (VPERMI2B).
+template <int kTimes>
+inline Halves decode_e4m3(__m512i codes) {
+  static constexpr E4M3Tables<kTimes> kTables;
+  const __m512i low =
+      _mm512_permutex2var_epi8(_mm512_load_si512(kTables.low), codes, _mm512_load_si512(kTables.low + 64));
+  const __m512i magnitude =
+      _mm512_permutex2var_epi8(_mm512_load_si512(kTables.high), codes, _mm512_load_si512(kTables.high + 64));
+  constexpr int kOrAnd = 0xf8;  // magnitude | (codes & sign)
+  return interleave(low,
+                    _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), kOrAnd));
+}
+
+// e2m1 by table (VPSHUFB), times 2^120 but for 0.
+inline Halves decode_e2m1(__m512i codes) {
+  constexpr int kHalf = (126 + 120) << 7;  // 0.5; then 1, 1.5, 2, 3, 4, 6
+  constexpr int kWords[8] = {0, kHalf, kHalf + 128, kHalf + 192, kHalf + 256, kHalf + 320, kHalf + 384, kHalf + 448};
+  struct Tables {
+    alignas(16) uint8_t low[16] = {}, high[16] = {};
+    constexpr Tables(const int (&words)[8]) {
+      for (int code = 0; code < 16; ++code) {
+        low[code] = static_cast<uint8_t>(words[code & 7] & 0xff);
+        high[code] = static_cast<uint8_t>(words[code & 7] >> 8 | (code & 8) << 4);
+      }
+    }
   };
-  static constexpr bool kGrouped = true;  // one sum for all groups
-  static constexpr int kLoadBytes = 64;
-  static Scales scales(const PanelTask& task, int64_t group) {
-    Scales scales;
+  static constexpr Tables kTables(kWords);
+  const auto table = [](const uint8_t* p) {
+    return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+  };
+  return interleave(_mm512_shuffle_epi8(table(kTables.low), codes), _mm512_shuffle_epi8(table(kTables.high), codes));
+}
+
+// What the e8m0 scales of a group take off the exponents: (247 - scale) << 7, for both bf16 of a column. The difference
+// saturates at 0, so that 0 stays 0.
+struct MxScales {
+  __m512i less[2];
+
+  static MxScales read(const PanelTask& task, int64_t group) {
+    MxScales scales;
     for (int v = 0; v < 2; ++v) {
       const __m512i e8m0 = _mm512_cvtepu8_epi32(
           _mm_loadu_si128(reinterpret_cast<const __m128i*>(task.weight_scales + (group * 2 + v) * V::kLanes)));
@@ -72,35 +110,71 @@ struct Mx8Dot : Bf16Dot {
     }
     return scales;
   }
-  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[1][2]) {
-    const __m512i codes = _mm512_loadu_si512(p);
-    const __m512i low =
-        _mm512_permutex2var_epi8(_mm512_load_si512(kMx8Tables.low), codes, _mm512_load_si512(kMx8Tables.low + 64));
-    const __m512i magnitude =
-        _mm512_permutex2var_epi8(_mm512_load_si512(kMx8Tables.high), codes, _mm512_load_si512(kMx8Tables.high + 64));
-    const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)),
-                                                   0xf8);  // magnitude | (codes & 0x80)
-    weights[0][0] = reinterpret_cast<Weights>(_mm512_subs_epu16(_mm512_unpacklo_epi8(low, high), scales.less[0]));
-    weights[0][1] = reinterpret_cast<Weights>(_mm512_subs_epu16(_mm512_unpackhi_epi8(low, high), scales.less[1]));
+  void apply(const Halves& halves, Ints512 (&weights)[2]) const {
+    weights[0] = reinterpret_cast<Ints512>(_mm512_subs_epu16(halves.left, less[0]));
+    weights[1] = reinterpret_cast<Ints512>(_mm512_subs_epu16(halves.right, less[1]));
   }
 };
 
-void unpack_mx8_by_table(const PanelTask& task, std::byte* out) noexcept {
-  const std::byte* in = task.panel;
-  Mx8Dot::Scales scales = {};
-  for (int64_t i = 0; i < task.steps; ++i, in += Mx8Dot::kLoadBytes, out += 128) {
-    if (i % task.group_steps == 0) scales = Mx8Dot::scales(task, i / task.group_steps);
-    Mx8Dot::Weights weights[1][2];
-    Mx8Dot::load(in, scales, weights);
-    for (int v = 0; v < 2; ++v) _mm512_storeu_si512(out + 64 * v, reinterpret_cast<__m512i>(weights[0][v]));
+// Weights that are decoded in registers, one sum for all groups.
+struct Mx8Dot : Bf16Dot {
+  using Scales = MxScales;
+  static constexpr bool kGrouped = true;
+  static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
+  static Scales scales(const PanelTask& task, int64_t group) { return MxScales::read(task, group); }
+  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[1][2]) {
+    scales.apply(decode_e4m3<120>(_mm512_loadu_si512(p)), weights[0]);
   }
+};
+
+struct Mx4Dot : Mx8Dot {
+  static constexpr int kLoadSteps = 2;
+  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[2][2]) {
+    const __m512i mask = _mm512_set1_epi8(0x0f), codes = _mm512_loadu_si512(p);
+    scales.apply(decode_e2m1(_mm512_and_si512(codes, mask)), weights[0]);
+    scales.apply(decode_e2m1(_mm512_and_si512(_mm512_srli_epi16(codes, 4), mask)), weights[1]);
+  }
+};
+
+struct Fp8Dot : Grouped<V, Bf16Dot> {
+  static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
+  static void load(const std::byte* p, NoScales, Weights (&weights)[1][2]) {
+    const Halves halves = decode_e4m3<0>(_mm512_loadu_si512(p));
+    weights[0][0] = reinterpret_cast<Weights>(halves.left);
+    weights[0][1] = reinterpret_cast<Weights>(halves.right);
+  }
+};
+
+// Panels of weights as P loads them.
+template <class P>
+void unpack(const PanelTask& task, std::byte* out) noexcept {
+  const std::byte* in = task.panel;
+  for (int64_t s = 0; s < task.steps; s += task.group_steps) {
+    const auto scales = P::scales(task, s / task.group_steps);
+    for (int64_t i = 0; i < task.group_steps; i += P::kLoadSteps, in += P::kLoadBytes) {
+      typename P::Weights weights[P::kLoadSteps][2];
+      P::load(in, scales, weights);
+      for (auto& step : weights) {
+        for (auto& half : step) {
+          _mm512_storeu_si512(out, reinterpret_cast<__m512i>(half));
+          out += 64;
+        }
+      }
+    }
+  }
+}
+
+template <class P>
+constexpr void set_decoded(GemmKernels& kernels, Product product) {
+  set_product<V, P>(kernels, product);
+  kernels.unpack[product] = unpack<P>;
 }
 
 constexpr GemmKernels make() {
   GemmKernels kernels = make_kernels<V, Bf16Dot, Vnni>("avx512_bf16");
-  kernels.linear[kMX8Product] = run_panel<V, Mx8Dot, false>;
-  kernels.gated[kMX8Product] = run_panel<V, Mx8Dot, true>;
-  kernels.unpack[kMX8Product] = unpack_mx8_by_table;
+  set_decoded<Mx8Dot>(kernels, kMX8Product);
+  set_decoded<Mx4Dot>(kernels, kMX4Product);
+  set_decoded<Fp8Dot>(kernels, kFP8Product);
   return kernels;
 }
 

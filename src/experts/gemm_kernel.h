@@ -24,6 +24,7 @@ struct Prefetch {
   int lines = 0;  // per kUnroll steps
 };
 constexpr int kUnroll = 4;
+constexpr int kMaxLines = 8;  // what kUnroll steps of bf16 weights take up
 constexpr size_t kLine = 64;
 
 // tile[r, c] = sum over the steps of x[r] panel[., c]: kRows rows, kVecs registers of columns.
@@ -126,17 +127,26 @@ void run_panel(const PanelTask& task) noexcept {
   alignas(64) float tile[kPackedRows * kVecs * V::kLanes];
   const int64_t tiles = num_tiles(task.m, task.packed ? kPackedRows : kPlainRows);
   Prefetch prefetch;
-  // With one tile the panel itself is still on its way from memory: nothing to hide behind it.
-  if (task.next_panel != nullptr && tiles > 1) {
+  if (task.next_panel != nullptr && task.m >= P::kMinPrefetchRows) {
     const int64_t bursts = (task.steps + kUnroll - 1) / kUnroll * tiles;
     const int64_t lines = static_cast<int64_t>(task.next_bytes / kLine);
     prefetch = {task.next_panel, static_cast<int>((lines + bursts - 1) / bursts)};
-    if (prefetch.lines > 4) prefetch.lines = 4;
+    if (prefetch.lines > kMaxLines) prefetch.lines = kMaxLines;
   }
   const std::byte* const end = task.next_panel + task.next_bytes;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t first = tile_first(task.m, tiles, t);
     const int rows = static_cast<int>(tile_first(task.m, tiles, t + 1) - first);
+    // The output is written long after it is asked for here, and scales are read at the end of a group.
+    for (int r = 0; r < rows; ++r) {
+      const std::byte* out = task.out + static_cast<size_t>(first + r) * task.out_stride;
+      __builtin_prefetch(out, 1);
+      if (!kGated) __builtin_prefetch(out + kLine, 1);
+    }
+    if (P::kGroupSums && t == 0) {
+      const int64_t scales = task.steps / task.group_steps * kVecs * V::kLanes * static_cast<int64_t>(sizeof(float));
+      for (int64_t i = 0; i < scales; i += kLine) __builtin_prefetch(task.weight_scales + i);
+    }
     if (task.packed) {
       multiply_rows<V, P, kPackedRows, true>(task, first, rows, prefetch, tile);
     } else {

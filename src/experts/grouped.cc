@@ -26,7 +26,11 @@ class GroupedExperts final : public Experts {
   int64_t hidden() const override { return hidden_; }
   int num_local() const override { return static_cast<int>(slots_.size()); }
   DType dtype() const override { return weights_.rows(); }
-  bool accepts(DType dtype) const override { return dtype == weights_.rows() || dtype == weights_.quantized_rows(); }
+  bool accepts(DType dtype) const override {
+    if (dtype == weights_.rows()) return true;
+    // Scales of whole blocks only, as quantize_rows() makes them.
+    return dtype == weights_.quantized_rows() && (dtype != DType::kF8E4M3 || hidden_ % kMxBlock == 0);
+  }
   size_t scratch_bytes(int64_t rows) const override {
     if (slots_.empty()) return 0;
     const int64_t parts = std::min(rows, std::ssize(slots_));

@@ -94,7 +94,10 @@ TEST_P(MlpTest, EveryActivationReachesTheKernel) {
        {Activation{.kind = ActivationKind::kSilu}, Activation{.kind = ActivationKind::kGelu},
         Activation{.kind = ActivationKind::kGeluTanh}, Activation{.kind = ActivationKind::kSwigluClamp},
         Activation{.kind = ActivationKind::kSwigluClamp, .alpha = 1.0F},
-        Activation{.kind = ActivationKind::kSwigluClamp, .limit = 0.5F}}) {
+        Activation{.kind = ActivationKind::kSwigluClamp, .limit = 0.5F},
+        Activation{.kind = ActivationKind::kSwigluClamp, .beta = 0.5F},
+        Activation{.kind = ActivationKind::kSwigluStep, .limit = 0.25F},
+        Activation{.kind = ActivationKind::kSwigluStep, .limit = 0.5F}}) {
     const Mlp mlp(source.source(), activation, DType::kF32, kernels());
     TestRows act(2, 40, DType::kF32);
     Team team(1);

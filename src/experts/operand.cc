@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/operand.h"
 
-#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "base/quantize_rows.h"
 #include "experts/transpose.h"
@@ -61,19 +61,11 @@ void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType t
   }
 }
 
-// e4m3 and its scale: exact in bf16 but for subnormal results, which count as 0 there.
-void decode_mx_row(const uint8_t* codes, const uint8_t* scales, int64_t count, std::byte* out) {
-  auto* y = reinterpret_cast<bf16_t*>(out);
-  for (int64_t i = 0; i < count; i += kMxBlock) {
-    const float scale = to_float(e8m0_t{scales[i / kMxBlock]});
-    for (int64_t j = 0; j < kMxBlock; ++j) y[i + j] = to_bf16(to_float(e4m3_t{codes[i + j]}) * scale);
-  }
-}
-
 }  // namespace
 
 Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& carver, Packing packing)
-    : source_(source),
+    : kernels_(weights.kernels),
+      source_(source),
       storage_(storage(weights.format, weights.in)),
       product_(product_for(weights, source.x.dtype)),
       max_rows_(weights.kernels->max_rows[product_]),
@@ -100,50 +92,49 @@ int64_t Operand::tiles(int64_t rows) const {
 }
 
 size_t Operand::prepare_scratch() const {
-  // Rows as they are, and their e4m3 codes and scales.
-  const auto padded = static_cast<size_t>(storage_.padded_in);
-  return static_cast<size_t>(std::max(max_rows_, kMaxUnpackedRows)) * row_bytes_ + 2 * padded;
+  // A tile of rows; an MX row's codes, scales and last block.
+  return static_cast<size_t>(max_rows_) * row_bytes_ + 2 * static_cast<size_t>(storage_.padded_in) +
+         kMxBlock * sizeof(float);
 }
 
-void Operand::quantize(const ConstRows& x, int64_t first, std::byte* rows) const {
-  const int64_t in = x.cols, padded = storage_.padded_in;
-  if (is_int(product_)) {
-    const Rows q(rows, x.rows, in, padded, DType::kI8);
-    if (x.dtype == DType::kI8) {
-      for (int64_t r = 0; r < x.rows; ++r) {
-        std::memcpy(q.row(r), x.row(r), static_cast<size_t>(in));
-        *row_scales_.row_as<float>(first + r) = *source_.scales.row_as<float>(first + r);
-      }
-    } else {
-      quantize_rows(x, q, row_scales_.slice(first, x.rows));
-    }
-    for (int64_t r = 0; r < x.rows; ++r) {
-      const auto* values = reinterpret_cast<int8_t*>(q.row(r));
-      std::memset(q.row(r) + in, 0, static_cast<size_t>(padded - in));
-      for (int64_t g = 0; g < storage_.groups(); ++g) {
-        int32_t sum = 0;
-        for (int64_t i = 0; i < storage_.group; ++i) sum += values[g * storage_.group + i];
-        sums_[(first + r) * storage_.groups() + g] = sum;
-      }
-    }
-    return;
-  }
-  // MX: padded rows, so that the last block is whole.
-  std::byte* const codes = rows + static_cast<size_t>(std::max(max_rows_, kMaxUnpackedRows)) * row_bytes_;
-  std::byte* const scales = codes + padded;
+void Operand::quantize_int8(const ConstRows& x, int64_t first, std::byte* rows) const {
   for (int64_t r = 0; r < x.rows; ++r) {
-    std::byte* const row = rows + static_cast<size_t>(r) * row_bytes_;
+    auto* const q = reinterpret_cast<int8_t*>(rows + static_cast<size_t>(r) * row_bytes_);
+    float* const scale = row_scales_.row_as<float>(first + r);
+    if (x.dtype == DType::kI8) {
+      std::memcpy(q, x.row(r), static_cast<size_t>(x.cols));
+      *scale = *source_.scales.row_as<float>(first + r);
+    } else {
+      kernels_->quantize_int8[x.dtype == DType::kBF16](x.row(r), x.cols, q, scale);
+    }
+    std::memset(q + x.cols, 0, row_bytes_ - static_cast<size_t>(x.cols));
+    kernels_->sum_groups(q, storage_.groups(), storage_.group, sums_ + (first + r) * storage_.groups());
+  }
+}
+
+void Operand::round_to_mx(const ConstRows& x, int64_t first, std::byte* rows, std::byte* scratch) const {
+  const int64_t padded = storage_.padded_in, whole = x.cols / kMxBlock * kMxBlock;
+  auto* const codes = reinterpret_cast<uint8_t*>(scratch);
+  uint8_t* const scales = codes + padded;
+  std::byte* const tail = scratch + 2 * padded;  // the last block, if it is not whole, with zeros behind
+  const size_t element = element_bytes(x.dtype);
+  for (int64_t r = 0; r < x.rows; ++r) {
     if (x.dtype == DType::kF8E4M3) {
-      std::memset(codes, 0, static_cast<size_t>(padded));
-      std::memcpy(codes, x.row(r), static_cast<size_t>(in));
+      std::memset(codes + x.cols, 0, static_cast<size_t>(padded - x.cols));
+      std::memcpy(codes, x.row(r), static_cast<size_t>(x.cols));
       std::memcpy(scales, source_.scales.row(first + r), static_cast<size_t>(source_.scales.cols));
     } else {
-      convert_row(x.row(r), x.dtype, in, DType::kBF16, row);
-      std::memset(row + 2 * in, 0, static_cast<size_t>(2 * (padded - in)));
-      quantize_rows(ConstRows(row, 1, padded, padded, DType::kBF16), Rows(codes, 1, padded, padded, DType::kF8E4M3),
-                    Rows(scales, 1, padded / kMxBlock, padded / kMxBlock, DType::kF8E8M0));
+      const auto quantize = kernels_->quantize_mx[x.dtype == DType::kBF16];
+      quantize(x.row(r), whole, codes, scales);
+      if (whole < padded) {
+        const size_t used = static_cast<size_t>(x.cols - whole) * element;
+        std::memcpy(tail, x.row(r) + static_cast<size_t>(whole) * element, used);
+        std::memset(tail + used, 0, kMxBlock * element - used);
+        quantize(tail, kMxBlock, codes + whole, scales + whole / kMxBlock);
+      }
     }
-    decode_mx_row(reinterpret_cast<uint8_t*>(codes), reinterpret_cast<uint8_t*>(scales), padded, row);
+    kernels_->dequantize_mx(codes, scales, padded,
+                            reinterpret_cast<uint16_t*>(rows + static_cast<size_t>(r) * row_bytes_));
   }
 }
 
@@ -157,10 +148,10 @@ void Operand::prepare(int64_t first, int64_t count, bool packed, std::byte* scra
   if (in_place_) {
     from = x.data;
     stride = static_cast<size_t>(x.stride) * element_bytes(dtype);
-  } else if (dtype == DType::kI8 || x.dtype == DType::kF8E4M3 || product_ == kMX8Product) {
-    // The codes and scales of MX rows are in the scratch: quantise there, copy what is not packed.
-    quantize(x, first, product_ == kMX8Product ? scratch : rows);
-    if (product_ == kMX8Product && !packed) std::memcpy(out, scratch, static_cast<size_t>(count) * row_bytes_);
+  } else if (dtype == DType::kI8) {
+    quantize_int8(x, first, rows);
+  } else if (product_ == kMX8Product) {
+    round_to_mx(x, first, rows, scratch + static_cast<size_t>(max_rows_) * row_bytes_);
   } else {
     for (int64_t r = 0; r < count; ++r) {
       std::byte* const row = rows + static_cast<size_t>(r) * row_bytes_;

@@ -39,8 +39,10 @@ class Operand {
   void fill(PanelTask& task, int64_t first, int64_t count) const;
 
  private:
-  void quantize(const ConstRows& x, int64_t first, std::byte* rows) const;
+  void quantize_int8(const ConstRows& x, int64_t first, std::byte* rows) const;
+  void round_to_mx(const ConstRows& x, int64_t first, std::byte* rows, std::byte* scratch) const;
 
+  const GemmKernels* kernels_;
   RowSource source_;
   Storage storage_;
   Product product_;

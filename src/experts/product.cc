@@ -16,8 +16,9 @@ size_t element_bytes(DType dtype) {
   return static_cast<size_t>(bits(dtype)) / 8;
 }
 
-bool is_int4(Product product) {
-  return product == kInt4Product;
+Product unpacked(Product product) {
+  if (product == kInt4Product) return kInt8Product;
+  return product == kFP8Product ? kBF16GroupProduct : kBF16Product;
 }
 
 // Panels that are one item: enough to keep the team from queueing for items, and few enough to share a part evenly.
@@ -73,11 +74,12 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   task.activation = static_cast<int>(activation.kind);
   task.alpha = activation.alpha;
   task.limit = activation.limit;
+  task.beta = activation.beta;
   // Weights that several tiles read are worth unpacking once; others are decoded on their way to the registers.
   const auto& runs = weights.gated ? kernels.gated : kernels.linear;
   const bool unpacks =
       kernels.unpack[product] != nullptr && (runs[product] == nullptr || task.m > kernels.max_rows[product]);
-  const GemmKernels::Run run = runs[!unpacks ? product : is_int4(product) ? kInt8Product : kBF16Product];
+  const GemmKernels::Run run = runs[unpacks ? unpacked(product) : product];
   const size_t bytes = panel_bytes(weights);
   const int64_t width = kernels.width;
   for (int64_t p = panels.first; p < panels.first + panels.count; ++p) {

@@ -7,6 +7,7 @@
 //   broadcast, dot       one step of a row; sum + weights x row
 #pragma once
 
+#include "base/quantize_kernel.h"
 #include "experts/gemm.h"
 
 namespace trimtab {
@@ -14,13 +15,24 @@ namespace {
 
 struct NoScales {};
 
+// From so many rows on the multiplications take longer than the weights take from memory, and fetching the next panel
+// into L2 meanwhile pays; below it gets in the way of the processor's own prefetching. Measured: m = 6 at 2 bytes.
+constexpr int kComputeBoundRows = 6;
+
+// tile += sum * scale: the end of a group.
+template <class V>
+void add_group(const PanelTask& task, int64_t group, int v, typename V::Reg sum, float* tile) {
+  const float* scale = reinterpret_cast<const float*>(task.weight_scales) + (group * 2 + v) * V::kLanes;
+  V::store(tile, V::multiply_add(sum, V::load(scale), group == 0 ? V::set(0.0F) : V::load(tile)));
+}
+
 // Sums of floats, not grouped. Derived gives Weights, kStepBytes, kLoadBytes, load_one, broadcast, dot.
 template <class V, class Derived>
 struct FloatSums {
   using Sum = typename V::Reg;
   using Scales = NoScales;
   static constexpr bool kGrouped = false, kGroupSums = false, kQuantizedRows = false;
-  static constexpr int kLoadSteps = 1;
+  static constexpr int kLoadSteps = 1, kMinPrefetchRows = kComputeBoundRows;
   static Sum start(const PanelTask&, int64_t, int64_t, int64_t, int) { return V::set(0.0F); }
   static Scales scales(const PanelTask&, int64_t) { return {}; }
   template <class Weights>
@@ -96,6 +108,7 @@ struct Int8Dot {
   using Scales = NoScales;
   static constexpr bool kGrouped = true, kGroupSums = true, kQuantizedRows = true;
   static constexpr int kMaxRows = I::kMaxRows, kStepBytes = 4, kLoadSteps = 1, kLoadBytes = 2 * 4 * V::kLanes;
+  static constexpr int kMinPrefetchRows = kComputeBoundRows;
   static Scales scales(const PanelTask&, int64_t) { return {}; }
 
   // sum (w - zero) x = sum (w - kShift) x - (zero - kShift) sum x.
@@ -120,14 +133,22 @@ struct Int8Dot {
     return I::dot(sum, w, x);
   }
   static void finish(const PanelTask& task, int64_t group, int v, Sum sum, float* tile) {
-    const float* scale = reinterpret_cast<const float*>(task.weight_scales) + (group * 2 + v) * V::kLanes;
-    V::store(tile, V::multiply_add(I::to_float(sum), V::load(scale), group == 0 ? V::set(0.0F) : V::load(tile)));
+    add_group<V>(task, group, v, I::to_float(sum), tile);
+  }
+};
+
+// A product of floats, with a sum for each group.
+template <class V, class Dot>
+struct Grouped : Dot {
+  static constexpr bool kGrouped = true, kGroupSums = true;
+  static void finish(const PanelTask& task, int64_t group, int v, typename V::Reg sum, float* tile) {
+    add_group<V>(task, group, v, sum, tile);
   }
 };
 
 template <class V, class I>
 struct Int4Dot : Int8Dot<V, I> {
-  static constexpr int kLoadSteps = 2;
+  static constexpr int kLoadSteps = 2, kMinPrefetchRows = kComputeBoundRows / 2;
   template <class W>
   static void load(const std::byte* p, NoScales, W (&weights)[2][2]) {
     for (int v = 0; v < 2; ++v) I::load_nibbles(p + v * 4 * V::kLanes, weights[0][v], weights[1][v]);
@@ -146,110 +167,131 @@ void unpack_int4(const PanelTask& task, std::byte* out) noexcept {
   }
 }
 
-// 2^(e8m0 - 127) as a float; 0 is the smallest.
-inline float e8m0_to_float(uint8_t e8m0) {
-  const uint32_t bits = e8m0 == 0 ? 0x00400000U : static_cast<uint32_t>(e8m0) << 23;
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
 // A code of e4m3 (e2m1) with its fields in the place of a float's stands for 2^-120 (2^-126) of its value, because of
-// the other bias. Rounded to bf16: nearest, ties to even. Finite values only.
+// the other bias, which is made up for before the scale comes in, since a factor of both may be infinite. The packer
+// has seen to it that products with scales are exact in bf16.
 template <int kShift>
-uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float factor) {
-  const uint32_t fields = magnitude << kShift;
-  float value;
-  __builtin_memcpy(&value, &fields, sizeof(value));
-  value *= factor;
-  uint32_t bits;
-  __builtin_memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>(((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16) | sign << 15);
-}
-inline uint16_t decode_e4m3(uint32_t code, float scale_times_2_120) {
-  return decode_to_bf16<20>(code & 0x7FU, code >> 7, scale_times_2_120);
-}
-inline uint16_t decode_e2m1(uint32_t code, float scale_times_2_126) {
-  return decode_to_bf16<22>(code & 7U, code >> 3, scale_times_2_126);
+uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float scale) {
+  constexpr float kBias = kShift == 20 ? 0x1p120F : 0x1p126F;
+  return static_cast<uint16_t>(bits_as<uint32_t>(bits_as<float>(magnitude << kShift) * kBias * scale) >> 16 |
+                               sign << 15);
 }
 
-// The factors of the columns of one group, for both bf16 of a step.
+// For every 4 columns of the left half their 8 codes come first, then those of 4 columns of the right half, because
+// that is how the bytes of AVX-512 registers interleave: the place of code i of a step among its bf16.
 template <class V>
-struct Factors {
-  static constexpr int kWidth = 2 * V::kLanes;
-  float of[2 * kWidth];
+constexpr int place_of_code(int i) {
+  return i % 16 / 8 * 2 * V::kLanes + i / 16 * 8 + i % 8;
+}
 
-  void read_e8m0(const PanelTask& task, int64_t group, float times) {
-    const auto* scales = reinterpret_cast<const uint8_t*>(task.weight_scales) + group * kWidth;
-    for (int i = 0; i < 2 * kWidth; ++i) of[i] = e8m0_to_float(scales[i / 2]) * times;
-  }
-  void read_f32(const PanelTask& task, int64_t group, float times) {
-    const float* scales = reinterpret_cast<const float*>(task.weight_scales) + group * kWidth;
-    for (int i = 0; i < 2 * kWidth; ++i) of[i] = scales[i / 2] * times;
+// The scales of the columns of one group, in the order of the codes.
+template <class V>
+struct ColumnScales {
+  static constexpr int kCodes = 4 * V::kLanes;
+  float of[kCodes];
+
+  void read(const PanelTask& task, int64_t group) {
+    const auto* e8m0 = reinterpret_cast<const uint8_t*>(task.weight_scales) + group * kCodes / 2;
+    for (int i = 0; i < kCodes; ++i) {
+      const uint32_t scale = e8m0[place_of_code<V>(i) / 2];
+      of[i] = bits_as<float>(scale == 0 ? 0x00400000U : scale << 23);
+    }
   }
 };
 
-// For every 4 columns of the left half their 8 bytes come first, then those of 4 columns of the right half, because
-// that is how the bytes of AVX-512 registers interleave. Exact: the packer has seen to it that the products with the
-// scales are normal numbers or 0.
 template <class V>
 void unpack_mx8(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kWidth = Factors<V>::kWidth;
+  constexpr int kCodes = ColumnScales<V>::kCodes;
   const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
   auto* words = reinterpret_cast<uint16_t*>(out);
-  Factors<V> factors;
-  for (int64_t i = 0; i < task.steps; ++i, in += 2 * kWidth, words += 2 * kWidth) {
-    if (i % task.group_steps == 0) factors.read_e8m0(task, i / task.group_steps, 0x1p120F);
-    for (int chunk = 0; chunk < kWidth / 8; ++chunk) {
-      for (int j = 0; j < 16; ++j) {
-        const int word = j / 8 * kWidth + 8 * chunk + j % 8;
-        words[word] = decode_e4m3(in[16 * chunk + j], factors.of[word]);
-      }
+  ColumnScales<V> scales;
+  for (int64_t s = 0; s < task.steps; ++s, in += kCodes, words += kCodes) {
+    if (s % task.group_steps == 0) scales.read(task, s / task.group_steps);
+    for (int i = 0; i < kCodes; ++i) {
+      words[place_of_code<V>(i)] = decode_to_bf16<20>(in[i] & 0x7FU, in[i] >> 7U, scales.of[i]);
+    }
+  }
+}
+
+template <class V>
+void unpack_mx4(const PanelTask& task, std::byte* out) noexcept {
+  constexpr int kCodes = ColumnScales<V>::kCodes;
+  const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
+  auto* words = reinterpret_cast<uint16_t*>(out);
+  ColumnScales<V> scales;
+  for (int64_t s = 0; s < task.steps; s += 2, in += kCodes, words += 2 * kCodes) {
+    if (s % task.group_steps == 0) scales.read(task, s / task.group_steps);
+    for (int i = 0; i < kCodes; ++i) {
+      words[place_of_code<V>(i)] = decode_to_bf16<22>(in[i] & 7U, in[i] >> 3U & 1U, scales.of[i]);
+      words[kCodes + place_of_code<V>(i)] = decode_to_bf16<22>(in[i] >> 4U & 7U, in[i] >> 7U, scales.of[i]);
     }
   }
 }
 
 template <class V>
 void unpack_fp8(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kWidth = Factors<V>::kWidth;
+  constexpr int kCodes = ColumnScales<V>::kCodes;
   const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
   auto* words = reinterpret_cast<uint16_t*>(out);
-  Factors<V> factors;
-  for (int64_t i = 0; i < task.steps; ++i, in += 2 * kWidth, words += 2 * kWidth) {
-    if (i % task.group_steps == 0) factors.read_f32(task, i / task.group_steps, 0x1p120F);
-    for (int j = 0; j < 2 * kWidth; ++j) words[j] = decode_e4m3(in[j], factors.of[j]);
+  for (int64_t s = 0; s < task.steps; ++s, in += kCodes, words += kCodes) {
+    for (int i = 0; i < kCodes; ++i) {
+      words[place_of_code<V>(i)] = decode_to_bf16<20>(in[i] & 0x7FU, in[i] >> 7U, 1.0F);
+    }
   }
 }
 
-template <class V>
-void unpack_mx4(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int kWidth = Factors<V>::kWidth;
-  const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
-  auto* words = reinterpret_cast<uint16_t*>(out);
-  Factors<V> factors;
-  for (int64_t i = 0; i < task.steps; i += 2, in += 2 * kWidth, words += 4 * kWidth) {
-    if (i % task.group_steps == 0) factors.read_e8m0(task, i / task.group_steps, 0x1p126F);
-    for (int j = 0; j < 2 * kWidth; ++j) words[j] = decode_e2m1(in[j] & 15U, factors.of[j]);
-    for (int j = 0; j < 2 * kWidth; ++j) words[2 * kWidth + j] = decode_e2m1(in[j] >> 4U, factors.of[j]);
-  }
+inline void quantize_int8_f32(const void* x, int64_t count, int8_t* q, float* scale) noexcept {
+  quantize_int8_row(static_cast<const float*>(x), count, q, scale);
+}
+inline void quantize_int8_bf16(const void* x, int64_t count, int8_t* q, float* scale) noexcept {
+  quantize_int8_row(static_cast<const uint16_t*>(x), count, q, scale);
+}
+inline void quantize_mx_f32(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept {
+  quantize_mx_row(static_cast<const float*>(x), count, q, scales);
+}
+inline void quantize_mx_bf16(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept {
+  quantize_mx_row(static_cast<const uint16_t*>(x), count, q, scales);
+}
+inline void dequantize_mx(const uint8_t* q, const uint8_t* scales, int64_t count, uint16_t* y) noexcept {
+  dequantize_mx_row(q, scales, count, y);
+}
+inline void sum_groups_of(const int8_t* q, int64_t groups, int64_t group, int32_t* sums) noexcept {
+  sum_groups(q, groups, group, sums);
+}
+
+// Sets what multiplies with P, as is and gated.
+template <class V, class P>
+constexpr void set_product(GemmKernels& kernels, Product product) {
+  kernels.max_rows[product] = P::kMaxRows;
+  kernels.linear[product] = run_panel<V, P, false>;
+  kernels.gated[product] = run_panel<V, P, true>;
 }
 
 // The kernels of V with Bf16 (kBF16) and bytes multiplied as I does. e4m3 and e2m1 are always unpacked first.
 template <class V, class Bf16, class I, class Int8 = Int8Dot<V, I>>
 constexpr GemmKernels make_kernels(const char* isa) {
-  using F32 = F32Dot<V>;
-  using F16 = F16Dot<V>;
-  using Mixed = MixedDot<V>;
-  using Int4 = Int4Dot<V, I>;
-  return {isa,
-          2 * V::kLanes,
-          {F32::kMaxRows, F16::kMaxRows, Mixed::kMaxRows, Bf16::kMaxRows, Int8::kMaxRows, Int4::kMaxRows,
-           Bf16::kMaxRows, Bf16::kMaxRows, Bf16::kMaxRows},
-          {run_panel<V, F32, false>, run_panel<V, F16, false>, run_panel<V, Mixed, false>, run_panel<V, Bf16, false>,
-           run_panel<V, Int8, false>, run_panel<V, Int4, false>, nullptr, nullptr, nullptr},
-          {run_panel<V, F32, true>, run_panel<V, F16, true>, run_panel<V, Mixed, true>, run_panel<V, Bf16, true>,
-           run_panel<V, Int8, true>, run_panel<V, Int4, true>, nullptr, nullptr, nullptr},
-          {nullptr, nullptr, nullptr, nullptr, nullptr, unpack_int4<V>, unpack_mx8<V>, unpack_fp8<V>, unpack_mx4<V>}};
+  GemmKernels kernels = {};
+  kernels.isa = isa;
+  kernels.width = 2 * V::kLanes;
+  set_product<V, F32Dot<V>>(kernels, kF32Product);
+  set_product<V, F16Dot<V>>(kernels, kF16Product);
+  set_product<V, MixedDot<V>>(kernels, kBF16F32Product);
+  set_product<V, Bf16>(kernels, kBF16Product);
+  set_product<V, Grouped<V, Bf16>>(kernels, kBF16GroupProduct);
+  set_product<V, Int8>(kernels, kInt8Product);
+  set_product<V, Int4Dot<V, I>>(kernels, kInt4Product);
+  kernels.max_rows[kMX8Product] = kernels.max_rows[kMX4Product] = kernels.max_rows[kFP8Product] = Bf16::kMaxRows;
+  kernels.unpack[kInt4Product] = unpack_int4<V>;
+  kernels.unpack[kMX8Product] = unpack_mx8<V>;
+  kernels.unpack[kMX4Product] = unpack_mx4<V>;
+  kernels.unpack[kFP8Product] = unpack_fp8<V>;
+  kernels.quantize_int8[0] = quantize_int8_f32;
+  kernels.quantize_int8[1] = quantize_int8_bf16;
+  kernels.quantize_mx[0] = quantize_mx_f32;
+  kernels.quantize_mx[1] = quantize_mx_bf16;
+  kernels.dequantize_mx = dequantize_mx;
+  kernels.sum_groups = sum_groups_of;
+  return kernels;
 }
 
 }  // namespace

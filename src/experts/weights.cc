@@ -36,8 +36,8 @@ void merge_nibbles(const std::byte* pieces, int64_t bytes, int64_t count, std::b
   }
 }
 
-// The order that unpack_mx8 (products.h) reads.
-void interleave_halves(std::byte* panel, int64_t width, int64_t steps) {
+// The order of place_of_code (products.h).
+void interleave_halves(int64_t width, int64_t steps, std::byte* panel) {
   std::vector<std::byte> step(static_cast<size_t>(2 * width));
   for (int64_t s = 0; s < steps; ++s, panel += 2 * width) {
     std::memcpy(step.data(), panel, step.size());
@@ -109,14 +109,15 @@ class Packer {
         transpose(wide_.data());
         return merge_nibbles(wide_.data(), 4 * width_, steps, out);
       case Scheme::kF16:
-      case Scheme::kFP8:
         return transpose_halves(codes_.data(), row_bytes_, width_, steps, out);
       case Scheme::kMXFP8:
+      case Scheme::kFP8:
         transpose_halves(codes_.data(), row_bytes_, width_, steps, out);
-        return interleave_halves(out, width_, steps);
+        return interleave_halves(width_, steps, out);
       case Scheme::kMXFP4:
         wide_.resize(bytes_of(2));
         transpose_halves(codes_.data(), row_bytes_, width_, steps, wide_.data());
+        interleave_halves(width_, steps, wide_.data());
         return merge_nibbles(wide_.data(), 2 * width_, steps, out);
     }
   }
@@ -166,8 +167,14 @@ Storage storage(WeightFormat format, int64_t in) {
       return {kF16Product, 1, 2, in, in, 0};
     case Scheme::kBF16:
       return {kBF16Product, 2, 4, round_up(in, 2), round_up(in, 2), 0};
-    case Scheme::kW8A8:
+    case Scheme::kW8A8: {
+      // 255 x 128 x 65536 < 2^31; other formats have smaller codes.
+      constexpr int64_t kMostInputs = 65536;
+      if (in > kMostInputs) {
+        throw InvalidArgument(cat("w8a8: sums over ", in, " inputs may not fit into 32 bits; at most ", kMostInputs));
+      }
       return {kInt8Product, 4, 4, round_up(in, 4), round_up(in, 4), 4};
+    }
     case Scheme::kW4A8: {
       if (format.group < 0 || format.group % 8 != 0) {
         throw InvalidArgument(cat("w4a8: a group of ", format.group, " inputs is no multiple of 8"));
