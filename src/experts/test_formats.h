@@ -74,9 +74,8 @@ class StoredRow {
       case Scheme::kW4A8:
         return (static_cast<int>(code(j)) - zeros_[static_cast<size_t>(j / storage_.group)]) * scale(j);
       case Scheme::kMXFP8:
+      case Scheme::kFP8:
         return e4m3_value(code(j)) * scale(j);
-      case Scheme::kFP8:  // rounded to f32, then to bf16
-        return static_cast<double>(to_float(to_bf16(static_cast<float>(e4m3_value(code(j)) * scale(j)))));
       case Scheme::kMXFP4:
         return e2m1_value(code(j)) * scale(j);
     }
@@ -133,15 +132,6 @@ struct QuantisedRows {
   Rows q, q_scales;
 };
 
-// x rounded to bf16.
-inline TestRows bf16_rows(const TestRows& x) {
-  TestRows rounded(x.view().rows, x.view().cols, DType::kBF16);
-  for (int64_t i = 0; i < x.view().rows; ++i) {
-    for (int64_t j = 0; j < x.view().cols; ++j) rounded.set(i, j, x.at(i, j));
-  }
-  return rounded;
-}
-
 // What products with weights of this format read of x.
 inline Matrix multiplied_rows(const TestRows& x, WeightFormat format) {
   const int64_t rows = x.view().rows, cols = x.view().cols;
@@ -158,7 +148,7 @@ inline Matrix multiplied_rows(const TestRows& x, WeightFormat format) {
     return fill([&](int64_t i, int64_t j) { return q.code(i, j) * static_cast<double>(*q.q_scales.row_as<float>(i)); });
   }
   if (dtype == DType::kF8E4M3) {
-    const QuantisedRows q(bf16_rows(x), dtype);
+    const QuantisedRows q(x, dtype);
     return fill([&](int64_t i, int64_t j) {
       const int scale = std::to_integer<int>(q.q_scales.row(i)[j / kMxBlock]);
       return std::ldexp(e4m3_value(static_cast<uint8_t>(q.code(i, j))), scale - 127);
