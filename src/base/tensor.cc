@@ -92,8 +92,10 @@ Buffer::Buffer(size_t bytes) {
   data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(p), Free{bytes});
 }
 
-void Buffer::Free::operator()(std::byte* p) const {
-  if (bytes >= kHugePage) {
+void Buffer::Free::operator()(std::byte* p) {
+  if (owner) {
+    owner.reset();
+  } else if (bytes >= kHugePage) {
     ::munmap(p, round_up(bytes, kHugePage));
   } else {
     std::free(p);
