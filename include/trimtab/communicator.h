@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace trimtab {
 
@@ -84,6 +85,9 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // [size] the host of each rank, numbered 0, 1, ... in order of first appearance. The ranks of one host share memory:
+  // the group of split(hosts()[rank()], rank()) has a board.
+  virtual std::span<const int32_t> hosts() const = 0;
 
   // Returns once every rank has entered it; collectives in flight are then done.
   virtual void barrier() = 0;
@@ -100,14 +104,21 @@ class Communicator {
   virtual Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
                                    std::span<float> recv) = 0;
 
+  // send: a block for every rank in rank order, the block for rank r being send_bytes[r] bytes long; recv gets the
+  // blocks that all ranks have for this one, in rank order. recv_bytes [size] is filled with what each rank sent; the
+  // sender decides, receivers need not know, and a recv that is too small is as in all_gather_v. send and send_bytes
+  // must stay valid until released(), recv and recv_bytes until done().
+  virtual Pending all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes,
+                               std::span<std::byte> recv, std::span<int64_t> recv_bytes) = 0;
+
   // A new group of the ranks with the same color, ordered by (key, rank), with the options of this one. Collective.
   // color < 0: takes part, gets null.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   // The same ranks with an order of operations of their own: one for each microbatch in flight. Collective.
   std::unique_ptr<Communicator> duplicate() { return split(0, rank()); }
 
-  // The group's board, or null where ranks do not share memory. The board is one ordered channel: whoever uses it must
-  // not have a collective of the same Communicator in flight.
+  // The group's board, or null where ranks are on several hosts and so do not share memory. The board is one ordered
+  // channel: whoever uses it must not have a collective of the same Communicator in flight.
   virtual Board* board() = 0;
 
   // Tells all peers that this rank failed: they get a CommError with this text. Returns when no peer reads this rank's
@@ -136,11 +147,15 @@ inline void Pending::wait_released() {
 struct GroupOptions {
   // The longest a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  // [ranks] or empty: run_ranks pretends that each rank is on the host of this number, so that what needs several hosts
+  // can be tried in one process.
+  std::vector<int32_t> hosts = {};
 };
 
 // Runs body on `ranks` threads, each with its end of one group, and returns when all have ended. The first exception
 // aborts the group (its peers get a CommError instead of a hang) and is rethrown here; those that it caused in peers
-// are dropped. A rank whose body has returned has left. Throws InvalidArgument for ranks < 1 or a timeout <= 0.
+// are dropped. A rank whose body has returned has left. Throws InvalidArgument for ranks < 1, a timeout <= 0, or hosts
+// of another number of ranks.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options = {});
 
 }  // namespace trimtab

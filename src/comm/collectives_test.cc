@@ -90,6 +90,74 @@ TEST_P(Collectives, ReduceScatterAddsInRankOrder) {
   });
 }
 
+// Rank s sends rank r the numbers of (s, r): (s + 2 r + round) % 4 of them.
+std::vector<int32_t> block(int from, int to, int round) {
+  std::vector<int32_t> v(static_cast<size_t>((from + 2 * to + round) % 4));
+  std::iota(v.begin(), v.end(), from * 10000 + to * 100 + round);
+  return v;
+}
+
+TEST_P(Collectives, AllToAllExchangesTheBlocksOfEachPair) {
+  run_ranks(ranks(), [&](Communicator& comm) {
+    const auto n = static_cast<size_t>(ranks());
+    for (int round = 0; round < 20; ++round) {
+      std::vector<int32_t> send, expected;
+      std::vector<int64_t> send_bytes, expected_bytes, recv_bytes(n, -1);
+      for (int r = 0; r < ranks(); ++r) {
+        const std::vector<int32_t> to = block(comm.rank(), r, round), from = block(r, comm.rank(), round);
+        send.insert(send.end(), to.begin(), to.end());
+        send_bytes.push_back(std::ssize(bytes(to)));
+        expected.insert(expected.end(), from.begin(), from.end());
+        expected_bytes.push_back(std::ssize(bytes(from)));
+      }
+      std::vector<int32_t> recv(expected.size());
+      Pending pending = comm.all_to_all_v(bytes(send), send_bytes, bytes(recv), recv_bytes);
+      pending.wait();
+      EXPECT_EQ(recv, expected);
+      EXPECT_EQ(recv_bytes, expected_bytes);
+      pending.wait_released();
+    }
+  });
+}
+
+TEST(AllToAll, ShortReceiveBufferSaysWhatWasNeededAndTheGroupGoesOn) {
+  run_ranks(2, [](Communicator& comm) {
+    const std::vector<int32_t> send{1, 2, 3};
+    const std::vector<int64_t> send_bytes{8, 4};
+    std::vector<int32_t> recv(2);
+    std::vector<int64_t> recv_bytes(2);
+    Pending pending = comm.all_to_all_v(bytes(send), send_bytes, bytes(recv), recv_bytes);
+    if (comm.rank() == 0) {  // 2 numbers from either
+      EXPECT_THROW(pending.wait(), InvalidArgument);
+      EXPECT_EQ(recv_bytes, std::vector<int64_t>({8, 8}));
+    } else {
+      pending.wait();
+      EXPECT_EQ(recv, std::vector<int32_t>({3, 3}));
+    }
+    pending.wait_released();
+    comm.barrier();
+  });
+}
+
+TEST(Hosts, SplitBySharedMemory) {
+  run_ranks(5,
+            [](Communicator& comm) {
+              EXPECT_TRUE(std::ranges::equal(comm.hosts(), std::vector<int32_t>{0, 1, 0, 2, 1}));
+              EXPECT_EQ(comm.board(), nullptr);
+              const auto host = comm.split(comm.hosts()[static_cast<size_t>(comm.rank())], comm.rank());
+              EXPECT_NE(host->board(), nullptr);
+              for (const int32_t number : host->hosts()) EXPECT_EQ(number, 0);
+              const std::vector<int> sizes{2, 2, 1};
+              EXPECT_EQ(host->size(), sizes[static_cast<size_t>(comm.hosts()[static_cast<size_t>(comm.rank())])]);
+            },
+            {.hosts = {7, 3, 7, 5, 3}});
+  run_ranks(2, [](Communicator& comm) {
+    EXPECT_NE(comm.board(), nullptr);
+    EXPECT_TRUE(std::ranges::equal(comm.hosts(), std::vector<int32_t>{0, 0}));
+  });
+  EXPECT_THROW(run_ranks(2, [](Communicator&) {}, {.hosts = {0}}), InvalidArgument);
+}
+
 TEST_P(Collectives, BarrierHoldsUntilAllHaveCome) {
   std::atomic<int> entered{0};
   run_ranks(ranks(), [&](Communicator& comm) {
@@ -152,6 +220,10 @@ TEST(CollectiveErrors, SizesThatDoNotFitAreRefusedAtTheStart) {
     EXPECT_THROW(comm.reduce_scatter_v(one, negative, one), InvalidArgument);
     EXPECT_THROW(comm.reduce_scatter_v(two, too_many, one), InvalidArgument);
     EXPECT_THROW(comm.all_gather_v({}, {}, sizes), InvalidArgument);
+    std::vector<int64_t> one_size(1);
+    EXPECT_THROW(comm.all_to_all_v({}, sizes, {}, sizes), InvalidArgument);
+    EXPECT_THROW(comm.all_to_all_v(std::as_bytes(std::span(two)), counts, {}, one_size), InvalidArgument);
+    EXPECT_THROW(comm.all_to_all_v({}, negative, {}, one_size), InvalidArgument);
   });
 }
 

@@ -24,11 +24,18 @@ std::chrono::milliseconds checked_timeout(std::chrono::milliseconds timeout) {
   return std::min(timeout, kLongestTimeout);
 }
 
+std::vector<int32_t> checked_hosts(const std::vector<int32_t>& hosts, size_t ranks) {
+  if (hosts.empty()) return std::vector<int32_t>(ranks, 0);
+  if (hosts.size() != ranks) throw InvalidArgument(cat("hosts of ", hosts.size(), " ranks for a group of ", ranks));
+  return hosts;
+}
+
 }  // namespace
 
 FailureDomain::FailureDomain(int ranks, const GroupOptions& options)
     : timeout_(checked_timeout(options.timeout)),
       may_spin_(checked_ranks(ranks) <= std::thread::hardware_concurrency()),
+      hosts_(checked_hosts(options.hosts, checked_ranks(ranks))),
       readers_(checked_ranks(ranks)) {}
 
 void FailureDomain::fail(int rank, int blamed, const char* reason) noexcept {

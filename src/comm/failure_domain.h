@@ -17,11 +17,12 @@ class Group;
 
 class FailureDomain {
  public:
-  // Throws InvalidArgument for ranks < 1 or a timeout <= 0.
+  // Throws InvalidArgument for ranks < 1, a timeout <= 0, or hosts of another number of ranks.
   FailureDomain(int ranks, const GroupOptions& options);
 
   int ranks() const { return static_cast<int>(readers_.size()); }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  int32_t host(int rank) const { return hosts_[static_cast<size_t>(rank)]; }
   // Does every rank have a core of its own, so that spinning takes none from the peer that is waited for?
   bool may_spin() const { return may_spin_; }
 
@@ -49,7 +50,8 @@ class FailureDomain {
 
   const std::chrono::milliseconds timeout_;
   const bool may_spin_;
-  std::vector<Reader> readers_;  // [ranks]
+  const std::vector<int32_t> hosts_;  // [ranks]
+  std::vector<Reader> readers_;       // [ranks]
 
   std::mutex mutex_;  // guards groups_, and the next three until failed_ is set
   std::vector<Group*> groups_;

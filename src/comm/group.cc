@@ -23,6 +23,16 @@ void pause_cpu() {
 #endif
 }
 
+std::vector<int32_t> number_hosts(const FailureDomain& domain, const std::vector<int>& members) {
+  std::vector<int32_t> numbers, seen;
+  for (const int member : members) {
+    const auto at = std::ranges::find(seen, domain.host(member));
+    numbers.push_back(static_cast<int32_t>(at - seen.begin()));
+    if (at == seen.end()) seen.push_back(domain.host(member));
+  }
+  return numbers;
+}
+
 }  // namespace
 
 const char* name(Operation::Kind kind) {
@@ -33,18 +43,27 @@ const char* name(Operation::Kind kind) {
       return "all_gather_v";
     case Operation::Kind::kReduceScatter:
       return "reduce_scatter_v";
+    case Operation::Kind::kAllToAll:
+      return "all_to_all_v";
   }
   return "unknown operation";
 }
 
 Group::Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members)
-    : domain_(std::move(domain)), members_(std::move(members)), seats_(members_.size()) {
+    : domain_(std::move(domain)),
+      members_(std::move(members)),
+      hosts_(number_hosts(*domain_, members_)),
+      seats_(members_.size()) {
   for (Seat& seat : seats_) seat.spins = domain_->may_spin() ? kMaxSpins : 0;
   domain_->enroll(this);
 }
 
 Group::~Group() {
   domain_->withdraw(this);
+}
+
+bool Group::shares_memory() const {
+  return std::ranges::all_of(hosts_, [](int32_t host) { return host == 0; });
 }
 
 void Group::advance(int rank, Milestone what, uint64_t n) {

@@ -22,10 +22,10 @@ enum class Milestone { kPosted, kStarted, kCompleted };
 
 // What a rank brings to a collective.
 struct Operation {
-  enum class Kind { kBarrier, kAllGather, kReduceScatter };
+  enum class Kind { kBarrier, kAllGather, kReduceScatter, kAllToAll };
   Kind kind = Kind::kBarrier;
   std::span<const std::byte> send;
-  std::span<const int64_t> counts;  // kReduceScatter
+  std::span<const int64_t> counts;  // kReduceScatter: floats of each rank; kAllToAll: bytes for each rank
 };
 const char* name(Operation::Kind kind);
 
@@ -53,6 +53,9 @@ class Group {
   int size() const { return static_cast<int>(members_.size()); }
   const std::shared_ptr<FailureDomain>& domain() const { return domain_; }
   const std::vector<int>& members() const { return members_; }
+  // [size] numbered in order of first appearance.
+  const std::vector<int32_t>& hosts() const { return hosts_; }
+  bool shares_memory() const;
   int member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   Seat& seat(int rank) { return seats_[static_cast<size_t>(rank)]; }
   const Seat& seat(int rank) const { return seats_[static_cast<size_t>(rank)]; }
@@ -85,6 +88,7 @@ class Group {
 
   const std::shared_ptr<FailureDomain> domain_;
   const std::vector<int> members_;
+  const std::vector<int32_t> hosts_;
   std::vector<Seat> seats_;
 
   std::mutex mutex_;  // guards nothing but the step from looking to sleeping

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -29,11 +30,11 @@ class Reading {
   const int member_;
 };
 
-int64_t checked_sum(std::span<const int64_t> counts) {
+int64_t checked_sum(const char* operation, std::span<const int64_t> counts) {
   int64_t sum = 0;
   for (size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] < 0 || __builtin_add_overflow(sum, counts[r], &sum)) {
-      throw InvalidArgument(cat("reduce_scatter_v: the count of rank ", r, " is ", counts[r]));
+      throw InvalidArgument(cat(operation, ": the count of rank ", r, " is ", counts[r]));
     }
   }
   return sum;
@@ -89,13 +90,27 @@ Pending ThreadCommunicator::reduce_scatter_v(std::span<const float> send, std::s
   if (counts.size() != static_cast<size_t>(size())) {
     throw InvalidArgument(cat("reduce_scatter_v: ", counts.size(), " counts for ", size(), " ranks"));
   }
-  const auto sum = static_cast<size_t>(checked_sum(counts));
+  const auto sum = static_cast<size_t>(checked_sum("reduce_scatter_v", counts));
   const auto own = static_cast<size_t>(counts[static_cast<size_t>(rank_)]);
   if (send.size() != sum || recv.size() != own) {
     throw InvalidArgument(cat("reduce_scatter_v on rank ", rank_, ": the counts ask for ", sum, " floats to send and ",
                               own, " to receive, got ", send.size(), " and ", recv.size()));
   }
   return {this, start({Operation::Kind::kReduceScatter, std::as_bytes(send), counts}, {{}, {}, recv})};
+}
+
+Pending ThreadCommunicator::all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes,
+                                         std::span<std::byte> recv, std::span<int64_t> recv_bytes) {
+  if (send_bytes.size() != static_cast<size_t>(size()) || recv_bytes.size() != send_bytes.size()) {
+    throw InvalidArgument(cat("all_to_all_v: send_bytes has ", send_bytes.size(), " entries and recv_bytes ",
+                              recv_bytes.size(), " for ", size(), " ranks"));
+  }
+  const int64_t sum = checked_sum("all_to_all_v", send_bytes);
+  if (std::ssize(send) != sum) {
+    throw InvalidArgument(
+        cat("all_to_all_v on rank ", rank_, ": send has ", send.size(), " bytes, the blocks have ", sum));
+  }
+  return {this, start({Operation::Kind::kAllToAll, send, send_bytes}, {recv, recv_bytes, {}})};
 }
 
 std::unique_ptr<Communicator> ThreadCommunicator::split(int color, int key) {
@@ -189,8 +204,8 @@ void ThreadCommunicator::complete(uint64_t ticket) {
   completed_ = ticket;
   group_->advance(rank_, Milestone::kCompleted, ticket);
   if (missing_bytes > 0) {
-    throw InvalidArgument(cat("all_gather_v on rank ", rank_, ": recv has ", destination.bytes.size(), " bytes, ",
-                              missing_bytes, " less than all ranks sent"));
+    throw InvalidArgument(cat(name(mine.kind), " on rank ", rank_, ": recv has ", destination.bytes.size(), " bytes, ",
+                              missing_bytes, " less than was sent"));
   }
 }
 
@@ -203,7 +218,7 @@ void ThreadCommunicator::check_agreement(uint64_t ticket) {
       const Operation& other = operation(r, ticket);
       if (other.kind != mine.kind) {
         difference = cat("rank ", r, " is in ", name(other.kind));
-      } else if (!std::ranges::equal(other.counts, mine.counts)) {
+      } else if (mine.kind == Operation::Kind::kReduceScatter && !std::ranges::equal(other.counts, mine.counts)) {
         difference = cat("rank ", r, " has other counts");
       }
     }
@@ -215,17 +230,25 @@ void ThreadCommunicator::check_agreement(uint64_t ticket) {
   throw InvalidArgument(text);
 }
 
+std::span<const std::byte> ThreadCommunicator::block_from(int sender, uint64_t ticket) const {
+  const Operation& theirs = operation(sender, ticket);
+  if (theirs.kind != Operation::Kind::kAllToAll) return theirs.send;
+  const auto before = theirs.counts.first(static_cast<size_t>(rank_));
+  const auto offset = std::accumulate(before.begin(), before.end(), int64_t{0});
+  return theirs.send.subspan(static_cast<size_t>(offset), static_cast<size_t>(theirs.counts[before.size()]));
+}
+
 size_t ThreadCommunicator::gather(uint64_t ticket, const Destination& destination) const {
   size_t total = 0;
   for (int r = 0; r < size(); ++r) {
-    const size_t bytes = operation(r, ticket).send.size();
+    const size_t bytes = block_from(r, ticket).size();
     destination.bytes_of_rank[static_cast<size_t>(r)] = static_cast<int64_t>(bytes);
     total += bytes;
   }
   if (total > destination.bytes.size()) return total - destination.bytes.size();
   std::byte* to = destination.bytes.data();
   for (int r = 0; r < size(); ++r) {
-    const std::span<const std::byte> from = operation(r, ticket).send;
+    const std::span<const std::byte> from = block_from(r, ticket);
     if (from.empty()) continue;  // memcpy from null is undefined even for no bytes
     std::memcpy(to, from.data(), from.size());
     to += from.size();

@@ -39,13 +39,16 @@ class ThreadCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
+  std::span<const int32_t> hosts() const override { return group_->hosts(); }
   void barrier() override;
   Pending all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv,
                        std::span<int64_t> bytes_of_rank) override;
   Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
                            std::span<float> recv) override;
+  Pending all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> recv,
+                       std::span<int64_t> recv_bytes) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
-  Board* board() override { return &board_; }
+  Board* board() override { return group_->shares_memory() ? &board_ : nullptr; }
   void abort(const char* reason) noexcept override;
 
  private:
@@ -65,6 +68,8 @@ class ThreadCommunicator final : public Communicator {
   // The local part of a collective that all ranks have started.
   void complete(uint64_t ticket);
   void check_agreement(uint64_t ticket);
+  // What `sender` has for this rank in a gather or an all-to-all.
+  std::span<const std::byte> block_from(int sender, uint64_t ticket) const;
   // Returns by how many bytes the destination is too short; it is written only when that is 0.
   size_t gather(uint64_t ticket, const Destination& destination) const;
   void reduce(uint64_t ticket, const Destination& destination) const;

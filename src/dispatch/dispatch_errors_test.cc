@@ -181,39 +181,12 @@ TEST(DispatcherNames, UnknownOnesGetTheList) {
   expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); }, {"push", "all_gather", "pull"});
 }
 
-// A group whose ranks share no memory, as processes do not.
-class WithoutBoard final : public Communicator {
- public:
-  explicit WithoutBoard(Communicator& group) : group_(group) {}
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
-  void barrier() override { group_.barrier(); }
-  Pending all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv, std::span<int64_t> sizes) override {
-    return group_.all_gather_v(send, recv, sizes);
-  }
-  Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
-                           std::span<float> recv) override {
-    return group_.reduce_scatter_v(send, counts, recv);
-  }
-  std::unique_ptr<Communicator> split(int color, int key) override { return group_.split(color, key); }
-  Board* board() override { return nullptr; }
-  void abort(const char* reason) noexcept override { group_.abort(reason); }
-
- private:
-  // The pendings are the inner group's.
-  bool done(uint64_t, bool) override { return true; }
-  bool released(uint64_t, bool) override { return true; }
-
-  Communicator& group_;
-};
-
 TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {
   Scene scene{.tokens = {3, 5}, .top_k = 2};
   scene.slots = place(Placing::kLinear, 2, scene.num_experts);
   fill(scene, Routes::kUniform, 9);
   std::vector<float> out(scene.x.size());
-  run_ranks(2, [&](Communicator& group) {
-    WithoutBoard comm(group);
+  const auto body = [&](Communicator& comm) {
     const DispatchShape shape = shape_of(scene, 5, 2);
     const auto pull = make_pull_dispatcher(shape, comm.rank());
     const auto all_gather = make_all_gather_dispatcher(shape, comm.rank());
@@ -223,7 +196,8 @@ TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {
     expect_error([&] { RankCall(scene, *pull, lane); }, {"pull", "no board", "all_gather"});
     EXPECT_EQ(workspace.mark(), 0U);
     exchange_once(scene, *all_gather, lane, Left::kWeightAndSum, out);
-  });
+  };
+  run_ranks(2, body, {.hosts = {0, 1}});
   EXPECT_EQ(difference(scene, expect(scene), out, 4), "");
 }
 
