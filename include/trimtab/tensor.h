@@ -131,8 +131,8 @@ class Buffer {
 
  private:
   struct Free {
-    size_t bytes = 0;
-    std::shared_ptr<void> owner = {};
+    size_t bytes;
+    std::shared_ptr<void> owner;  // null: the buffer is its own
     void operator()(std::byte* p);
   };
   std::unique_ptr<std::byte, Free> data_;
