@@ -31,8 +31,8 @@ class Board {
   static constexpr int kMaxAhead = 7;
 
   virtual ~Board() = default;
-  // Returns n. The item must stay readable as said above, and it and all that it points to must be memory that peers can
-  // read (shares()). Throws CommError only before the item can be seen.
+  // Returns n. The item must stay readable as said above, and it and all that it points to must be memory that peers
+  // can read (shares()). Throws CommError only before the item can be seen.
   virtual uint64_t post(const void* item) = 0;
   // Have all ranks posted item n? Never blocks; throws CommError when they have not and never will.
   virtual bool posted(uint64_t n) = 0;
@@ -128,8 +128,8 @@ class Communicator {
   // channel: whoever uses it must not have a collective of the same Communicator in flight.
   virtual Board* board() = 0;
 
-  // Zeroed memory that the ranks of this host can read, at the same address in each of them: for boards. Not collective.
-  // May outlive the Communicator. Throws Error where the host has no room for it.
+  // Zeroed memory that the ranks of this host can read, at the same address in each of them: for boards. Not
+  // collective. May outlive the Communicator. Throws Error where the host has no room for it.
   virtual Buffer allocate(size_t bytes) = 0;
 
   // Tells all peers that this rank failed: they get a CommError with this text. Returns when no peer reads this rank's

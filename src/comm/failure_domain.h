@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all groups that come from one another share: the options, the memory of the host, whether a rank has failed, which
-// ranks are reading a peer's memory at this moment, and where each rank sleeps. Ranks here are those of the first group.
-// Ranks that are threads share the object; processes have one each, over the same State.
+// What all groups that come from one another share: the options, the memory of the host, whether a rank has failed,
+// which ranks are reading a peer's memory at this moment, and where each rank sleeps. Ranks here are those of the first
+// group. Ranks that are threads share the object; processes have one each, over the same State.
 #pragma once
 
 #include <atomic>

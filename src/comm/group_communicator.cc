@@ -106,8 +106,8 @@ Pending GroupCommunicator::reduce_scatter_v(std::span<const float> send, std::sp
   const auto sum = static_cast<size_t>(checked_sum("reduce_scatter_v", counts));
   const auto own = static_cast<size_t>(counts[static_cast<size_t>(rank())]);
   if (send.size() != sum || recv.size() != own) {
-    throw InvalidArgument(cat("reduce_scatter_v on rank ", rank(), ": the counts ask for ", sum,
-                              " floats to send and ", own, " to receive, got ", send.size(), " and ", recv.size()));
+    throw InvalidArgument(cat("reduce_scatter_v on rank ", rank(), ": the counts ask for ", sum, " floats to send and ",
+                              own, " to receive, got ", send.size(), " and ", recv.size()));
   }
   return {this, start({Operation::Kind::kReduceScatter, std::as_bytes(send), counts}, {{}, {}, recv})};
 }
@@ -148,8 +148,8 @@ std::unique_ptr<Communicator> GroupCommunicator::split(int color, int key) {
   for (const int r : ranks) members.push_back(group_.members()[static_cast<size_t>(r)]);
   std::ranges::copy_if(ranks, std::back_inserter(here), [this](int r) { return group_.is_here(r); });
 
-  // The first rank makes the state. It hands it round in its seat, not on its stack: should a peer fail here, others may
-  // still be taking their share.
+  // The first rank makes the state. It hands it round in its seat, not on its stack: should a peer fail here, others
+  // may still be taking their share.
   if (!here.empty() && here.front() == rank()) {
     group_.seat(rank()).offer = domain.make_group(static_cast<int>(here.size()));
   }
@@ -342,8 +342,9 @@ void GroupCommunicator::gather(uint64_t ticket) {
 void GroupCommunicator::reduce(uint64_t ticket, std::span<float> sums) {
   float* __restrict sum = sums.data();
   for (int r = 0; r < size(); ++r) {
-    const std::span<const std::byte> block =
-        group_.is_here(r) ? operation(r, ticket).block_for(rank()) : std::span<const std::byte>(into_[static_cast<size_t>(r)]);
+    const std::span<const std::byte> block = group_.is_here(r)
+                                                 ? operation(r, ticket).block_for(rank())
+                                                 : std::span<const std::byte>(into_[static_cast<size_t>(r)]);
     const auto* from = reinterpret_cast<const float*>(block.data());
     if (r == 0) {
       std::copy_n(from, sums.size(), sum);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank's end of a group: of threads, of processes on one host, or of processes on several. Within a host nothing is
-// sent: a rank publishes where its data is, and each receiver reads it from there when it completes the operation. Between
-// hosts the Outside carries it. Memory that peers can't read is copied to some that they can first.
+// sent: a rank publishes where its data is, and each receiver reads it from there when it completes the operation.
+// Between hosts the Outside carries it. Memory that peers can't read is copied to some that they can first.
 #pragma once
 
 #include <array>

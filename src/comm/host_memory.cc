@@ -204,7 +204,8 @@ Buffer HostMemory::allocate(size_t bytes) {
     throw Error(cat("shared memory (/dev/shm): no room for ", bytes, " bytes: ", std::strerror(error)));
   }
   std::byte* p = window(self_) + offset;
-  return {p, bytes, std::shared_ptr<void>(p, [self = shared_from_this(), offset, size](void*) { self->free(offset, size); })};
+  return {p, bytes,
+          std::shared_ptr<void>(p, [self = shared_from_this(), offset, size](void*) { self->free(offset, size); })};
 }
 
 void HostMemory::free(size_t offset, size_t bytes) noexcept {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that the processes of one host share: a POSIX shared memory object for each rank, all of them mapped in every
-// process at the same address, so that pointers can be handed over as they are. A rank allocates from its own object and
-// needs nobody for it. The names are gone from the file system as soon as all have mapped them.
+// process at the same address, so that pointers can be handed over as they are. A rank allocates from its own object
+// and needs nobody for it. The names are gone from the file system as soon as all have mapped them.
 #pragma once
 
 #include <cstdint>

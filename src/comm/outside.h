@@ -50,8 +50,8 @@ class OutsidePeers {
 class Outside {
  public:
   virtual ~Outside() = default;
-  // members: of the domain, for each rank of the group; here: which of them are on this host. number: the group's, larger
-  // than that of any earlier group that has two of its ranks.
+  // members: of the domain, for each rank of the group; here: which of them are on this host. number: the group's,
+  // larger than that of any earlier group that has two of its ranks.
   virtual std::unique_ptr<OutsidePeers> peers(std::vector<int> members, int rank, std::vector<bool> here,
                                               int64_t number) = 0;
   // Moves messages on. Never blocks.

@@ -10,6 +10,7 @@
 #include "dispatch/carver.h"
 #include "dispatch/row_ops.h"
 #include "dispatch/shape.h"
+#include "dispatch/share.h"
 #include "dispatch/staged_exchange.h"
 #include "dispatch/standard_dispatcher.h"
 #include "trimtab/error.h"
@@ -43,6 +44,8 @@ struct Memory {
   // Read by peers until the exchange is drained, so they are not members of it: its destructor waits for readers.
   Offer* offer = nullptr;
   Answer* answer = nullptr;
+  Rows x;                            // [max_tokens, hidden] for Offer::x where peers can't read the caller's
+  std::span<float> weights;          // [max_tokens * top_k] the same for Offer::weights
   std::span<int32_t> picks;          // [max_tokens * top_k] Offer::picks
   std::span<int32_t> counts;         // [slots] Offer::counts
   std::span<int32_t> starts;         // [slots] where this rank's rows begin in the owner's order; first a cursor
@@ -61,6 +64,8 @@ Memory plan_memory(Carver& carver, const RankShape& shape) {
   Memory m;
   m.offer = carver.take<Offer>(1).data();
   m.answer = carver.take<Answer>(1).data();
+  m.x = carver.take_rows(shape.max_tokens, shape.hidden, shape.dtype);
+  m.weights = carver.take<float>(picks);
   m.picks = carver.take<int32_t>(picks);
   m.counts = carver.take<int32_t>(shape.num_slots());
   m.starts = carver.take<int32_t>(shape.num_slots());
@@ -88,8 +93,8 @@ class PullExchange final : public StagedExchange {
   PullExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), board_(*lane.comm.board()), m_(memory) {
     const size_t num_picks = sort_picks();
-    std::construct_at(m_.offer, Offer{request.x, request.weights, m_.picks.first(num_picks), m_.counts, request.top_k,
-                                      request.weight_on_input});
+    std::construct_at(m_.offer, Offer{share(board_, request.x, m_.x), share(board_, request.weights, m_.weights),
+                                      m_.picks.first(num_picks), m_.counts, request.top_k, request.weight_on_input});
     first_post_ = board_.post(m_.offer);
   }
 
@@ -102,7 +107,7 @@ class PullExchange final : public StagedExchange {
     return true;
   }
   Tokens arrange() override;
-  void publish(ConstRows y, Left left) override { board_.post(std::construct_at(m_.answer, Answer{y, left})); }
+  void publish(ConstRows y, Left left) override;
   void combine(Rows out) override;
 
   size_t sort_picks();
@@ -186,6 +191,13 @@ void PullExchange::copy_rows(int64_t first, int64_t last) {
     copy_row(offer.x, static_cast<int64_t>(pick) / offer.top_k, m_.rows, row, offer.weight_on_input, weight);
     m_.row_weights[static_cast<size_t>(row)] = offer.weight_on_input ? 1.0F : weight;
   }
+}
+
+void PullExchange::publish(ConstRows y, Left left) {
+  if (!board_.shares(y.data, extent_bytes(y))) {
+    throw InvalidArgument("send_back: y must lie in memory that peers can read (Communicator::allocate)");
+  }
+  board_.post(std::construct_at(m_.answer, Answer{y, left}));
 }
 
 void PullExchange::find_places() {
