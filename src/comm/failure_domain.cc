@@ -69,15 +69,21 @@ FailureDomain::FailureDomain(int ranks, const GroupOptions& options)
       hosts_(checked_hosts(options.hosts, checked_ranks(ranks))),
       may_spin_(checked_ranks(ranks) <= std::thread::hardware_concurrency()),
       memory_(std::make_shared<ProcessMemory>()),
-      own_state_(state_bytes(ranks)),
-      state_(own_state_.as<State>()) {}
+      kept_(state_bytes(ranks)),
+      state_(kept_.as<State>()) {}
 
-FailureDomain::FailureDomain(int ranks, const GroupOptions& options, std::shared_ptr<SharedMemory> memory, void* state)
+FailureDomain::FailureDomain(int ranks, const GroupOptions& options, std::shared_ptr<SharedMemory> memory, Buffer kept,
+                             void* state)
     : timeout_(checked_timeout(options.timeout)),
       hosts_(checked_hosts(options.hosts, checked_ranks(ranks))),
       may_spin_(most_on_a_host(hosts_) <= std::thread::hardware_concurrency()),
       memory_(std::move(memory)),
+      kept_(std::move(kept)),
       state_(static_cast<State*>(state)) {}
+
+FailureDomain::~FailureDomain() {
+  memory_->close();
+}
 
 bool FailureDomain::failed() const {
   return state().phase == State::kFailed;

@@ -29,8 +29,12 @@ class FailureDomain {
 
   // Ranks that are threads. Throws InvalidArgument for ranks < 1, a timeout <= 0, or hosts of another number of ranks.
   FailureDomain(int ranks, const GroupOptions& options);
-  // One of several processes. options.hosts: the host of each rank. state: of this host.
-  FailureDomain(int ranks, const GroupOptions& options, std::shared_ptr<SharedMemory> memory, void* state);
+  // One of several processes. options.hosts: the host of each rank. state: of this host; kept: its memory, on the rank
+  // that has allocated it.
+  FailureDomain(int ranks, const GroupOptions& options, std::shared_ptr<SharedMemory> memory, Buffer kept, void* state);
+  ~FailureDomain();
+  FailureDomain(const FailureDomain&) = delete;
+  FailureDomain& operator=(const FailureDomain&) = delete;
 
   int ranks() const { return static_cast<int>(hosts_.size()); }
   std::chrono::milliseconds timeout() const { return timeout_; }
@@ -89,7 +93,7 @@ class FailureDomain {
   const std::vector<int32_t> hosts_;  // [ranks]
   const bool may_spin_;
   const std::shared_ptr<SharedMemory> memory_;
-  Buffer own_state_;  // where ranks are threads
+  Buffer kept_;
   State* const state_;
   std::unique_ptr<Outside> outside_;
   std::atomic<int64_t> next_number_{1};

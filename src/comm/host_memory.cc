@@ -209,6 +209,7 @@ Buffer HostMemory::allocate(size_t bytes) {
 }
 
 void HostMemory::free(size_t offset, size_t bytes) noexcept {
+  if (closed_) return;
   // Gives the pages back and makes them zero again.
   ::fallocate(files_[self_], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(bytes));

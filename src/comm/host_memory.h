@@ -4,6 +4,7 @@
 // and needs nobody for it. The names are gone from the file system as soon as all have mapped them.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -33,6 +34,7 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
 
   Buffer allocate(size_t bytes) override;
   bool shares(const void* p, size_t bytes) const override;
+  void close() noexcept override { closed_ = true; }
   bool alive(int rank) const override;
 
  private:
@@ -52,6 +54,7 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
   std::vector<int> files_;  // [ranks_]
   std::byte* base_ = nullptr;
   size_t window_bytes_ = 0;
+  std::atomic<bool> closed_{false};
 
   std::mutex mutex_;                // guards the next two
   std::map<size_t, size_t> holes_;  // offset -> bytes, in this rank's window below end_

@@ -14,6 +14,8 @@ class SharedMemory {
   // Zeroed. Throws Error when there is no more.
   virtual Buffer allocate(size_t bytes) = 0;
   virtual bool shares(const void* p, size_t bytes) const = 0;
+  // From now on memory that is given back stays as it is while peers, who may be behind, have it mapped.
+  virtual void close() noexcept = 0;
   // Is the process of this rank (of the domain) still there?
   virtual bool alive(int rank) const = 0;
 };
@@ -23,6 +25,7 @@ class ProcessMemory final : public SharedMemory {
  public:
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }
   bool shares(const void*, size_t) const override { return true; }
+  void close() noexcept override {}  // the last rank to go gives it back
   bool alive(int) const override { return true; }
 };
 
