@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that work together. A Communicator is one rank's end of a group; every rank calls the same operations in the
-// same order. Ranks are threads of one process here (run_ranks); the interface does not assume it. A rank that fails,
-// leaves or is late gives every waiting peer a CommError within the group's timeout: nothing waits for ever.
+// same order. Ranks are threads of one process (run_ranks) or processes of one or several hosts (mpi_communicator.h). A
+// rank that fails, leaves or is late gives every waiting peer a CommError within the group's timeout: nothing waits for
+// ever.
 //
 // A group and all that come from it by split() or duplicate() share one fate: when one rank fails in one of them (it
 // calls abort(), or any call gives it a CommError), all waits in all of them end with a CommError. An end may be used
@@ -16,6 +17,8 @@
 #include <span>
 #include <vector>
 
+#include "trimtab/tensor.h"
+
 namespace trimtab {
 
 // A bulletin board in memory that all ranks of a group can read: each rank posts items in order, peers read them in
@@ -28,7 +31,8 @@ class Board {
   static constexpr int kMaxAhead = 7;
 
   virtual ~Board() = default;
-  // Returns n. The item must stay readable as said above. Throws CommError only before the item can be seen.
+  // Returns n. The item must stay readable as said above, and it and all that it points to must be memory that peers
+  // can read (shares()). Throws CommError only before the item can be seen.
   virtual uint64_t post(const void* item) = 0;
   // Have all ranks posted item n? Never blocks; throws CommError when they have not and never will.
   virtual bool posted(uint64_t n) = 0;
@@ -36,6 +40,9 @@ class Board {
   virtual void wait_posted(uint64_t n, const char* operation) = 0;
   // Item n of a rank; only while it may be read, and only under a Reading.
   virtual const void* item(int rank, uint64_t n) const = 0;
+  // Can peers read this memory, at this address? Any memory where ranks are threads; where they are processes, what
+  // comes from Communicator::allocate().
+  virtual bool shares(const void* memory, size_t bytes) const = 0;
 
   // Held while this rank reads what peers have posted, for as long as a copy or a sum takes and never across a wait: a
   // rank that fails waits for its readers before its memory goes (Communicator::abort). The constructor throws
@@ -120,6 +127,10 @@ class Communicator {
   // The group's board, or null where ranks are on several hosts and so do not share memory. The board is one ordered
   // channel: whoever uses it must not have a collective of the same Communicator in flight.
   virtual Board* board() = 0;
+
+  // Zeroed memory that the ranks of this host can read, at the same address in each of them: for boards. Not
+  // collective. May outlive the Communicator. Throws Error where the host has no room for it.
+  virtual Buffer allocate(size_t bytes) = 0;
 
   // Tells all peers that this rank failed: they get a CommError with this text. Returns when no peer reads this rank's
   // memory any more, so that buffers of operations in flight may go. Never throws; idempotent, the first reason stays.

@@ -88,8 +88,10 @@ class Exchange {
   virtual void wait(Stage stage) = 0;
 
   virtual const Tokens& tokens() const = 0;
-  // y: f32 rows as tokens().x, what the experts made of them; stays valid and unchanged until kDrained. Throws
-  // InvalidArgument for a wrong shape, and for a Left that the dispatcher does not know what to do with.
+  // y: f32 rows as tokens().x, what the experts made of them; stays valid and unchanged until kDrained. With a
+  // dispatcher that uses the board it must be memory that peers can read (Communicator::allocate), such as the lane's
+  // workspace. Throws InvalidArgument for a wrong shape, and for a Left that the dispatcher does not know what to do
+  // with.
   virtual void send_back(ConstRows y, Left left) = 0;
   // out: f32 [tokens, hidden] of the request, overwritten. A token whose ids are all -1 gets zeros.
   virtual void finish(Rows out) = 0;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace trimtab {
 
@@ -118,6 +119,8 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t bytes);
+  // Memory of another kind, which goes back when the owner does.
+  Buffer(std::byte* memory, size_t bytes, std::shared_ptr<void> owner) : data_(memory, Free{bytes, std::move(owner)}) {}
 
   std::byte* data() const { return data_.get(); }
   size_t bytes() const { return data_ ? data_.get_deleter().bytes : 0; }
@@ -129,7 +132,8 @@ class Buffer {
  private:
   struct Free {
     size_t bytes;
-    void operator()(std::byte* p) const;
+    std::shared_ptr<void> owner;  // null: the buffer is its own
+    void operator()(std::byte* p);
   };
   std::unique_ptr<std::byte, Free> data_;
 };

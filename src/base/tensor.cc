@@ -89,11 +89,13 @@ Buffer::Buffer(size_t bytes) {
     if (p == nullptr) throw std::bad_alloc();
     std::memset(p, 0, bytes);
   }
-  data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(p), Free{bytes});
+  data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(p), Free{bytes, nullptr});
 }
 
-void Buffer::Free::operator()(std::byte* p) const {
-  if (bytes >= kHugePage) {
+void Buffer::Free::operator()(std::byte* p) {
+  if (owner) {
+    owner.reset();
+  } else if (bytes >= kHugePage) {
     ::munmap(p, round_up(bytes, kHugePage));
   } else {
     std::free(p);

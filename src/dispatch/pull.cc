@@ -12,6 +12,7 @@
 #include "dispatch/pick_order.h"
 #include "dispatch/row_ops.h"
 #include "dispatch/scaled_rows.h"
+#include "dispatch/share.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
 
@@ -45,6 +46,8 @@ struct Memory {
   // Read by peers until the exchange is drained, so they are not members of it: its destructor waits for readers.
   Offer* offer = nullptr;
   Answer* answer = nullptr;
+  ScaledRows own;                    // [max_tokens] for Offer::rows where peers can't read the caller's
+  std::span<float> weights;          // [max_tokens * top_k] the same for Offer::weights
   std::span<int32_t> picks;          // [max_tokens * top_k] Offer::picks
   std::span<int32_t> counts;         // [slots] Offer::counts
   std::span<int32_t> starts;         // [slots] where this rank's rows begin in the owner's order; first a cursor
@@ -63,6 +66,8 @@ Memory plan_memory(Carver& carver, const RankShape& shape, int64_t max_rows) {
   Memory m;
   m.offer = carver.take<Offer>(1).data();
   m.answer = carver.take<Answer>(1).data();
+  m.own = take_scaled_rows(carver, shape.max_tokens, shape);
+  m.weights = carver.take<float>(picks);
   m.picks = carver.take<int32_t>(picks);
   m.counts = carver.take<int32_t>(shape.num_slots());
   m.starts = carver.take<int32_t>(shape.num_slots());
@@ -96,8 +101,8 @@ class PullExchange final : public StagedExchange {
   PullExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), board_(*lane.comm.board()), m_(memory) {
     const int32_t num_picks = sort_picks(request.ids, m_.counts, m_.starts, m_.picks);
-    std::construct_at(m_.offer, Offer{{request.x, request.scales},
-                                      request.weights,
+    std::construct_at(m_.offer, Offer{{share(board_, request.x, m_.own.x), share(board_, request.scales, m_.own.scales)},
+                                      share(board_, request.weights, m_.weights),
                                       m_.picks.first(static_cast<size_t>(num_picks)),
                                       m_.counts,
                                       request.top_k,
@@ -114,7 +119,7 @@ class PullExchange final : public StagedExchange {
     return overflowing_slot_ < 0 || has_come(1, block);
   }
   Tokens arrange() override;
-  void publish(ConstRows y, Left left) override { board_.post(std::construct_at(m_.answer, Answer{y, left})); }
+  void publish(ConstRows y, Left left) override;
   void combine(Rows out) override;
 
   bool has_come(uint64_t post, bool block);
@@ -221,6 +226,14 @@ void PullExchange<format>::copy_rows(int64_t first, int64_t last) {
     copy_row(offer.rows, static_cast<int64_t>(pick) / offer.top_k, m_.rows, row, offer.weight_on_input, weight);
     m_.row_weights[static_cast<size_t>(row)] = offer.weight_on_input ? 1.0F : weight;
   }
+}
+
+template <Format format>
+void PullExchange<format>::publish(ConstRows y, Left left) {
+  if (!board_.shares(y.data, extent_bytes(y))) {
+    throw InvalidArgument("send_back: y must lie in memory that peers can read (Communicator::allocate)");
+  }
+  board_.post(std::construct_at(m_.answer, Answer{y, left}));
 }
 
 template <Format format>
