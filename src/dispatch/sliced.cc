@@ -112,8 +112,9 @@ class SlicedDispatcher final : public Dispatcher {
   }
 
   ExchangePtr dispatch(const Request& request, Lane& lane) const override {
-    if (lane.groups.empty())
+    if (lane.groups.empty() || lane.groups.back()->size() > shape_.ranks) {
       throw InvalidArgument("sliced needs the tensor-parallel group as the lane's groups.back()");
+    }
     shape_.check(request, lane);
     const size_t mark = lane.workspace.mark();
     try {
@@ -122,6 +123,7 @@ class SlicedDispatcher final : public Dispatcher {
       Memory memory = plan(carver);
       const Slice slice = slice_of(request.x.rows, lane.groups.back()->size(), lane.groups.back()->rank());
       memory.own = memory.own.slice(0, slice.count);
+      memory.all_bytes = memory.all_bytes.first(static_cast<size_t>(lane.groups.back()->size()));
       Lane inner_lane{lane.comm, lane.workspace, lane.team, lane.groups.first(lane.groups.size() - 1)};
       ExchangePtr inner = inner_->dispatch(cut(request, slice), inner_lane);
       return ExchangePtr(new (place) SlicedExchange(std::move(inner), shape_, request.x.rows, lane, memory));

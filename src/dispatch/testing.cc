@@ -145,10 +145,12 @@ bool is_exact(std::string_view kind) {
   return std::ranges::find(kExactKinds, kind) != std::end(kExactKinds);
 }
 
-Setup::Setup(std::string_view kind, DispatchShape shape, Communicator& comm) {
+TestedDispatcher::TestedDispatcher(std::string_view kind, DispatchShape shape, Communicator& comm) {
   const int ranks = comm.size(), rank = comm.rank();
+  const int64_t capacity = shape.capacity > 0 ? shape.capacity : ranks * shape.max_tokens * shape.top_k;
+  shape.capacity = 0;
   if (kind == "pull_batched") {
-    shape.capacity = std::max<int64_t>(1, ranks * shape.max_tokens * shape.top_k);  // an expert may get every pick
+    shape.capacity = std::max<int64_t>(1, capacity);
     dispatcher_ = make_dispatcher(kind, shape, rank);
   } else if (kind == "packed_exact") {
     shape.exact_order = true;
@@ -167,7 +169,7 @@ Setup::Setup(std::string_view kind, DispatchShape shape, Communicator& comm) {
   }
 }
 
-void Setup::add_group(std::unique_ptr<Communicator> group) {
+void TestedDispatcher::add_group(std::unique_ptr<Communicator> group) {
   groups_.push_back(group.get());
   owned_.push_back(std::move(group));
 }
@@ -217,11 +219,11 @@ void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Lef
   }
 }
 
-RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane)
-    : scene_(scene), rank_(lane.comm.rank()) {
-  const int64_t tokens = scene.tokens[static_cast<size_t>(rank_)];
-  const int64_t first = scene.first_token(rank_);
-  const int64_t stride = scene.hidden + (rank_ % 2) * 3;
+RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, int owner)
+    : scene_(scene), comm_(lane.comm), owner_(owner < 0 ? lane.comm.rank() : owner) {
+  const int64_t tokens = scene.tokens[static_cast<size_t>(owner_)];
+  const int64_t first = scene.first_token(owner_);
+  const int64_t stride = scene.hidden + (owner_ % 2) * 3;
   const size_t element_bytes = static_cast<size_t>(bits(scene.dtype)) / 8;
   x_.assign(static_cast<size_t>(tokens * stride) * element_bytes, std::byte{0xff});
   const Rows x(x_.data(), tokens, scene.hidden, stride, scene.dtype);
@@ -250,22 +252,23 @@ RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane)
 
 void RankCall::compute(Left left) {
   const Tokens& tokens = exchange_->tokens();
-  y_.assign(static_cast<size_t>(tokens.x.rows * scene_.hidden), 0.0F);
-  const Rows y(y_.data(), tokens.x.rows, scene_.hidden);
-  run_experts(scene_, rank_, tokens, y, left);
+  y_ = comm_.allocate(static_cast<size_t>(tokens.x.rows * scene_.hidden) * sizeof(float));
+  const Rows y(y_.as<float>(), tokens.x.rows, scene_.hidden);
+  run_experts(scene_, comm_.rank(), tokens, y, left);
   exchange_->send_back(y, left);
 }
 
 void RankCall::finish(std::span<float> all_out) {
-  const int64_t tokens = scene_.tokens[static_cast<size_t>(rank_)];
+  const int64_t tokens = scene_.tokens[static_cast<size_t>(owner_)];
   const Rows out(reinterpret_cast<std::byte*>(out_.data()), tokens, scene_.hidden, scene_.hidden + 1, DType::kF32);
   exchange_->finish(out);
-  float* to = all_out.data() + scene_.first_token(rank_) * scene_.hidden;
+  float* to = all_out.data() + scene_.first_token(owner_) * scene_.hidden;
   for (int64_t t = 0; t < tokens; ++t) std::copy_n(out.row_as<float>(t), scene_.hidden, to + t * scene_.hidden);
 }
 
-void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out) {
-  RankCall call(scene, dispatcher, lane);
+void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out,
+                   int owner) {
+  RankCall call(scene, dispatcher, lane, owner);
   call.exchange().wait(Stage::kArrived);
   call.compute(left);
   call.exchange().wait(Stage::kReturned);
@@ -273,8 +276,19 @@ void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
   call.exchange().wait(Stage::kDrained);
 }
 
-DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k) {
-  return {max_tokens, scene.hidden, top_k, scene.dtype, scene.slots.first};
+DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k, int64_t capacity) {
+  return {max_tokens, scene.hidden, top_k, scene.dtype, scene.slots.first, capacity};
+}
+
+int64_t most_rows_of_a_slot(const Scene& scene) {
+  std::vector<int64_t> rows(scene.slots.logical.size() + 1);
+  for (int64_t t = 0; t < scene.all_tokens(); ++t) {
+    for (int k = 0; k < scene.top_k; ++k) {
+      const int32_t slot = scene.slot_of_pick(t, k);
+      if (slot >= 0) ++rows[static_cast<size_t>(slot)];
+    }
+  }
+  return *std::ranges::max_element(rows);
 }
 
 void poison(Workspace& workspace) {
