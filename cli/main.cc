@@ -10,6 +10,7 @@
 #include <string>
 #include <system_error>
 
+#include "cli/bench_options.h"
 #include "cli/planning_options.h"
 #include "cli/run.h"
 #include "cli/validators.h"
@@ -112,6 +113,12 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
   run->callback([&options] { trimtab::cli::run(options); });
 }
 
+const char* what_must_fit(const CLI::App& app) {
+  if (app.got_subcommand("run")) return "the weights, and the keys and values of all prompts,";
+  if (app.got_subcommand("bench")) return "the weights (--cold-mb) and the rows of all tokens";
+  return "the loads";
+}
+
 int usage_error(const std::string& what, const char* command) {
   std::fprintf(stderr, "trimtab: %s (see trimtab %s--help)\n", what.c_str(), command);
   return 2;
@@ -137,6 +144,8 @@ int main(int argc, char** argv) {
   trimtab::cli::add_convert(app, convert_options);
   trimtab::cli::ReplayOptions replay_options;
   trimtab::cli::add_replay(app, replay_options);
+  trimtab::cli::BenchOptions bench_options;
+  trimtab::cli::add_bench(app, bench_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -147,8 +156,7 @@ int main(int argc, char** argv) {
     if (argc > 1 && argv[1][0] != '-') return usage_error(std::string("there is no command ") + argv[1], "");
     return usage_error(error.what(), "");
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "trimtab: out of memory: %s must fit\n",
-                 app.got_subcommand("run") ? "the weights, and the keys and values of all prompts," : "the loads");
+    std::fprintf(stderr, "trimtab: out of memory: %s must fit\n", what_must_fit(app));
     return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "trimtab: %s\n", error.what());

@@ -55,7 +55,8 @@ class DispatchErrors : public testing::TestWithParam<const char*> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, DispatchErrors, testing::Values("pull", "all_gather"),
+INSTANTIATE_TEST_SUITE_P(All, DispatchErrors,
+                         testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed", "grouped"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_P(DispatchErrors, IdsOutOfRangeAreNamedByTokenAndPick) {
@@ -92,6 +93,28 @@ TEST_P(DispatchErrors, WeightOnInputNeedsOnePick) {
   Request wrong = request();
   wrong.weight_on_input = true;
   expect_dispatch_error(wrong, {"weight_on_input", "got 2"});
+}
+
+TEST_P(DispatchErrors, ScalesThatDoNotFitTheRows) {
+  Request wrong = request();
+  wrong.scales = ConstRows(weights_.data(), 3, 1);
+  expect_dispatch_error(wrong, {"scales", "[3, 1]", "F32"});
+  const auto expect_quantised = [&](DType dtype, int hidden, ConstRows scales, const std::vector<std::string>& parts) {
+    run_ranks(1, [&](Communicator& comm) {
+      const auto dispatcher = make_dispatcher(GetParam(), {kMaxTokens, hidden, 1, dtype, first_slots_}, 0);
+      Workspace workspace(dispatcher->workspace_bytes());
+      Team team(1);
+      Lane lane{comm, workspace, team};
+      const ConstRows x(reinterpret_cast<const std::byte*>(x_.data()), 2, hidden, hidden, dtype);
+      const Request quantised{x, std::span(ids_).first(2), std::span(weights_).first(2), 1, true, scales};
+      expect_error([&] { dispatcher->dispatch(quantised, lane); }, parts);
+    });
+  };
+  expect_quantised(DType::kI8, 8, {}, {"scales", "[0, 0]", "F32 [2, 1]"});
+  expect_quantised(DType::kI8, 8, ConstRows(weights_.data(), 2, 2), {"[2, 2]", "F32 [2, 1]"});
+  const auto* bytes = reinterpret_cast<const std::byte*>(weights_.data());
+  expect_quantised(DType::kF8E4M3, 64, ConstRows(bytes, 2, 1, 1, DType::kF8E8M0), {"[2, 1]", "F8_E8M0 [2, 2]"});
+  expect_quantised(DType::kF8E4M3, 64, ConstRows(bytes, 2, 2, 2, DType::kF8E8M0), {"weight_on_input", "F8_E4M3"});
 }
 
 TEST_P(DispatchErrors, MoreTokensThanReserved) {
@@ -162,6 +185,12 @@ TEST_P(DispatchErrors, ImpossibleShapes) {
   shape.dtype = DType::kF16;
   error(shape, 0, {"F16"});
   shape = shape_;
+  shape.dtype = DType::kF8E4M3;
+  error(shape, 0, {"F8_E4M3", "hidden 8"});
+  shape = shape_;
+  shape.capacity = 3;
+  error(shape, 0, {"capacity of 3"});
+  shape = shape_;
   shape.top_k = 0;
   error(shape, 0, {"top_k 0"});
   shape = shape_;
@@ -176,9 +205,27 @@ TEST_P(DispatchErrors, ImpossibleShapes) {
   error(shape, 0, {"more than"});
 }
 
+TEST(DispatchShapes, ExactOrderAndCapacityAreCheckedByKind) {
+  const std::vector<int32_t> first{0, 6};
+  DispatchShape shape{4, 8, 2, DType::kF32, first};
+  expect_error([&] { make_pull_batched_dispatcher(shape, 0); }, {"pull_batched", "capacity of 0", "at least 1"});
+  shape.exact_order = true;
+  for (const char* kind : {"pull", "all_to_all", "mc2", "packed"}) EXPECT_NO_THROW(make_dispatcher(kind, shape, 0));
+  for (const char* kind : {"all_gather", "grouped"}) {
+    expect_error([&] { make_dispatcher(kind, shape, 0); }, {kind, "exact_order"});
+  }
+  const std::vector<int32_t> hosts{0};
+  expect_error([&] { make_hybrid_dispatcher(shape, hosts, 0); }, {"hybrid", "exact_order"});
+  shape.exact_order = false;
+  expect_error([&] { make_hybrid_dispatcher(shape, {}, 0); }, {"hybrid", "0 ranks for 1"});
+  expect_error([&] { make_all_gather_dispatcher(shape, 0, std::vector{2, 1}); },
+               {"all_gather", "2 ranks in all for 1"});
+}
+
 TEST(DispatcherNames, UnknownOnesGetTheList) {
   const std::vector<int32_t> first{0, 1};
-  expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); }, {"push", "all_gather", "pull"});
+  expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); },
+               {"push", "all_gather", "all_to_all", "grouped", "mc2", "packed", "pull, pull_batched"});
 }
 
 TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {
@@ -193,7 +240,7 @@ TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {
     Workspace workspace(std::max(pull->workspace_bytes(), all_gather->workspace_bytes()));
     Team team(1);
     Lane lane{comm, workspace, team};
-    expect_error([&] { RankCall(scene, *pull, lane); }, {"pull", "no board", "all_gather"});
+    expect_error([&] { RankCall(scene, *pull, lane); }, {"pull", "no board", "packed"});
     EXPECT_EQ(workspace.mark(), 0U);
     exchange_once(scene, *all_gather, lane, Left::kWeightAndSum, out);
   };

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole experts stage over numbers of tokens and kinds of routing, other picks at every call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/experts/gemm_bench.h"
+#include "bench/experts/routing.h"
+
+namespace trimtab::bench {
+
+struct LayerRow {
+  std::string_view model;
+  std::string_view dtype;
+  RoutingKind routing;
+  int64_t tokens;
+  Timing timing;
+  double pct_moving;      // of the time: sorting rows by expert and summing them up again
+  double active_experts;  // mean over the calls
+};
+
+// The arithmetic and the weights of a call, an active expert a part.
+std::vector<Part> layer_parts(const ModelShape& model, const WeightDType& dtype, const Picks& picks);
+
+// Verifies each number of tokens, then times it. Throws Error when a result is wrong.
+std::vector<LayerRow> bench_layer(const ModelShape& model, const WeightDType& dtype, const std::vector<int64_t>& tokens,
+                                  const std::vector<RoutingKind>& routings, const BenchContext& context);
+
+}  // namespace trimtab::bench

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this machine can reach at most, now: clocks and neighbours change it, so it is measured anew before every call
+// that is compared with it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "bench/machine/isa_loops.h"
+#include "trimtab/team.h"
+#include "trimtab/tensor.h"
+
+namespace trimtab::bench {
+
+// What this CPU (and its operating system) can run, best last; the first is always scalar.
+std::span<const IsaLoops* const> available_loops();
+
+// The best, or what TRIMTAB_ISA names. Throws InvalidArgument with the choices.
+const IsaLoops& chosen_loops();
+
+// The level's loop for a kind of dot product; where it has no instruction for it, the one for f32, to which the
+// elements would be widened.
+const DotLoop& dot_loop(const IsaLoops& loops, DotKind kind);
+
+// Bytes that are no longer in any cache once as many have been read: `wanted`, or half of the memory that is free now
+// if that is less.
+size_t cold_bytes(size_t wanted);
+
+class Ceilings {
+ public:
+  // memory: what the stream is read from, in turn. The team measures together: ceilings are of all its threads.
+  Ceilings(const IsaLoops& loops, Team& team, size_t memory);
+  double peak(DotKind kind);  // operations per second, about 1 ms
+  double stream();            // bytes per second from cold memory in huge pages, a few ms
+  const IsaLoops& loops() const { return loops_; }
+  const Team& team() const { return team_; }
+
+ private:
+  const IsaLoops& loops_;
+  Team& team_;
+  Buffer memory_;
+  size_t next_ = 0;  // where the next stream begins
+};
+
+}  // namespace trimtab::bench
