@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -317,6 +318,31 @@ TEST_P(Collectives, DuplicateHasAnOrderOfItsOwn) {
     pa.wait_released();
     EXPECT_EQ(all_a, all_numbers(ranks(), 1));
     EXPECT_EQ(all_b, all_numbers(ranks(), 2));
+  });
+}
+
+// MPI counts bytes in int: more than 2 GiB between two ranks. Takes 5 GiB of memory, so only with TRIMTAB_HEAVY=1; 64
+// MiB and a bit otherwise.
+TEST(LongMessages, ArriveWhole) {
+  TRIMTAB_NEEDS_RANKS(2);
+  const char* heavy = std::getenv("TRIMTAB_HEAVY");
+  const bool long_ones = heavy != nullptr && std::string(heavy) == "1";
+  const int64_t bytes = (long_ones ? (int64_t{2} << 30) + (64 << 20) : 64 << 20) + 12345;
+  const auto pattern = [](int64_t i) { return static_cast<std::byte>(i * 2654435761 >> 11); };
+  run_group(2, [&](Communicator& comm) {
+    const bool sends = comm.rank() == 0;
+    const Buffer memory = comm.allocate(static_cast<size_t>(bytes));
+    const std::span<std::byte> all(memory.data(), memory.bytes());
+    if (sends) {
+      for (int64_t i = 0; i < bytes; ++i) all[static_cast<size_t>(i)] = pattern(i);
+    }
+    const std::vector<int64_t> send_bytes{0, sends ? bytes : 0};
+    std::vector<int64_t> recv_bytes(2);
+    comm.all_to_all_v(sends ? all : all.first(0), send_bytes, sends ? all.first(0) : all, recv_bytes).wait_released();
+    EXPECT_EQ(recv_bytes, (std::vector<int64_t>{sends ? 0 : bytes, 0}));
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < bytes; ++i) wrong += all[static_cast<size_t>(i)] != pattern(i) ? 1 : 0;
+    EXPECT_EQ(wrong, 0);
   });
 }
 
