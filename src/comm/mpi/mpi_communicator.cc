@@ -78,10 +78,10 @@ class Start {
 std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm ranks, const MpiOptions& options) {
   if (!options.group.hosts.empty())
     throw InvalidArgument("MPI ranks find out their hosts; GroupOptions::hosts is for threads");
-  if (options.group.timeout.count() <= 0) {
-    throw InvalidArgument(cat("the timeout must be above 0 ms, got ", options.group.timeout.count()));
+  for (const auto timeout : {options.group.timeout, options.start_timeout}) {
+    if (timeout.count() <= 0) throw InvalidArgument(cat("a timeout must be above 0 ms, got ", timeout.count()));
   }
-  Start start(ranks, options.group.timeout);
+  Start start(ranks, options.start_timeout);
   const HostMemory::Exchange exchange = [&start](std::span<const std::byte> mine) { return start.exchange(mine); };
   GroupOptions group = options.group;
   group.hosts = find_hosts(exchange);
