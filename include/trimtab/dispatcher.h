@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "trimtab/communicator.h"
 #include "trimtab/team.h"
@@ -62,7 +63,7 @@ struct Lane {
   Communicator& comm;
   Workspace& workspace;
   Team& team;
-  // Groups split from comm that some dispatchers need; they say which.
+  // Groups split from comm that some dispatchers need, see Dispatcher::make_groups().
   std::span<Communicator* const> groups = {};
 };
 
@@ -131,6 +132,9 @@ class Dispatcher {
   virtual bool carries_weights() const = 0;
   // Is finish()'s output complete, or a part that the caller must still sum over the ranks?
   virtual bool output_is_reduced() const = 0;
+  // The groups that a lane over comm needs, in the order of Lane::groups; none for most. Collective: every rank of comm
+  // calls it, once for each of its lanes.
+  virtual std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const;
   // Most rows of Tokens::x in one call (kStandard: every pick of every rank, as an expert may stand in a row more than
   // once), and the workspace bytes every exchange takes, experts' output not included.
   virtual int64_t max_rows() const = 0;
@@ -157,8 +161,7 @@ std::unique_ptr<Dispatcher> make_pull_batched_dispatcher(const DispatchShape& sh
 // within top_k * 2^-23 * sum of |weight * y| of pull's, not equal bit by bit; it depends on the placement, not on
 // timing. levels: none, or the sizes of groups whose product is the number of ranks (say, of data-parallel ranks, then
 // of context-parallel ones): tokens are gathered over the lane's groups[0], what that gave over groups[1] and so on,
-// and the sums are scattered back in reverse order. The groups of a level are the rows of a grid of ranks, those of the
-// next its columns.
+// and the sums are scattered back in reverse order. groups[0] are the ranks that stand side by side.
 std::unique_ptr<Dispatcher> make_all_gather_dispatcher(const DispatchShape& shape, int rank,
                                                        std::span<const int> levels = {});
 
@@ -177,7 +180,7 @@ std::unique_ptr<Dispatcher> make_packed_dispatcher(const DispatchShape& shape, i
 
 // `hybrid`: `packed` between hosts, `pull` inside. A token goes once to each host that has any of its picks, to one
 // rank there, from which that host's ranks pull it. Sums over hosts as all_gather does over ranks. The lane's groups[0]
-// is the group of this rank's host, split(hosts()[rank()], rank()) of the lane's comm. hosts: [ranks] as that tells.
+// is the group of this rank's host. hosts: [ranks] as Communicator::hosts().
 std::unique_ptr<Dispatcher> make_hybrid_dispatcher(const DispatchShape& shape, std::span<const int32_t> hosts,
                                                    int rank);
 
@@ -191,8 +194,8 @@ std::unique_ptr<Dispatcher> make_grouped_dispatcher(const DispatchShape& shape, 
 // inner must be made for a slice of it, (max_tokens + ranks of the group - 1) / ranks of the group.
 std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens);
 
-// By name, for configuration: all but `hybrid` and slices, which need to know more. Throws InvalidArgument with the
-// list of names.
-std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape, int rank);
+// By name, for configuration: all but slices. hosts: for `hybrid`. Throws InvalidArgument with the list of names.
+std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape, int rank,
+                                            std::span<const int32_t> hosts = {});
 
 }  // namespace trimtab

@@ -75,6 +75,7 @@ class AllGatherExchange final : public StagedExchange {
   static constexpr const char* kName = "all_gather";
   static constexpr bool kKeepsOrder = false;
   static Memory plan(Carver& carver, const GatherShape& shape);
+  static std::vector<std::unique_ptr<Communicator>> make_groups(const GatherShape& shape, Communicator& comm);
   static void check(const GatherShape& shape, const Lane& lane);
 
   AllGatherExchange(const GatherShape& shape, const Request& request, Lane& lane, const Memory& memory)
@@ -126,6 +127,19 @@ Memory AllGatherExchange::plan(Carver& carver, const GatherShape& shape) {
   m.parts = carver.take_rows(tokens, shape.hidden, DType::kF32);
   m.local = LocalPicks::plan(carver, shape, shape.max_rows());
   return m;
+}
+
+std::vector<std::unique_ptr<Communicator>> AllGatherExchange::make_groups(const GatherShape& shape,
+                                                                          Communicator& comm) {
+  std::vector<std::unique_ptr<Communicator>> groups;
+  if (shape.levels.size() == 1) return groups;
+  int inner = 1;  // ranks that the levels before this one bring together
+  for (const int size : shape.levels) {
+    const int block = comm.rank() / (inner * size);
+    groups.push_back(comm.split(block * inner + comm.rank() % inner, comm.rank()));
+    inner *= size;
+  }
+  return groups;
 }
 
 void AllGatherExchange::check(const GatherShape& shape, const Lane& lane) {

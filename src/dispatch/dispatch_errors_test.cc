@@ -225,7 +225,7 @@ TEST(DispatchShapes, ExactOrderAndCapacityAreCheckedByKind) {
 TEST(DispatcherNames, UnknownOnesGetTheList) {
   const std::vector<int32_t> first{0, 1};
   expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); },
-               {"push", "all_gather", "all_to_all", "grouped", "mc2", "packed", "pull, pull_batched"});
+               {"push", "all_gather", "all_to_all", "grouped", "hybrid", "mc2", "packed", "pull, pull_batched"});
 }
 
 TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "base/cat.h"
 #include "dispatch/carver.h"
@@ -17,6 +18,7 @@ namespace trimtab {
 //   kName; Shape, kFormat, kKeepsOrder and kOutputIsReduced where the defaults of StagedExchange don't hold;
 //   static Memory plan(Carver&, const Shape&), which takes all that one exchange needs;
 //   static size_t later_bytes(const Shape&), the workspace that it takes once rows have arrived, if any;
+//   static std::vector<std::unique_ptr<Communicator>> make_groups(const Shape&, Communicator&), if it needs any;
 //   static void check(const Shape&, const Lane&), which throws InvalidArgument for a lane that it can't use.
 template <class Exchange>
 class DispatcherOf final : public Dispatcher {
@@ -41,6 +43,9 @@ class DispatcherOf final : public Dispatcher {
   int rank() const override { return shape_.rank; }
   bool carries_weights() const override { return true; }
   bool output_is_reduced() const override { return Exchange::kOutputIsReduced; }
+  std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const override {
+    return Exchange::make_groups(shape_, comm);
+  }
   int64_t max_rows() const override {
     return Exchange::kFormat == Format::kBatched ? shape_.num_local() * shape_.capacity : Exchange::max_rows(shape_);
   }

@@ -82,6 +82,11 @@ class HybridExchange final : public StagedExchange {
   static constexpr bool kKeepsOrder = false;
   static Memory plan(Carver& carver, const HybridShape& shape);
   static size_t later_bytes(const HybridShape& shape) { return shape.inside->workspace_bytes(); }
+  static std::vector<std::unique_ptr<Communicator>> make_groups(const HybridShape&, Communicator& comm) {
+    std::vector<std::unique_ptr<Communicator>> groups;
+    groups.push_back(comm.split(comm.hosts()[static_cast<size_t>(comm.rank())], comm.rank()));
+    return groups;
+  }
   static void check(const HybridShape& shape, const Lane& lane) {
     const int on_host = static_cast<int>(shape.inside->shape().first_slots.size()) - 1;
     if (lane.groups.empty() || lane.groups[0]->size() != on_host || lane.groups[0]->rank() != shape.inside->rank() ||

@@ -158,21 +158,14 @@ TestedDispatcher::TestedDispatcher(std::string_view kind, DispatchShape shape, C
     dispatcher_ = make_dispatcher("packed", shape, rank);
   } else if (kind == "all_gather_levels") {
     const int columns = ranks % 2 == 0 ? 2 : ranks;
-    add_group(comm.split(rank / columns, rank));
-    add_group(comm.split(rank % columns, rank));
     dispatcher_ = make_all_gather_dispatcher(shape, rank, std::vector{columns, ranks / columns});
   } else if (kind == "hybrid") {
-    const auto hosts = comm.hosts();
-    add_group(comm.split(hosts[static_cast<size_t>(rank)], rank));
-    dispatcher_ = make_hybrid_dispatcher(shape, hosts, rank);
+    dispatcher_ = make_dispatcher(kind, shape, rank, comm.hosts());
   } else {
     dispatcher_ = make_dispatcher(kind, shape, rank);
   }
-}
-
-void TestedDispatcher::add_group(std::unique_ptr<Communicator> group) {
-  groups_.push_back(group.get());
-  owned_.push_back(std::move(group));
+  owned_ = dispatcher_->make_groups(comm);
+  for (const auto& group : owned_) groups_.push_back(group.get());
 }
 
 void run_scene_ranks(std::string_view kind, int ranks, const std::function<void(Communicator&)>& body,

@@ -78,8 +78,6 @@ class TestedDispatcher {
   std::unique_ptr<Dispatcher> take() { return std::move(dispatcher_); }
 
  private:
-  void add_group(std::unique_ptr<Communicator> group);
-
   std::vector<std::unique_ptr<Communicator>> owned_;
   std::vector<Communicator*> groups_;
   std::unique_ptr<Dispatcher> dispatcher_;
