@@ -14,6 +14,7 @@ need() {
 }
 
 has_header() { test -e "/usr/include/$1" || test -e "/usr/local/include/$1"; }
+has_mpi() { command -v mpiexec && { command -v mpicxx || command -v mpic++; }; }
 has_compiler() { echo 'int main() {}' | c++ -std=c++20 -x c++ -o /dev/null -; }
 has_cmake() { cmake --version | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'; }
 
@@ -32,6 +33,15 @@ install_missing() {
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || fail "apt-get install failed"
 }
 
+need_for_tests() {
+  need libgtest-dev has_header gtest/gtest.h
+  # Any MPI that is there will do.
+  need libopenmpi-dev has_mpi
+  need openmpi-bin has_mpi
+  # For tests of several hosts, which are namespaces.
+  need iproute2 command -v ip
+}
+
 # set_up [test|fuzz]
 set_up() {
   need g++ has_compiler
@@ -41,9 +51,9 @@ set_up() {
   need libcli11-dev has_header CLI/CLI.hpp
   need libfmt-dev has_header fmt/core.h
   case "${1:-}" in
-    test) need libgtest-dev has_header gtest/gtest.h ;;
+    test) need_for_tests ;;
     fuzz)
-      need libgtest-dev has_header gtest/gtest.h
+      need_for_tests
       need clang-19 has_fuzzer
       need libclang-rt-19-dev has_fuzzer
       ;;

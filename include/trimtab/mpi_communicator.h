@@ -13,6 +13,7 @@
 
 #include <mpi.h>
 
+#include <chrono>
 #include <memory>
 
 #include "trimtab/communicator.h"
@@ -40,6 +41,8 @@ class MpiSession {
 struct MpiOptions {
   // As for threads. `hosts` must be empty: it is found out.
   GroupOptions group = {};
+  // The longest that a rank waits for the others to come to make_mpi_communicator().
+  std::chrono::milliseconds start_timeout = std::chrono::seconds(60);
   // Between hosts, messages move on only while a rank is in a call of the library. With this a thread of each rank
   // moves them on while the others compute, every 50 us: worth its cost only where cores are free. Needs
   // MPI_THREAD_SERIALIZED.

@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
+#include "comm/testing.h"
 
 namespace trimtab {
 namespace {
@@ -169,9 +170,16 @@ TestedDispatcher::TestedDispatcher(std::string_view kind, DispatchShape shape, C
 
 void run_scene_ranks(std::string_view kind, int ranks, const std::function<void(Communicator&)>& body,
                      GroupOptions options) {
-  // Hosts of different sizes, whose ranks do not stand side by side.
-  for (int r = 0; kind == "hybrid" && r < ranks; ++r) options.hosts.push_back(r % 3 == 1 ? 1 : 0);
-  run_ranks(ranks, body, options);
+  // Hosts of different sizes, whose ranks do not stand side by side. Processes are on the hosts on which they are.
+  const bool pretend = kind == "hybrid" && !ranks_are_processes();
+  for (int r = 0; pretend && r < ranks; ++r) options.hosts.push_back(r % 3 == 1 ? 1 : 0);
+  run_group(ranks, body, options);
+}
+
+void bring_together(const Scene& scene, std::vector<float>& out) {
+  std::vector<int64_t> begins;
+  for (int r = 0; r <= scene.ranks(); ++r) begins.push_back(scene.first_token(r) * scene.hidden);
+  bring_together(out, begins);
 }
 
 Expected expect(const Scene& scene) {

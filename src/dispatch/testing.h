@@ -88,9 +88,11 @@ constexpr const char* kKinds[] = {"pull",   "pull_batched",      "all_to_all", "
 constexpr const char* kExactKinds[] = {"pull", "pull_batched", "all_to_all", "mc2", "packed_exact"};
 bool is_exact(std::string_view kind);
 
-// run_ranks, on the hosts that the kind wants.
+// run_group, on the hosts that the kind wants.
 void run_scene_ranks(std::string_view kind, int ranks, const std::function<void(Communicator&)>& body,
                      GroupOptions options = {});
+// After it, where ranks are processes: brings the rows of all ranks, [all tokens, hidden], to all.
+void bring_together(const Scene& scene, std::vector<float>& out);
 
 // One rank's call in flight, with memory of its own for what a caller owns; x has gaps between its rows on odd ranks.
 class RankCall {

@@ -93,7 +93,7 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
       inverse_frequencies_(inverse_frequencies(config())),
       moe_layers_(make_moe_layers(comm.rank(), comm.size())),
       team_(options.threads),
-      workspace_(workspace_bytes()),
+      workspace_(comm.allocate(workspace_bytes())),
       lane_{comm, workspace_, team_} {}
 
 Decoder::~Decoder() = default;

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a group of processes begins: who is on which host, the memory of each host, and what its ranks keep there.
+// How a group of processes begins that MPI has started.
 #include "trimtab/mpi_communicator.h"
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <numeric>
 #include <thread>
 #include <vector>
 
 #include "base/cat.h"
 #include "comm/group_communicator.h"
-#include "comm/host_memory.h"
 #include "comm/mpi/mpi_calls.h"
 #include "comm/mpi/mpi_network.h"
+#include "comm/process_group.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -53,13 +52,6 @@ class Start {
     new std::vector<std::byte>(std::move(all));
     throw_late();
   }
-  template <class T>
-  std::vector<T> exchange(const T& mine) {
-    const std::vector<std::byte> bytes = exchange(std::as_bytes(std::span(&mine, 1)));
-    std::vector<T> all(static_cast<size_t>(size_));
-    std::memcpy(static_cast<void*>(all.data()), bytes.data(), bytes.size());
-    return all;
-  }
 
  private:
   bool wait(MPI_Request& request) const {
@@ -81,61 +73,30 @@ class Start {
   int size_ = 0;
 };
 
-// Numbered in order of first appearance.
-std::vector<int32_t> find_hosts(Start& start) {
-  struct Id {
-    char text[128];
-  };
-  Id mine = {};
-  std::strncpy(mine.text, HostMemory::host_id().c_str(), sizeof mine.text - 1);
-  std::vector<int32_t> hosts;
-  std::vector<std::string> seen;
-  for (const Id& id : start.exchange(mine)) {
-    const auto at = std::ranges::find(seen, id.text);
-    hosts.push_back(static_cast<int32_t>(at - seen.begin()));
-    if (at == seen.end()) seen.emplace_back(id.text);
-  }
-  return hosts;
-}
-
 }  // namespace
 
 std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm ranks, const MpiOptions& options) {
   if (!options.group.hosts.empty())
     throw InvalidArgument("MPI ranks find out their hosts; GroupOptions::hosts is for threads");
-  if (options.group.timeout.count() <= 0) {
-    throw InvalidArgument(cat("the timeout must be above 0 ms, got ", options.group.timeout.count()));
+  for (const auto timeout : {options.group.timeout, options.start_timeout}) {
+    if (timeout.count() <= 0) throw InvalidArgument(cat("a timeout must be above 0 ms, got ", timeout.count()));
   }
-  Start start(ranks, options.group.timeout);
-  const std::vector<int32_t> hosts = find_hosts(start);
-  const int rank = start.rank();
-  const auto memory =
-      HostMemory::share(rank, hosts, [&](std::span<const std::byte> mine) { return start.exchange(mine); });
-
-  // The first rank of each host keeps what the host shares.
-  const auto first = static_cast<size_t>(std::ranges::find(hosts, hosts[static_cast<size_t>(rank)]) - hosts.begin());
-  const bool keeper = first == static_cast<size_t>(rank);
-  Buffer state;
-  if (keeper) state = memory->allocate(FailureDomain::state_bytes(start.size()));
-  void* const shared_state = start.exchange(static_cast<void*>(state.data()))[first];
+  Start start(ranks, options.start_timeout);
+  const HostMemory::Exchange exchange = [&start](std::span<const std::byte> mine) { return start.exchange(mine); };
   GroupOptions group = options.group;
-  group.hosts = hosts;
-  const auto domain = std::make_shared<FailureDomain>(start.size(), group, memory, std::move(state), shared_state);
+  group.hosts = find_hosts(exchange);
+  const auto [domain, state] = begin_process_group(start.rank(), group, exchange);
 
-  GroupState* group_state = nullptr;
-  if (keeper) group_state = domain->make_group(static_cast<int>(std::ranges::count(hosts, hosts[first])));
-  group_state = start.exchange(group_state)[first];
-
-  if (std::ranges::all_of(hosts, [](int32_t host) { return host == 0; })) {
+  if (std::ranges::all_of(group.hosts, [](int32_t host) { return host == 0; })) {
     MPI_Comm comm = start.comm();
     const std::lock_guard lock(mpi::calls());
     mpi::check(MPI_Comm_free(&comm), "MPI_Comm_free");
   } else {
-    domain->set_outside(std::make_unique<MpiNetwork>(start.comm(), *domain, rank, options.progress_thread));
+    domain->set_outside(std::make_unique<MpiNetwork>(start.comm(), *domain, start.rank(), options.progress_thread));
   }
-  std::vector<int> members(hosts.size());
+  std::vector<int> members(group.hosts.size());
   std::iota(members.begin(), members.end(), 0);
-  return std::make_unique<GroupCommunicator>(domain, std::move(members), rank, group_state);
+  return std::make_unique<GroupCommunicator>(domain, std::move(members), start.rank(), state);
 }
 
 }  // namespace trimtab

@@ -49,11 +49,8 @@ MpiNetwork::~MpiNetwork() {
   MPI_Wait(&news_request_, MPI_STATUS_IGNORE);
   // What has not left by now may still be read by MPI.
   if (!letters_.empty()) new std::list<Letter>(std::move(letters_));
-  // Freeing is collective, and a failed peer never comes to it.
-  if (!domain_.failed()) {
-    MPI_Comm comm = comm_;
-    MPI_Comm_free(&comm);
-  }
+  // The MPI communicator is not freed: farewells of peers may still come, and MPI would deliver them to the next
+  // communicator of that number.
 }
 
 void MpiNetwork::listen() {

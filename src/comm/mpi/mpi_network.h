@@ -19,7 +19,7 @@ namespace trimtab {
 
 class MpiNetwork final : public Outside {
  public:
-  // comm: owned from here on; its ranks are the domain's. The domain owns this.
+  // comm: for this alone from here on; its ranks are the domain's. The domain owns this.
   MpiNetwork(MPI_Comm comm, FailureDomain& domain, int rank, bool progress_thread);
   ~MpiNetwork() override;
   MpiNetwork(const MpiNetwork&) = delete;
