@@ -85,8 +85,8 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->capture_default_str();
   run->add_option(
          "--dispatcher", options.dispatcher,
-         "How tokens get to experts: pull (owners read rows in place) or all_gather (every rank gets all rows)")
-      ->check(one_of({"pull", "all_gather"}))
+         "How tokens get to experts: auto, pull, all_gather, all_to_all, mc2, packed, hybrid (see docs/dispatch.md)")
+      ->check(one_of({"auto", "pull", "all_gather", "all_to_all", "mc2", "packed", "hybrid"}))
       ->type_name("NAME")
       ->capture_default_str();
   run->add_option("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")

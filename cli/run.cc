@@ -49,6 +49,7 @@ struct Run {
   Load load;
   int64_t steps = 0;
   double seconds = 0.0;
+  std::string dispatcher;
 };
 
 // Bytes of every rank, in rank order.
@@ -132,7 +133,10 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
     }
     generate(decoder, token_ids, how, result.generations, &recorder);
     // The last agreement of generate() has brought all ranks here together.
-    if (comm.rank() == 0) result.seconds = seconds_since(start);
+    if (comm.rank() == 0) {
+      result.seconds = seconds_since(start);
+      result.dispatcher = decoder.dispatcher();
+    }
     const auto recorded = recorder.recorded();
     if (ranks.are_processes()) {
       gather_generations(comm, result.generations);
@@ -167,7 +171,7 @@ RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& con
   result.model = valid_utf8(options.model);
   result.model_type = config.model_type;
   result.ranks = ranks;
-  result.dispatcher = options.dispatcher;
+  result.dispatcher = run.dispatcher;
   result.dtype = options.dtype;
   result.top_k = config.router.top_k;
   result.num_experts = config.router.num_experts;

@@ -13,7 +13,7 @@ struct RunOptions {
   std::string prompts;    // file; empty: MODEL/prompts.txt
   std::string token_ids;  // file or inline; empty: none
   int steps = 64;
-  std::string dispatcher = "pull";
+  std::string dispatcher = "auto";
   std::string dtype = "f32";
   int threads_per_rank = 1;
   int timeout = 60;  // seconds
