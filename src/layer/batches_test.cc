@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "comm/testing.h"
 #include "layer/layer_testing.h"
 #include "trimtab/error.h"
 
@@ -61,8 +62,9 @@ INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, Batches,
                          });
 
 TEST_P(Batches, TwoHalvesEqualTheWholeAndAnyRankMayVeto) {
+  TRIMTAB_NEEDS_RANKS(ranks());
   const World world({.dispatcher = dispatcher()});
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const int last = comm.size() - 1;
     const auto expect_cut = [&](int64_t tokens, bool willing, bool cut) {
       Fixture f(world, comm, tokens);
@@ -81,8 +83,9 @@ TEST_P(Batches, TwoHalvesEqualTheWholeAndAnyRankMayVeto) {
 }
 
 TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
+  TRIMTAB_NEEDS_RANKS(ranks());
   const World world({.dispatcher = dispatcher()});
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const int64_t tokens = comm.rank() == comm.size() - 1 ? 17 : 4 * comm.rank();
     Fixture f(world, comm, tokens);
     int64_t captured = 0;
@@ -107,8 +110,9 @@ TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
 }
 
 TEST(BatchSizes, WrongSizesAreRefused) {
+  TRIMTAB_NEEDS_RANKS(1);
   const World world({});
-  run_ranks(1, [&](Communicator& comm) {
+  run_group(1, [&](Communicator& comm) {
     const MoeLayer layer = world.layer(Placement::linear(1, kExperts, 1), 0);
     Workspace workspace(layer.workspace_bytes(4));
     Team team(1);
