@@ -142,6 +142,7 @@ void add_bench_dispatch(CLI::App& bench, BenchDispatchOptions& options) {
   };
   dispatch->add_option("--dispatcher", options.dispatchers, "Which")
       ->delimiter(',')
+      ->check(one_of({"source", "pull", "pull_batched", "all_gather", "all_to_all", "mc2", "packed", "hybrid"}))
       ->type_name("NAME,...")
       ->capture_default_str();
   dispatch->add_option("--tokens", options.tokens, "Tokens of each rank")
@@ -157,7 +158,7 @@ void add_bench_dispatch(CLI::App& bench, BenchDispatchOptions& options) {
   count("--top-k", options.top_k, 1024, "Experts of a token");
   count("--experts", options.num_experts, 1 << 16, "Experts of all ranks");
   dispatch->add_option("--dtype", options.dtype, "Of the rows that go to the experts: f32, bf16, int8, mxfp8")
-      ->check(CLI::IsMember(kDTypes).description(""))
+      ->check(one_of({"f32", "bf16", "int8", "mxfp8"}))
       ->type_name("NAME")
       ->capture_default_str();
   dispatch->add_option("--seconds", options.seconds, "For each row of the result, at least 7 rounds")

@@ -26,7 +26,7 @@ What it does. The prompts are shared out over the ranks, prompt i to rank i modu
 attention of its own sequences and its share of every layer's experts, and in each MoE layer the ranks send their
 tokens to the experts that the router picked. Ranks are threads of this process; under mpiexec each process is a rank
 (as many as mpiexec starts; rank 0 prints), on one host or several. The text does not depend on the number of ranks with
-the pull dispatcher, bit for bit.
+the dispatchers pull (which auto takes on one host), all_to_all and mc2, bit for bit.
 
 What it prints. The text of each prompt, new tokens per second, and for each MoE layer its PAR, the peak-to-average
 rank load: how many rows the busiest rank's experts got, over the mean of all ranks. At 1.00 all ranks are level; at

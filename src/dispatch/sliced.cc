@@ -42,7 +42,8 @@ class SlicedExchange final : public Exchange {
   SlicedExchange(const SlicedExchange&) = delete;
   SlicedExchange& operator=(const SlicedExchange&) = delete;
   ~SlicedExchange() override {
-    if (!drained_) group_.abort("an exchange was dropped before it was drained");
+    // Before the gather no peer reads what is this exchange's own.
+    if (started_ && !drained_) group_.abort("an exchange was dropped before it was drained");
   }
 
   bool poll(Stage stage) override { return advance(stage, false); }
