@@ -54,11 +54,11 @@ struct PackedWeights {
 class Linear {
  public:
   Linear() = default;
-  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed
-  // afterwards. kernels: null for those of kernel_isa(). Throws InvalidArgument for empty matrices, other formats, and
-  // a bias of the wrong size.
+  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed afterwards.
+  // kernels: null for those of kernel_isa(). arena: null for memory of its own. Throws InvalidArgument for empty matrices,
+  // other formats, and a bias of the wrong size.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
-         const GemmKernels* kernels = nullptr);
+         const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
   // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is one sum in order of
   // the input index, in f32, the bias last: its bits do not depend on m, on where the row stands, or on the team.
   // Throws InvalidArgument when the shapes or types do not fit.
@@ -79,7 +79,8 @@ class Mlp {
  public:
   // All formats; a source that is quantised the same way is copied, never quantised again. Throws as Linear, and for
   // weights that the format can't hold (NaN, infinities). Gate and up have a bias both or neither.
-  Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels = nullptr);
+  Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels = nullptr,
+      BufferArena* arena = nullptr);
   int64_t hidden() const { return down_.out; }
   int64_t intermediate() const { return down_.in; }
   WeightFormat weight_format() const { return down_.format; }

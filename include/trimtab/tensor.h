@@ -168,4 +168,17 @@ class Buffer {
   std::unique_ptr<std::byte, Free> data_;
 };
 
+// Buffers side by side in large ones, which go when the last of theirs does. Memory that is much smaller than a huge
+// page is in one all the same, and huge pages are filled. Not thread-safe; may go before its buffers.
+class BufferArena {
+ public:
+  explicit BufferArena(size_t chunk_bytes = size_t{64} << 20) : chunk_bytes_(chunk_bytes) {}
+  Buffer take(size_t bytes);
+
+ private:
+  size_t chunk_bytes_;
+  std::shared_ptr<Buffer> chunk_;
+  size_t used_ = 0;
+};
+
 }  // namespace trimtab

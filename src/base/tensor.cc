@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trimtab/tensor.h"
 
+#include <algorithm>
+
 #include <sys/mman.h>
 
 #include <array>
@@ -101,6 +103,17 @@ void Buffer::Free::operator()(std::byte* p) {
   } else {
     std::free(p);
   }
+}
+
+Buffer BufferArena::take(size_t bytes) {
+  if (bytes == 0) return {};
+  if (!chunk_ || chunk_->bytes() - used_ < bytes) {
+    chunk_ = std::make_shared<Buffer>(std::max(chunk_bytes_, bytes));
+    used_ = 0;
+  }
+  Buffer buffer(chunk_->data() + used_, bytes, chunk_);
+  used_ = std::min(chunk_->bytes(), used_ + round_up(bytes, kLine));
+  return buffer;
 }
 
 }  // namespace trimtab

@@ -8,11 +8,13 @@
 
 namespace trimtab {
 
-Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format, const GemmKernels* kernels) {
+Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format, const GemmKernels* kernels,
+               BufferArena* arena) {
   if (format.scheme != Scheme::kF32 && format.scheme != Scheme::kBF16 && format.scheme != Scheme::kF16) {
     throw InvalidArgument(cat("linear: weights are stored as f32, bf16 or f16, not ", name(format)));
   }
-  packed_ = pack_linear(weight, bias, format, kernels);
+  BufferArena own(0);
+  packed_ = pack_linear(weight, bias, format, kernels, arena == nullptr ? own : *arena);
 }
 
 // Without scratch rows can't be packed, but rows that can't be read in place are converted by whoever needs them.

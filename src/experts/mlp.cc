@@ -9,10 +9,14 @@
 
 namespace trimtab {
 
-Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels)
-    : gate_up_(pack_gated(source, format, kernels)), activation_(activation) {
+Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels,
+         BufferArena* arena)
+    : activation_(activation) {
+  BufferArena own(0);
+  BufferArena& memory = arena == nullptr ? own : *arena;
+  gate_up_ = pack_gated(source, format, kernels, memory);
   check_source(source.down, gate_up_.in, gate_up_.out, "the down weight");
-  down_ = pack_linear(source.down, source.down_bias, format, gate_up_.kernels);
+  down_ = pack_linear(source.down, source.down_bias, format, gate_up_.kernels, memory);
 }
 
 namespace {

@@ -51,7 +51,7 @@ void interleave_halves(int64_t width, int64_t steps, std::byte* panel) {
 // Fills panels from one matrix, or from two side by side.
 class Packer {
  public:
-  Packer(PackedWeights& weights, const Storage& storage, std::span<const MatrixSource> sources)
+  Packer(PackedWeights& weights, const Storage& storage, std::span<const MatrixSource> sources, BufferArena& arena)
       : weights_(weights),
         storage_(storage),
         width_(weights.kernels->width),
@@ -60,10 +60,10 @@ class Packer {
         row_scales_(static_cast<size_t>(storage.groups() * storage.scale_bytes)),
         row_zeros_(static_cast<size_t>(storage.groups())) {
     for (const MatrixSource& source : sources) encoders_.emplace_back(source, weights.format, storage);
-    weights.panels = Buffer(static_cast<size_t>(num_panels(weights)) * panel_bytes(weights));
-    weights.scales = Buffer(columns() * row_scales_.size());
+    weights.panels = arena.take(static_cast<size_t>(num_panels(weights)) * panel_bytes(weights));
+    weights.scales = arena.take(columns() * row_scales_.size());
     const bool zeros = std::any_of(encoders_.begin(), encoders_.end(), [](const auto& e) { return e.has_zeros(); });
-    if (zeros) weights.zeros = Buffer(columns() * row_zeros_.size() * sizeof(int32_t));
+    if (zeros) weights.zeros = arena.take(columns() * row_zeros_.size() * sizeof(int32_t));
   }
 
   void run() {
@@ -147,10 +147,10 @@ PackedWeights describe(int64_t in, int64_t out, WeightFormat format, bool gated,
   return weights;
 }
 
-void add_bias(PackedWeights& weights, const VectorSource& bias, int column) {
+void add_bias(PackedWeights& weights, const VectorSource& bias, int column, BufferArena& arena) {
   const auto width = static_cast<int64_t>(weights.kernels->width);
   if (weights.bias.bytes() == 0)
-    weights.bias = Buffer(static_cast<size_t>(num_panels(weights) * width) * sizeof(float));
+    weights.bias = arena.take(static_cast<size_t>(num_panels(weights) * width) * sizeof(float));
   for (int64_t p = 0; p < num_panels(weights); ++p) {
     const Panel to = panel(weights, p);
     for (int c = 0; c < to.cols; ++c) weights.bias.as<float>()[p * width + column + c] = bias.at(to.first + c);
@@ -213,16 +213,16 @@ size_t panel_bytes(const PackedWeights& weights) {
 }
 
 PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
-                          const GemmKernels* kernels) {
+                          const GemmKernels* kernels, BufferArena& arena) {
   check_source(weight, "a weight");
   check_source(bias, weight.rows, "a bias");
   PackedWeights packed = describe(weight.cols, weight.rows, format, false, kernels);
-  Packer(packed, storage(format, weight.cols), std::span(&weight, 1)).run();
-  if (bias.data != nullptr) add_bias(packed, bias, 0);
+  Packer(packed, storage(format, weight.cols), std::span(&weight, 1), arena).run();
+  if (bias.data != nullptr) add_bias(packed, bias, 0, arena);
   return packed;
 }
 
-PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels) {
+PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels, BufferArena& arena) {
   check_source(source.gate, "the gate weight");
   const int64_t intermediate = source.gate.rows, hidden = source.gate.cols;
   check_source(source.up, intermediate, hidden, "the up weight");
@@ -233,10 +233,10 @@ PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const Gem
   }
   PackedWeights packed = describe(hidden, intermediate, format, true, kernels);
   const MatrixSource both[] = {source.gate, source.up};
-  Packer(packed, storage(format, hidden), both).run();
+  Packer(packed, storage(format, hidden), both, arena).run();
   if (source.gate_bias.data != nullptr) {
-    add_bias(packed, source.gate_bias, 0);
-    add_bias(packed, source.up_bias, packed.kernels->width / 2);
+    add_bias(packed, source.gate_bias, 0, arena);
+    add_bias(packed, source.up_bias, packed.kernels->width / 2, arena);
   }
   return packed;
 }

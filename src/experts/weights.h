@@ -39,9 +39,10 @@ Panel panel(const PackedWeights& weights, int64_t index);
 // Bytes of one panel.
 size_t panel_bytes(const PackedWeights& weights);
 
-// kernels null: the chosen ones. Throws InvalidArgument as Linear's and Mlp's constructors do.
+// kernels null: the chosen ones. Memory comes from the arena. Throws InvalidArgument as Linear's and Mlp's constructors
+// do.
 PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
-                          const GemmKernels* kernels);
-PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels);
+                          const GemmKernels* kernels, BufferArena& arena);
+PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels, BufferArena& arena);
 
 }  // namespace trimtab

@@ -106,10 +106,14 @@ class Reader {
     router.selection_bias = std::move(found.selection_bias);
     layer.router = std::make_shared<const Router>(std::move(router));
     layer.experts.resize(wanted.size());
+    BufferArena arena;
+    const auto pack = [&](const MlpSource& source) {
+      return std::make_shared<const Mlp>(source, config_.activation, format, nullptr, &arena);
+    };
     for (size_t e = 0; e < wanted.size(); ++e) {
-      if (wanted[e]) layer.experts[e] = std::make_shared<const Mlp>(found.experts[e], config_.activation, format);
+      if (wanted[e]) layer.experts[e] = pack(found.experts[e]);
     }
-    if (found.shared) layer.shared = std::make_shared<const Mlp>(*found.shared, config_.activation, format);
+    if (found.shared) layer.shared = pack(*found.shared);
     if (found.shared_gate) {
       layer.shared_gate = std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
     }
