@@ -18,11 +18,14 @@ A fixture folder holds config.json, model.safetensors and expected.safetensors:
 
 The order of a token's picks is the one that transformers gives, which for
 some families is no order: compare them as sets.  Everything is computed in
-f32 with the eager attention and experts, from the weights as stored.
+f32 with the eager attention and experts, from the weights as stored; those
+that are quantised are dequantised first (quantise.py).
 """
 
 import argparse
 import json
+import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -32,6 +35,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
 REPO = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPO / "tools"))
+import quantise  # noqa: E402
+
 CHECKPOINTS = REPO / "tests" / "fixtures" / "checkpoints"
 
 TOKENS = 14
@@ -61,10 +67,26 @@ LATENT_ATTENTION = {
     "v_head_dim": 8,
 }
 
+def compressed(kind, groups, ignore):
+    """quantization_config of compressed-tensors; groups: of (targets, weights)."""
+    return dict(
+        quant_method="compressed-tensors", format=kind, quantization_status="compressed", ignore=ignore,
+        kv_cache_scheme=None, global_compression_ratio=None,
+        config_groups={
+            f"group_{i}": dict(targets=targets, weights=weights, input_activations=None, output_activations=None)
+            for i, (targets, weights) in enumerate(groups)
+        },
+    )
+
+
+PROJECTIONS = r"\.(self_attn\.[qkvo]_proj|experts\.\d+\.\w+)$"
+
 # What a family's fixture is there to show is in its config.  dtype: of the
 # stored weights; layout: of config.json, "v4" as published checkpoints have
 # it, "v5" as transformers 5 writes it; merged: the tensor names of
-# transformers 5; text_config: nested as in multimodal wrappers.
+# transformers 5; text_config: nested as in multimodal wrappers; quantised:
+# how the weights of modules whose names match are stored (quantise.py), block
+# None standing for a whole side; quantization: what config.json says of it.
 FIXTURES = {
     "mixtral": dict(
         model_type="mixtral", dtype="float32", layout="v4", decoder=True,
@@ -142,6 +164,120 @@ FIXTURES = {
         config=dict(
             num_local_experts=8, num_experts_per_tok=3, intermediate_size=24, head_dim=8, sliding_window=6,
             swiglu_limit=1.0, swiglu_alpha=1.5,
+        ),
+    ),
+    # Blocks that are cut off at both sides.
+    "qwen3_moe_fp8": dict(
+        model_type="qwen3_moe", dtype="bfloat16", layout="v4", decoder=True,
+        config=dict(
+            hidden_size=40, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, intermediate_size=40,
+            head_dim=16, norm_topk_prob=True,
+        ),
+        quantised=[(PROJECTIONS, dict(format="fp8", block=(32, 16)))],
+        quantization=dict(
+            quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[32, 16],
+            modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"],
+        ),
+    ),
+    # Scales as powers of two; dense layers and shared experts too.
+    "deepseek_v3_fp8": dict(
+        model_type="deepseek_v3", dtype="bfloat16", layout="v4",
+        config=LATENT_ATTENTION | dict(
+            first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=16,
+            n_shared_experts=1, intermediate_size=40, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+            norm_topk_prob=True,
+        ),
+        extra=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
+        quantised=[(r"\.(mlp|experts\.\d+|shared_experts)\.\w+_proj$",
+                    dict(format="fp8", block=(128, 128), scale_dtype=torch.float8_e8m0fnu))],
+        quantization=dict(
+            quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128], scale_fmt="ue8m0",
+        ),
+    ),
+    "qwen2_moe_int8": dict(
+        model_type="qwen2_moe", dtype="bfloat16", layout="v4", decoder=True,
+        config=dict(
+            num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+            intermediate_size=40, mlp_only_layers=[0], norm_topk_prob=False,
+        ),
+        quantised=[(r"_proj$", dict(format="int8", block=(1, None)))],
+        quantization=compressed(
+            "int-quantized",
+            [(["Linear"], dict(num_bits=8, type="int", symmetric=True, strategy="channel", dynamic=False))],
+            ["lm_head", "re:.*mlp.gate$", "re:.*mlp.shared_expert_gate$"],
+        ),
+    ),
+    "mixtral_fp8": dict(
+        model_type="mixtral", dtype="bfloat16", layout="v4", decoder=True,
+        config=dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=24, sliding_window=None),
+        quantised=[
+            (r"self_attn\.[qkvo]_proj$", dict(format="float8", block=(1, None))),
+            (r"experts\.\d+\.w[123]$", dict(format="float8", block=(None, None), scale_dtype=torch.float32)),
+        ],
+        quantization=compressed(
+            "float-quantized",
+            [
+                (["Linear"], dict(num_bits=8, type="float", symmetric=True, strategy="tensor", dynamic=False)),
+                ([r"re:.*self_attn\.(q|k|v|o)_proj"],
+                 dict(num_bits=8, type="float", symmetric=True, strategy="channel", dynamic=False)),
+            ],
+            ["lm_head", "re:.*block_sparse_moe.gate"],
+        ),
+    ),
+    "olmoe_int4": dict(
+        model_type="olmoe", dtype="bfloat16", layout="v4", decoder=True,
+        config=dict(num_experts=8, num_experts_per_tok=3, intermediate_size=16, norm_topk_prob=False),
+        quantised=[(PROJECTIONS, dict(format="int4", block=(1, None)))],
+        quantization=compressed(
+            "pack-quantized",
+            [(["Linear"], dict(num_bits=4, type="int", symmetric=True, strategy="channel", dynamic=False, actorder=None))],
+            ["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"],
+        ),
+    ),
+    # Zero points; neither columns nor rows fill their last word.
+    "qwen3_moe_int4": dict(
+        model_type="qwen3_moe", dtype="bfloat16", layout="v4", decoder=True,
+        config=dict(
+            hidden_size=36, num_experts=8, num_experts_per_tok=4, moe_intermediate_size=20, intermediate_size=40,
+            head_dim=8, norm_topk_prob=True, num_attention_heads=3, num_key_value_heads=1,
+        ),
+        quantised=[(PROJECTIONS, dict(format="int4", block=(1, 4), symmetric=False))],
+        quantization=compressed(
+            "pack-quantized",
+            [(["Linear"], dict(num_bits=4, type="int", symmetric=False, strategy="group", group_size=4, dynamic=False,
+                               actorder="weight"))],
+            ["lm_head", "re:.*gate$"],
+        ),
+    ),
+    # As Kimi K2 Thinking: only the routed experts.
+    "kimi_k2_int4": dict(
+        model_type="deepseek_v3", dtype="bfloat16", layout="v4", text_config="kimi_k2",
+        config=LATENT_ATTENTION | dict(
+            first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=64,
+            n_shared_experts=1, intermediate_size=40, n_group=1, topk_group=1, routed_scaling_factor=2.827,
+            norm_topk_prob=True,
+        ),
+        extra=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
+        quantised=[(r"\.experts\.\d+\.\w+$", dict(format="int4", block=(1, 32), shape_dtype=torch.int32))],
+        quantization=compressed(
+            "pack-quantized",
+            [(["Linear"], dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=32, dynamic=False,
+                               actorder=None))],
+            ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
+        ),
+    ),
+    "gpt_oss_mxfp4": dict(
+        model_type="gpt_oss", dtype="bfloat16", layout="v4",
+        config=dict(
+            hidden_size=64, num_local_experts=6, num_experts_per_tok=2, intermediate_size=32, head_dim=8,
+            sliding_window=6,
+        ),
+        quantised="mxfp4",
+        quantization=dict(
+            quant_method="mxfp4",
+            modules_to_not_convert=[
+                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+            ],
         ),
     ),
 }
@@ -246,6 +382,54 @@ def save_model(spec, folder, seed):
     model.to(getattr(torch, spec["dtype"])).save_pretrained(folder, save_original_format=not spec.get("merged", False))
 
 
+# ---------------------------------------------------------------- quantising
+
+
+def quantise_matrix(matrix, how):
+    """The tensors of one module, and what they stand for."""
+    how = dict(how)
+    block = tuple(side or size for side, size in zip(how.pop("block"), matrix.shape))
+    kind = how.pop("format")
+    if kind == "fp8":
+        tensors = quantise.quantise_fp8_blocks(matrix, block, **how)
+    else:
+        tensors = quantise.quantise_compressed(matrix, kind, block, **how)
+    return tensors, quantise.dequantise(tensors, block)
+
+
+def quantise_experts_of_gpt_oss(name, matrices):
+    """The same for the experts' matrices [experts, in, out] of a layer."""
+    tensors = quantise.quantise_mxfp4(matrices.transpose(1, 2).contiguous())
+    meant = quantise.dequantise_mxfp4(tensors["blocks"], tensors["scales"]).transpose(1, 2).contiguous()
+    return {f"{name}_{part}": tensor for part, tensor in tensors.items()}, meant
+
+
+def quantise_checkpoint(spec, tensors):
+    """(stored, meant): the tensors of the quantised checkpoint, and the plain ones that it stands for."""
+    stored, meant = {}, {}
+    for name, tensor in tensors.items():
+        stored[name], meant[name] = tensor, tensor.float()
+        if spec["quantised"] == "mxfp4":
+            if re.search(r"experts\.(gate_up|down)_proj$", name):
+                parts, meant[name] = quantise_experts_of_gpt_oss(name, stored.pop(name).float())
+                stored |= parts
+            continue
+        module = name.removesuffix(".weight")
+        how = next((how for pattern, how in spec["quantised"] if name != module and re.search(pattern, module)), None)
+        if how is not None:
+            parts, meant[name] = quantise_matrix(stored.pop(name).float(), how)
+            stored |= {f"{module}.{part}": part_tensor for part, part_tensor in parts.items()}
+    return stored, meant
+
+
+def quantise_saved(spec, folder):
+    """Put the weights that the quantised ones stand for into a saved model; return the quantised ones."""
+    file = Path(folder) / "model.safetensors"
+    stored, meant = quantise_checkpoint(spec, load_file(file))
+    save_file(meant, file, metadata={"format": "pt"})
+    return stored
+
+
 # ---------------------------------------------------------------- fixtures
 
 
@@ -258,6 +442,8 @@ def published_config(spec, config):
         config["rope_theta"] = rope.pop("rope_theta")
         config["rope_scaling"] = None if rope.pop("rope_type") == "default" else rope | {"rope_type": "yarn"}
         config["torch_dtype"] = config.pop("dtype")
+    if "quantization" in spec:
+        config["quantization_config"] = spec["quantization"]
     if "text_config" in spec:
         config["model_type"] = spec["text_config"]
         config = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": config}
@@ -276,13 +462,13 @@ def build_checkpoint(name, folder, seed=0):
     for attempt in range(seed * 1000, seed * 1000 + 1000):
         with tempfile.TemporaryDirectory() as saved:
             save_model(spec, saved, attempt)
+            tensors = quantise_saved(spec, saved) if "quantised" in spec else load_file(Path(saved) / "model.safetensors")
             model = load_f32(saved)
             input_ids = torch.randint(0, COMMON["vocab_size"], (TOKENS,), generator=torch.Generator().manual_seed(attempt))
             found = record(model, input_ids)
             if smallest_margin(model, found) < MARGIN:
                 continue
             config = json.loads((Path(saved) / "config.json").read_text())
-            tensors = load_file(Path(saved) / "model.safetensors")
             break
     for key in tensors:
         if key.endswith("e_score_correction_bias"):  # f32 in all published checkpoints

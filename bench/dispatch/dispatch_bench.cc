@@ -2,9 +2,9 @@
 #include "bench/dispatch/dispatch_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <random>
 #include <span>
 
@@ -16,11 +16,24 @@
 namespace trimtab::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+double now(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
 }
+
+// Milliseconds.
+struct Duration {
+  double wall = 0, cpu = 0;
+};
+
+class Stopwatch {
+ public:
+  Duration elapsed() const { return {now(CLOCK_MONOTONIC) - wall_, now(CLOCK_THREAD_CPUTIME_ID) - cpu_}; }
+
+ private:
+  double wall_ = now(CLOCK_MONOTONIC), cpu_ = now(CLOCK_THREAD_CPUTIME_ID);
+};
 
 std::vector<int32_t> even_slots(int ranks, int num_experts) {
   std::vector<int32_t> first;
@@ -138,7 +151,7 @@ int64_t rows_of(const Tokens& tokens) {
 
 // One rank's times of one round.
 struct Times {
-  double dispatch = 0, combine = 0, memcpy = 0;
+  Duration dispatch, combine, memcpy;
 };
 
 class RankBench {
@@ -162,9 +175,9 @@ class RankBench {
     Times times;
     exchange(times, false);
     comm_.barrier();
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     std::memcpy(to_.data(), from_.data(), to_.bytes());
-    times.memcpy = ms_since(begin);
+    times.memcpy = watch.elapsed();
     comm_.barrier();
     return times;
   }
@@ -175,10 +188,10 @@ class RankBench {
   void exchange(Times& times, bool first) {
     Lane lane{comm_, workspace_, team_, groups_};
     workspace_.release(0);
-    auto begin = Clock::now();
+    const Stopwatch dispatching;
     const ExchangePtr exchange = dispatcher_->dispatch(batch_.request(subject_.top_k), lane);
     exchange->wait(Stage::kArrived);
-    times.dispatch = ms_since(begin);
+    times.dispatch = dispatching.elapsed();
     const Tokens& tokens = exchange->tokens();
     const Rows y(y_.as<float>(), tokens.x.rows, subject_.hidden);
     if (first) {
@@ -189,12 +202,12 @@ class RankBench {
       std::memset(from_.data(), 1, from_.bytes());
       std::memset(to_.data(), 1, to_.bytes());
     }
-    begin = Clock::now();
+    const Stopwatch combining;
     exchange->send_back(y, Left::kWeightAndSum);
     exchange->wait(Stage::kReturned);
     exchange->finish(out());
     exchange->wait(Stage::kDrained);
-    times.combine = ms_since(begin);
+    times.combine = combining.elapsed();
   }
 
   Communicator& comm_;
@@ -217,35 +230,46 @@ Times mean_of(Communicator& comm, const Times& own) {
   pending.wait();
   pending.wait_released();
   Times mean;
+  const auto add = [&](Duration& to, const Duration& from) {
+    to.wall += from.wall / static_cast<double>(all.size());
+    to.cpu += from.cpu / static_cast<double>(all.size());
+  };
   for (const Times& times : all) {
-    mean.dispatch += times.dispatch / static_cast<double>(all.size());
-    mean.combine += times.combine / static_cast<double>(all.size());
-    mean.memcpy += times.memcpy / static_cast<double>(all.size());
+    add(mean.dispatch, times.dispatch);
+    add(mean.combine, times.combine);
+    add(mean.memcpy, times.memcpy);
   }
   return mean;
+}
+
+// Over all rounds, of one of their figures.
+template <class Figure>
+Spread spread(const std::vector<Times>& rounds, const Figure& figure) {
+  std::vector<double> values;
+  for (const Times& round : rounds) values.push_back(figure(round));
+  return spread_of(std::move(values));
 }
 
 }  // namespace
 
 DispatchRow bench_dispatch(Communicator& comm, const DispatchCase& subject, const Effort& effort) {
   RankBench bench(comm, subject);
-  std::vector<double> dispatch, combine, memcpy_times, pct;
+  std::vector<Times> rounds;
   double total = 0;  // the same on every rank, as all see the same means
-  while (std::ssize(pct) < effort.least || (total < effort.seconds * 1e3 && std::ssize(pct) < effort.most)) {
-    const Times mean = mean_of(comm, bench.round());
-    dispatch.push_back(mean.dispatch);
-    combine.push_back(mean.combine);
-    memcpy_times.push_back(mean.memcpy);
-    pct.push_back(100 * mean.memcpy / (mean.dispatch + mean.combine));
-    total += mean.dispatch + mean.combine + mean.memcpy;
+  while (std::ssize(rounds) < effort.least || (total < effort.seconds * 1e3 && std::ssize(rounds) < effort.most)) {
+    rounds.push_back(mean_of(comm, bench.round()));
+    total += rounds.back().dispatch.wall + rounds.back().combine.wall + rounds.back().memcpy.wall;
   }
-  const auto rounds = static_cast<int>(pct.size());
-  return {subject,
-          spread_of(std::move(dispatch)),
-          spread_of(std::move(combine)),
-          spread_of(std::move(memcpy_times)),
-          spread_of(std::move(pct)),
-          rounds};
+  return {.subject = subject,
+          .ms_dispatch = spread(rounds, [](const Times& t) { return t.dispatch.wall; }),
+          .ms_combine = spread(rounds, [](const Times& t) { return t.combine.wall; }),
+          .ms_memcpy = spread(rounds, [](const Times& t) { return t.memcpy.wall; }),
+          .cpu_ms_dispatch = spread(rounds, [](const Times& t) { return t.dispatch.cpu; }),
+          .cpu_ms_combine = spread(rounds, [](const Times& t) { return t.combine.cpu; }),
+          .cpu_ms_memcpy = spread(rounds, [](const Times& t) { return t.memcpy.cpu; }),
+          .pct_of_memcpy =
+              spread(rounds, [](const Times& t) { return 100 * t.memcpy.cpu / (t.dispatch.cpu + t.combine.cpu); }),
+          .rounds = static_cast<int>(rounds.size())};
 }
 
 }  // namespace trimtab::bench

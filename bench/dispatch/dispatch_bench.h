@@ -27,10 +27,15 @@ struct DispatchCase {
 // Milliseconds; of all ranks the mean, over the rounds the median and the quartiles.
 struct DispatchRow {
   DispatchCase subject;
+  // From beginning to end, the waits for other ranks included.
   Spread ms_dispatch;
   Spread ms_combine;
-  Spread ms_memcpy;      // every rank copies as many bytes as its experts' rows and its picks' results have
-  Spread pct_of_memcpy;  // ms_memcpy / (ms_dispatch + ms_combine), round by round
+  Spread ms_memcpy;  // every rank copies as many bytes as its experts' rows and its picks' results have
+  // What the ranks' own threads ran: ranks that share a core don't count each other.
+  Spread cpu_ms_dispatch;
+  Spread cpu_ms_combine;
+  Spread cpu_ms_memcpy;
+  Spread pct_of_memcpy;  // cpu_ms_memcpy / (cpu_ms_dispatch + cpu_ms_combine), round by round
   int rounds;
 };
 

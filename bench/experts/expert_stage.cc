@@ -9,30 +9,29 @@
 namespace trimtab::bench {
 namespace {
 
-std::unique_ptr<Experts> make_experts(const ModelShape& model, const WeightDType& dtype, const ExpertSet& set) {
-  std::vector<std::shared_ptr<const Mlp>> slots;
-  for (int s = 0; s < model.experts; ++s) slots.push_back(set.mlp(s % set.size()));
-  return make_grouped_experts(std::move(slots), model.hidden, dtype.rows);
-}
-
-std::unique_ptr<Dispatcher> make_stage_dispatcher(const ModelShape& model, const WeightDType& dtype,
-                                                  int64_t max_tokens) {
+std::unique_ptr<Dispatcher> make_stage_dispatcher(const ModelShape& model, DType rows, int64_t max_tokens) {
   const std::vector<int32_t> first_slots = {0, model.experts};
   return make_pull_dispatcher({.max_tokens = max_tokens,
                                .hidden = static_cast<int>(model.hidden),
                                .top_k = model.top_k,
-                               .dtype = dtype.rows,
+                               .dtype = rows,
                                .first_slots = first_slots},
                               0);
 }
 
 }  // namespace
 
-ExpertStage::ExpertStage(const ModelShape& model, const WeightDType& dtype, const ExpertSet& set, int64_t max_tokens,
+std::unique_ptr<Experts> make_experts(const ModelShape& model, const WeightDType& dtype, const ExpertSet& set) {
+  std::vector<std::shared_ptr<const Mlp>> slots;
+  for (int s = 0; s < model.experts; ++s) slots.push_back(set.mlp(s % set.size()));
+  return make_grouped_experts(std::move(slots), model.hidden, dtype.rows);
+}
+
+ExpertStage::ExpertStage(const ModelShape& model, std::unique_ptr<Experts> experts, int64_t max_tokens,
                          Communicator& comm, Team& team)
     : top_k_(model.top_k),
-      dispatcher_(make_stage_dispatcher(model, dtype, max_tokens)),
-      experts_(make_experts(model, dtype, set)),
+      experts_(std::move(experts)),
+      dispatcher_(make_stage_dispatcher(model, experts_->dtype(), max_tokens)),
       workspace_(dispatcher_->workspace_bytes()),
       y_(static_cast<size_t>(max_tokens * model.top_k * model.hidden) * sizeof(float)),
       scratch_(experts_->scratch_bytes(max_tokens * model.top_k)),

@@ -15,11 +15,14 @@
 
 namespace trimtab::bench {
 
+// Slot s of the model holds expert s % set.size(): a set is as large as it must be to be cold.
+std::unique_ptr<Experts> make_experts(const ModelShape& model, const WeightDType& dtype, const ExpertSet& set);
+
 class ExpertStage {
  public:
-  // Slot s of the model holds expert s % set.size(): a set is as large as it must be to be cold. comm: of one rank.
-  ExpertStage(const ModelShape& model, const WeightDType& dtype, const ExpertSet& set, int64_t max_tokens,
-              Communicator& comm, Team& team);
+  // comm: of one rank.
+  ExpertStage(const ModelShape& model, std::unique_ptr<Experts> experts, int64_t max_tokens, Communicator& comm,
+              Team& team);
   // x, out: [tokens, hidden] in the type of the rows, in f32.
   void run(ConstRows x, const Picks& picks, Rows out);
   // Of the last run: what was spent on sorting the rows and on summing them up, as a part of the whole.
@@ -27,8 +30,8 @@ class ExpertStage {
 
  private:
   int top_k_;
-  std::unique_ptr<Dispatcher> dispatcher_;
   std::unique_ptr<Experts> experts_;
+  std::unique_ptr<Dispatcher> dispatcher_;
   Workspace workspace_;
   Buffer y_, scratch_;
   Lane lane_;

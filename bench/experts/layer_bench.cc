@@ -11,11 +11,6 @@
 namespace trimtab::bench {
 namespace {
 
-// Calls with picks of their own, before they come again.
-int num_batches(int64_t tokens) {
-  return static_cast<int>(std::clamp<int64_t>(4096 / tokens, 2, 64));
-}
-
 double expert_weights(const ModelShape& model) {
   return 3 * static_cast<double>(model.hidden * model.intermediate);
 }
@@ -28,7 +23,7 @@ class LayerBench {
         dtype_(dtype),
         set_(set),
         context_(context),
-        stage_(model, dtype, set, max_tokens, comm, context.team),
+        stage_(model, make_experts(model, dtype, set), max_tokens, comm, context.team),
         x_memory_(static_cast<size_t>(max_tokens * model.hidden) * static_cast<size_t>(bits(dtype.rows)) / 8),
         out_memory_(static_cast<size_t>(max_tokens * model.hidden) * sizeof(float)),
         x_(x_memory_.data(), max_tokens, model.hidden, model.hidden, dtype.rows),
@@ -39,29 +34,22 @@ class LayerBench {
   LayerRow run(int64_t tokens, RoutingKind routing) {
     const std::string what = cat(model_.name, " ", dtype_.name, ", ", tokens, " tokens, ", routing_name(routing));
     context_.progress(what);
-    std::vector<Picks> picks;
-    std::vector<std::vector<Part>> parts;
-    double active = 0;
-    for (int b = 0; b < num_batches(tokens); ++b) {
-      picks.push_back(route(routing, tokens, model_.experts, model_.top_k, static_cast<uint64_t>(b)));
-      parts.push_back(layer_parts(model_, dtype_, picks.back()));
-      active += static_cast<double>(parts.back().size()) / num_batches(tokens);
-    }
+    const LayerCalls calls(model_, dtype_, tokens, routing);
+    const Picks& first = calls.picks.front();
     const Rows x = x_.slice(0, tokens), out = out_.slice(0, tokens);
-    stage_.run(x, picks.front(), out);
+    stage_.run(x, first, out);
     const auto mlp_of = [&](int32_t slot) { return set_.source(slot % set_.size()); };
-    verify_layer(dtype_, mlp_of, x, picks.front().ids, picks.front().weights, model_.top_k, out, what);
+    verify_layer(dtype_, mlp_of, x, first.ids, first.weights, model_.top_k, out, what);
     std::vector<double> moving;
-    const Subject subject{.run =
-                              [&](int64_t call) {
-                                stage_.run(x, picks[static_cast<size_t>(call + 1) % picks.size()], out);
-                                moving.push_back(100 * stage_.moving_share());
-                              },
-                          .work = [&](int64_t call) -> std::span<const Part> {
-                            return parts[static_cast<size_t>(call + 1) % parts.size()];
-                          }};
+    const Subject subject{
+        .run =
+            [&](int64_t call) {
+              stage_.run(x, calls.picks[calls.at(call + 1)], out);
+              moving.push_back(100 * stage_.moving_share());
+            },
+        .work = [&](int64_t call) -> std::span<const Part> { return calls.parts[calls.at(call + 1)]; }};
     const Timing timing = measure(subject, dtype_.dot, context_.effort, context_.ceilings);
-    return {model_.name, dtype_.name, routing, tokens, timing, spread_of(moving).median, active};
+    return {model_.name, dtype_.name, routing, tokens, timing, spread_of(moving).median, calls.active_experts};
   }
 
  private:
@@ -85,11 +73,23 @@ std::vector<Part> layer_parts(const ModelShape& model, const WeightDType& dtype,
   return parts;
 }
 
+LayerCalls::LayerCalls(const ModelShape& model, const WeightDType& dtype, int64_t tokens, RoutingKind routing) {
+  const int64_t count = std::clamp<int64_t>(4096 / tokens, 2, 64);
+  for (int64_t c = 0; c < count; ++c) {
+    picks.push_back(route(routing, tokens, model.experts, model.top_k, static_cast<uint64_t>(c)));
+    parts.push_back(layer_parts(model, dtype, picks.back()));
+    active_experts += static_cast<double>(parts.back().size()) / static_cast<double>(count);
+  }
+}
+
+int64_t num_cold_experts(const ModelShape& model, const WeightDType& dtype, size_t cold_bytes) {
+  return std::min<int64_t>(model.experts, cold_count(expert_weights(model) * dtype.bits / 8, cold_bytes));
+}
+
 std::vector<LayerRow> bench_layer(const ModelShape& model, const WeightDType& dtype, const std::vector<int64_t>& tokens,
                                   const std::vector<RoutingKind>& routings, const BenchContext& context) {
   context.progress(cat(model.name, " ", dtype.name, ": packing weights"));
-  const double bytes = expert_weights(model) * dtype.bits / 8;
-  const int64_t count = std::min<int64_t>(model.experts, cold_count(bytes, context.cold_bytes));
+  const int64_t count = num_cold_experts(model, dtype, context.cold_bytes);
   const ExpertSet set(dtype, model.hidden, model.intermediate, count, context.team);
   const int64_t most = *std::max_element(tokens.begin(), tokens.end());
   std::vector<LayerRow> rows;

@@ -78,6 +78,27 @@ std::map<std::string, TensorView, std::less<>> parse_safetensors(
 enum class Family { kMixtral, kQwen2Moe, kQwen3Moe, kOlmoe, kDeepseekV2, kDeepseekV3, kGlm4Moe, kKimiK2, kGptOss };
 std::string_view name(Family family);
 
+// quantization_config: which modules hold quantised weights, and how.
+struct QuantizationConfig {
+  enum class Method { kNone, kFp8, kCompressedTensors, kMxfp4 };
+  static constexpr int64_t kWhole = 0;  // of a block: the whole dimension
+
+  // How modules store their weights. dtype: of the elements: kI8, kF8E4M3, kU4 (eight in an int32) or kF4 (32 and their
+  // scale in a block). block: of the elements that share a scale.
+  struct Group {
+    std::vector<std::string> targets;  // names, "re:" with a regular expression, or "Linear" for all
+    DType dtype = DType::kF8E4M3;
+    int64_t block_rows = 1, block_cols = kWhole;
+    bool has_zero_points = false;
+  };
+
+  Method method = Method::kNone;
+  std::vector<Group> groups;  // a module is of the first that has it
+  std::vector<std::string>
+      ignore;  // not quantised: as targets; fp8 and mxfp4: as modules_to_not_convert of transformers
+};
+std::string_view name(QuantizationConfig::Method method);  // quant_method; "" for kNone
+
 // config.json, with every family's aliases resolved. Keys keep their Hugging Face names where they have one.
 struct ModelConfig {
   Family family = Family::kQwen3Moe;
@@ -98,7 +119,7 @@ struct ModelConfig {
   Activation activation;
   bool has_expert_bias = false;
   std::vector<bool> is_moe_layer;  // [num_hidden_layers]
-  std::string quant_method;        // as in the file: "fp8", "mxfp4", "compressed-tensors", ...; "": not quantised
+  QuantizationConfig quantization;
 
   // The rest of the decoder
   int intermediate_size = 0;  // dense layers
@@ -123,7 +144,8 @@ struct ModelConfig {
 };
 
 // Reads DIRECTORY/config.json (and generation_config.json where it is there, for the end tokens). Throws FormatError
-// with the key for missing or impossible values and for families that are not known (with the list of those that are).
+// with the key for missing or impossible values, and for families and quantisers that are not known (with the list of
+// those that are).
 ModelConfig read_model_config(const std::string& directory);
 // The same from text; file names the source in errors.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
@@ -137,9 +159,13 @@ struct MoeTensors {
   std::optional<MlpSource> shared;
   std::optional<MatrixSource> shared_gate;  // [1, hidden]
 };
-// Throws FormatError for absent tensors, wrong shapes, and quantised weights (not supported yet); InvalidArgument when
-// the layer is not there or has no experts.
+// Throws FormatError for absent tensors, wrong shapes and types, and weights that are quantised otherwise than
+// config.quantization says; InvalidArgument when the layer is not there or has no experts.
 MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer);
+
+// The format that holds the weights of an MLP as they are quantised. None: they are not, not all of them alike, or in a
+// way that no format has (blocks of another size).
+std::optional<WeightFormat> native_format(const MlpSource& mlp);
 
 // A whole tensor of two dimensions, or of one, as a source for packing. Throws InvalidArgument for another number of
 // dimensions and for element types other than f32, bf16 and f16.

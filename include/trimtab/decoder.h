@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,23 +39,29 @@ int num_moe_layers(const ModelConfig& config);
 class DecoderWeights {
  public:
   // dtype: kF32 or kBF16, how weights are kept (see above). placement: [MoE layers]; of the experts only those that the
-  // slots of `ranks` hold are packed; empty means all ranks. The file stays mapped for the embedding rows.
+  // slots of `ranks` hold are packed; empty means all ranks. experts: how routed and shared experts are kept, and with
+  // it how their rows are rounded. If not given, experts stay quantised as the checkpoint has them, where there is a
+  // format for all of them; else they are kept as dtype, like all other weights. The file stays mapped for the
+  // embedding rows.
   // Throws InvalidArgument for a family that this decoder does not know and for a placement that does not fit,
   // FormatError for tensors that are absent or of another shape.
   static std::shared_ptr<const DecoderWeights> load(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
-                                                    const Placement& placement, std::span<const int> ranks = {});
+                                                    const Placement& placement, std::span<const int> ranks = {},
+                                                    std::optional<WeightFormat> experts = std::nullopt);
   ~DecoderWeights();
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
+  WeightFormat expert_format() const { return expert_format_; }
   size_t bytes() const;  // of the packed weights
 
  private:
   friend class Decoder;
-  DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype);
+  DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype, WeightFormat expert_format);
 
   ModelConfig config_;
   DType dtype_;
+  WeightFormat expert_format_;
   SafeTensors tensors_;  // keeps embedding_ mapped
   TensorView embedding_;
   std::vector<LayerWeights> layers_;

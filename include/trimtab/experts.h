@@ -12,74 +12,60 @@
 #include "trimtab/dispatcher.h"
 #include "trimtab/team.h"
 #include "trimtab/tensor.h"
+#include "trimtab/weight_format.h"
+#include "trimtab/weight_source.h"
 
 namespace trimtab {
 
 enum class ActivationKind {
-  kSilu,        // silu(gate) * up
-  kGelu,        // gelu(gate) * up, exact (erf)
-  kGeluTanh,    // gelu(gate) * up, tanh form
-  kSwigluClamp  // gpt-oss: g = min(gate, limit), u = clamp(up, -limit, limit): (u + 1) * g * sigmoid(alpha * g)
+  kSilu,      // silu(gate) * up
+  kGelu,      // gelu(gate) * up, exact (erf)
+  kGeluTanh,  // gelu(gate) * up, tanh form
+  // g = min(gate, limit), u = clamp(up, -limit, limit): (u + beta) * g * sigmoid(alpha * g). The defaults are
+  // gpt-oss's; alpha = 1, beta = 0 is a silu with limits.
+  kSwigluClamp,
+  kSwigluStep  // min(silu(gate), limit) * clamp(up, -limit, limit)
 };
 
 struct Activation {
   ActivationKind kind = ActivationKind::kSilu;
   float alpha = 1.702F;  // kSwigluClamp only
-  float limit = 7.0F;    // kSwigluClamp only
-};
-
-// One gated MLP as a checkpoint has it; views, any of f32, bf16, f16. Strides let transposed and interleaved forms be
-// read in place: element (i, j) of a matrix is data[i * row_stride + j * col_stride] (in elements).
-struct MatrixSource {
-  const std::byte* data = nullptr;
-  DType dtype = DType::kF32;
-  int64_t rows = 0, cols = 0;
-  int64_t row_stride = 0, col_stride = 1;
-  float at(int64_t i, int64_t j) const;  // slow; for packing and tests
-};
-struct VectorSource {
-  const std::byte* data = nullptr;  // null: no bias
-  DType dtype = DType::kF32;
-  int64_t size = 0;
-  int64_t stride = 1;
-  float at(int64_t i) const;
-};
-struct MlpSource {
-  MatrixSource gate, up;  // [intermediate, hidden]
-  MatrixSource down;      // [hidden, intermediate]
-  VectorSource gate_bias, up_bias, down_bias;
+  float limit = 7.0F;    // kSwigluClamp and kSwigluStep only
+  float beta = 1.0F;     // kSwigluClamp only
 };
 
 struct GemmKernels;  // the functions of one instruction set: src/experts/gemm.h
 
-// Weights as the kernels read them, in panels (layout: src/experts/panels.h): one matrix, or the gate and up matrices
+// Weights as the kernels read them, in panels (layout: src/experts/weights.h): one matrix, or the gate and up matrices
 // of a gated MLP side by side.
 struct PackedWeights {
   const GemmKernels* kernels = nullptr;  // whom the panels are for
   Buffer panels;
+  Buffer scales, zeros;     // where the format has them
   Buffer bias;              // empty: none
   int64_t in = 0, out = 0;  // of one matrix
-  DType dtype = DType::kF32;
+  WeightFormat format;
   bool gated = false;
 
-  size_t bytes() const { return panels.bytes() + bias.bytes(); }
+  size_t bytes() const { return panels.bytes() + scales.bytes() + zeros.bytes() + bias.bytes(); }
 };
 
 // A linear map packed for the kernels: y = x W^T + b. Immutable after construction; shared by any number of threads.
 class Linear {
  public:
   Linear() = default;
-  // dtype: kF32 or kBF16, how the weights are stored; sources are converted (to bf16: round to nearest even) and not
-  // needed afterwards. kernels: null for those of kernel_isa(). Throws InvalidArgument for empty matrices, other
-  // dtypes, and a bias of the wrong size.
-  Linear(const MatrixSource& weight, const VectorSource& bias, DType dtype, const GemmKernels* kernels = nullptr);
+  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed
+  // afterwards. kernels: null for those of kernel_isa(). Throws InvalidArgument for empty matrices, other formats, and
+  // a bias of the wrong size.
+  Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
+         const GemmKernels* kernels = nullptr);
   // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is one sum in order of
   // the input index, in f32, the bias last: its bits do not depend on m, on where the row stands, or on the team.
   // Throws InvalidArgument when the shapes or types do not fit.
   void run(ConstRows x, Rows y, Team& team) const;
   int64_t in() const { return packed_.in; }
   int64_t out() const { return packed_.out; }
-  DType dtype() const { return packed_.dtype; }
+  WeightFormat weight_format() const { return packed_.format; }
   size_t bytes() const { return packed_.bytes(); }
   const PackedWeights& packed() const { return packed_; }
 
@@ -91,26 +77,28 @@ class Linear {
 // work can go between them. Immutable after construction; shared by any number of threads.
 class Mlp {
  public:
-  // As Linear. Gate and up have a bias both or neither.
-  Mlp(const MlpSource& source, Activation activation, DType dtype, const GemmKernels* kernels = nullptr);
-  int64_t hidden() const { return down_.out(); }
-  int64_t intermediate() const { return down_.in(); }
-  DType dtype() const { return down_.dtype(); }
-  // First half: act [m, intermediate] = activation(x W_gate^T, x W_up^T), computed in f32; act has the dtype of the
-  // weights, x is f32 or bf16. scratch: at least scratch_bytes(m).
+  // All formats; a source that is quantised the same way is copied, never quantised again. Throws as Linear, and for
+  // weights that the format can't hold (NaN, infinities). Gate and up have a bias both or neither.
+  Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels = nullptr);
+  int64_t hidden() const { return down_.out; }
+  int64_t intermediate() const { return down_.in; }
+  WeightFormat weight_format() const { return down_.format; }
+  // Of act: WeightFormat::rows().
+  DType dtype() const { return down_.format.rows(); }
+  // First half: act [m, intermediate] = activation(x W_gate^T, x W_up^T), computed in f32 and rounded to dtype(). x:
+  // f32 or bf16, rounded to what the format multiplies. scratch: at least scratch_bytes(m), 64-byte aligned.
   void gate_up(ConstRows x, Rows act, std::span<std::byte> scratch, Team& team) const;
-  // Second half: y f32 [m, hidden] = act W_down^T.
-  void down(ConstRows act, Rows y, Team& team) const;
-  // 0 as long as the activation is applied to the tile that the kernel has just computed.
+  // Second half: y f32 [m, hidden] = act W_down^T. scratch as above.
+  void down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) const;
+  // What either half needs.
   size_t scratch_bytes(int64_t m) const;
   size_t bytes() const { return gate_up_.bytes() + down_.bytes(); }
   const PackedWeights& gate_up_packed() const { return gate_up_; }
-  const PackedWeights& down_packed() const { return down_.packed(); }
+  const PackedWeights& down_packed() const { return down_; }
   Activation activation() const { return activation_; }
 
  private:
-  PackedWeights gate_up_;
-  Linear down_;
+  PackedWeights gate_up_, down_;
   Activation activation_;
 };
 
@@ -124,6 +112,8 @@ class Experts {
   virtual int64_t hidden() const = 0;
   virtual int num_local() const = 0;  // slots of this rank
   virtual DType dtype() const = 0;    // wanted of Tokens::x
+  // May Tokens::x be of this type? Beside dtype() what rows are quantised to anyway, with their scales.
+  virtual bool accepts(DType x) const { return x == dtype(); }
   // Scratch that a run with at most `rows` rows needs, 64-byte aligned.
   virtual size_t scratch_bytes(int64_t rows) const = 0;
   // out: f32 as tokens.x, apart from it. Rows do not influence each other. Throws InvalidArgument when tokens, out or
@@ -131,15 +121,14 @@ class Experts {
   virtual void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch, Team& team) const = 0;
 };
 
-// Experts over one packed Mlp per slot (f32 or bf16), Format::kStandard, Left::kWeightAndSum. All slots are of one
-// shape, dtype and instruction set, or InvalidArgument is thrown; one Mlp may stand in several slots. The table may be
-// empty: then run() takes no rows.
+// Experts over one packed Mlp per slot, Left::kWeightAndSum. All slots are of one shape, format and instruction set, or
+// InvalidArgument is thrown; one Mlp may stand in several slots. The table may be empty: then run() takes no rows.
 std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden,
-                                              DType dtype);
+                                              WeightFormat weights, Format format = Format::kStandard);
 
 // The instruction set that weights are packed for and the kernels run on: the best this CPU has, or what TRIMTAB_ISA
-// names (scalar, avx2, avx512). Read once. Throws InvalidArgument with the choices when TRIMTAB_ISA names one that is
-// unknown or that the CPU lacks. Levels differ by rounding only.
+// names (scalar, avx2, avx2_vnni, avx512, avx512_bf16). Read once. Throws InvalidArgument with the choices when
+// TRIMTAB_ISA names one that is unknown or that the CPU lacks. Levels differ by rounding only.
 std::string_view kernel_isa();
 
 }  // namespace trimtab

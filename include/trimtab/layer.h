@@ -63,6 +63,7 @@ class SharedExperts {
   struct Half {
     Rows act;    // [tokens, intermediate]
     Rows scale;  // f32 [tokens, 1] sigmoid of the gate; no rows without a gate
+    std::span<std::byte> scratch;
   };
   // x: f32 [tokens, hidden], read by the gate; x_experts: the same rows in the experts' dtype.
   Half first(ConstRows x, ConstRows x_experts, Lane& lane) const;

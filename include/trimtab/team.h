@@ -13,6 +13,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "trimtab/tensor.h"
+
 namespace trimtab {
 
 class Team {
@@ -25,28 +27,42 @@ class Team {
 
   int size() const { return static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls body(i) for every i in [0, count), shared dynamically over the members; returns when all are done. The first
-  // exception of any of them is rethrown here. Not re-entrant: body must not use the same team.
+  // Calls body(i) or body(i, member) for every i in [0, count), shared dynamically over the members, which take them in
+  // order; returns when all are done. The first exception of any of them is rethrown here. Not re-entrant: body must
+  // not use the same team.
   template <class Body>
   void for_each(int64_t count, Body&& body) {
-    if (size() == 1 || count <= 1) {
-      for (int64_t i = 0; i < count; ++i) body(i);
-      return;
-    }
-    // A plain pointer and a function: no std::function is built, so nothing is allocated per call.
     using Callable = std::remove_reference_t<Body>;
-    fork_join(count, const_cast<std::remove_const_t<Callable>*>(&body),
-              [](void* b, int64_t i) { (*static_cast<Callable*>(b))(i); });
+    // A plain pointer and a function: no std::function is built, so nothing is allocated per call.
+    const auto invoke = [](void* b, int64_t i, int member) {
+      if constexpr (std::is_invocable_v<Callable&, int64_t, int>) {
+        (*static_cast<Callable*>(b))(i, member);
+      } else {
+        (*static_cast<Callable*>(b))(i);
+      }
+    };
+    void* const callable = const_cast<std::remove_const_t<Callable>*>(&body);
+    if (size() == 1 || count <= 1) {
+      for (int64_t i = 0; i < count; ++i) invoke(callable, i, 0);
+    } else {
+      fork_join(count, callable, invoke);
+    }
   }
 
+  // Memory of its own for each member, 64-byte aligned, for what lasts no longer than one body. reserve() sees to it
+  // that each has at least so much; what was there is lost if it has to grow. Not while for_each runs.
+  void reserve_scratch(size_t bytes);
+  std::byte* scratch(int member) const { return scratch_[static_cast<size_t>(member)].data(); }
+
  private:
-  using Invoke = void (*)(void* body, int64_t i);
+  using Invoke = void (*)(void* body, int64_t i, int member);
 
   void fork_join(int64_t count, void* body, Invoke invoke);
-  void work();
-  void helper_loop();
+  void work(int member);
+  void helper_loop(int member);
 
   std::vector<std::thread> helpers_;
+  std::vector<Buffer> scratch_;  // [size()]
 
   std::mutex mutex_;  // guards everything below but next_
   std::condition_variable start_, done_;

@@ -7,6 +7,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string_view>
 #include <type_traits>
@@ -14,7 +15,8 @@
 
 namespace trimtab {
 
-// Element types, as safetensors names them. kF4 packs two elements a byte; kF8E8M0 is a power-of-two scale.
+// Element types, as safetensors names them; kU4 is not one of its. kF4 (E2M1) and kU4 pack two elements a byte, the
+// first in the low half; kF8E8M0 is a power-of-two scale.
 enum class DType : uint8_t {
   kBool,
   kU8,
@@ -32,12 +34,13 @@ enum class DType : uint8_t {
   kF8E4M3,
   kF8E5M2,
   kF8E8M0,
-  kF4
+  kF4,
+  kU4
 };
 
-// Bits of one element: 4 for kF4, else a multiple of 8.
+// Bits of one element: 4 for kF4 and kU4, else a multiple of 8.
 int bits(DType type);
-// The safetensors name: "F32", "BF16", "F8_E4M3", ...
+// The safetensors name: "F32", "BF16", "F8_E4M3", ...; "U4".
 std::string_view name(DType type);
 
 // bfloat16 and IEEE half as storage; arithmetic happens in float.
@@ -47,6 +50,16 @@ struct bf16_t {
 struct f16_t {
   uint16_t bits;
 };
+// The small types of the OCP MX and FP8 specifications, as storage. An e2m1_t is in the low four bits.
+struct e4m3_t {
+  uint8_t bits;
+};
+struct e2m1_t {
+  uint8_t bits;
+};
+struct e8m0_t {
+  uint8_t bits;
+};
 
 inline float to_float(float x) {
   return x;
@@ -55,6 +68,23 @@ inline float to_float(bf16_t x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
 float to_float(f16_t x);
+// No infinities; codes 0x7f and 0xff are NaN.
+constexpr float to_float(e4m3_t x) {
+  const uint32_t magnitude = x.bits & 0x7fU;
+  if (magnitude == 0x7fU) return std::numeric_limits<float>::quiet_NaN();
+  // With its fields in the place of a float's it is 2^-120 of the value: the exponent's bias is 7, not 127.
+  return std::bit_cast<float>((x.bits & 0x80U) << 24 | magnitude << 20) * 0x1p120F;
+}
+constexpr float to_float(e2m1_t x) {
+  constexpr float kMagnitudes[] = {0.0F, 0.5F, 1.0F, 1.5F, 2.0F, 3.0F, 4.0F, 6.0F};
+  const float magnitude = kMagnitudes[x.bits & 7U];
+  return x.bits & 8U ? -magnitude : magnitude;
+}
+// 2^(code - 127), the least of them subnormal; code 255 is NaN.
+constexpr float to_float(e8m0_t x) {
+  if (x.bits == 255) return std::numeric_limits<float>::quiet_NaN();
+  return std::bit_cast<float>(x.bits == 0 ? 0x00400000U : uint32_t{x.bits} << 23);
+}
 
 // Round to nearest, ties to even; NaN stays NaN (quiet).
 inline bf16_t to_bf16(float x) {

@@ -11,6 +11,9 @@ namespace trimtab {
 // Elements that share one scale in the MX formats.
 constexpr int64_t kMxBlock = 32;
 
+// |x| < 2^9, to nearest, ties to even; 448 in magnitude at most.
+e4m3_t to_e4m3(float x);
+
 // What goes with a row of a dtype: one F32 for kI8, an F8_E8M0 for each kMxBlock elements for kF8E4M3, else nothing.
 struct ScaleShape {
   int64_t cols = 0;

@@ -25,8 +25,9 @@ void stop_and_join(std::mutex& mutex, bool& stop, std::condition_variable& start
 Team::Team(int threads) {
   if (threads < 1) throw InvalidArgument(cat("a team needs at least 1 thread, got ", threads));
   helpers_.reserve(static_cast<size_t>(threads - 1));
+  scratch_.resize(static_cast<size_t>(threads));
   try {
-    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this] { helper_loop(); });
+    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { helper_loop(i); });
   } catch (const std::system_error& error) {  // a thread that is not joined would end the process
     stop_and_join(mutex_, stop_, start_, helpers_);
     throw Error(cat("can't start thread ", helpers_.size() + 2, " of a team of ", threads, ": ", error.what()));
@@ -35,6 +36,12 @@ Team::Team(int threads) {
 
 Team::~Team() {
   stop_and_join(mutex_, stop_, start_, helpers_);
+}
+
+void Team::reserve_scratch(size_t bytes) {
+  for (Buffer& buffer : scratch_) {
+    if (buffer.bytes() < bytes) buffer = Buffer(bytes);
+  }
 }
 
 void Team::fork_join(int64_t count, void* body, Invoke invoke) {
@@ -48,17 +55,17 @@ void Team::fork_join(int64_t count, void* body, Invoke invoke) {
     ++generation_;
   }
   start_.notify_all();
-  work();
+  work(0);
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return busy_ == 0; });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Team::work() {
+void Team::work(int member) {
   // Relaxed: the counter only hands out indices; the mutex orders the work itself.
   for (int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
     try {
-      invoke_(body_, i);
+      invoke_(body_, i, member);
     } catch (...) {
       next_.store(count_, std::memory_order_relaxed);
       const std::lock_guard lock(mutex_);
@@ -67,7 +74,7 @@ void Team::work() {
   }
 }
 
-void Team::helper_loop() {
+void Team::helper_loop(int member) {
   uint64_t seen = 0;
   for (;;) {
     {
@@ -76,7 +83,7 @@ void Team::helper_loop() {
       if (stop_) return;
       seen = generation_;
     }
-    work();
+    work(member);
     bool last = false;
     {
       const std::lock_guard lock(mutex_);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -81,6 +83,52 @@ TEST_P(TeamOf, ForEachDoesNotAllocate) {
   const int64_t before = allocation_count();
   for (int round = 0; round < 100; ++round) team.for_each(64, body);
   EXPECT_EQ(allocation_count(), before);
+}
+
+TEST_P(TeamOf, AMemberRunsOneIndexAtATime) {
+  Team team(GetParam());
+  std::vector<std::atomic<int>> inside(static_cast<size_t>(GetParam()));
+  std::atomic<int64_t> sum{0}, at_once{0};
+  for (const int64_t count : {1, 2, 200}) {
+    sum = 0;
+    team.for_each(count, [&](int64_t i, int member) {
+      ASSERT_GE(member, 0);
+      ASSERT_LT(member, GetParam());
+      at_once += inside[static_cast<size_t>(member)]++;
+      if (i % 8 == 0) std::this_thread::yield();
+      --inside[static_cast<size_t>(member)];
+      sum += i;
+    });
+    EXPECT_EQ(sum, count * (count - 1) / 2);
+  }
+  EXPECT_EQ(at_once, 0);
+}
+
+TEST_P(TeamOf, EachMemberHasScratchOfItsOwn) {
+  Team team(GetParam());
+  // What a member writes is there until its body ends, whatever the others write.
+  for (const size_t bytes : {size_t{1}, size_t{100}, size_t{70000}}) {
+    team.reserve_scratch(bytes);
+    std::atomic<int> spoiled{0};
+    team.for_each(100, [&](int64_t i, int member) {
+      std::byte* const scratch = team.scratch(member);
+      const auto value = static_cast<std::byte>(i);
+      std::fill_n(scratch, bytes, value);
+      std::this_thread::yield();
+      spoiled += std::count(scratch, scratch + bytes, value) != static_cast<std::ptrdiff_t>(bytes);
+    });
+    EXPECT_EQ(spoiled, 0) << bytes;
+    for (int m = 0; m < GetParam(); ++m) EXPECT_EQ(reinterpret_cast<uintptr_t>(team.scratch(m)) % 64, 0U);
+  }
+}
+
+TEST_P(TeamOf, ReservingLessKeepsTheScratch) {
+  Team team(GetParam());
+  team.reserve_scratch(1000);
+  for (int m = 0; m < GetParam(); ++m) team.scratch(m)[999] = std::byte{7};
+  team.reserve_scratch(10);
+  team.reserve_scratch(1000);
+  for (int m = 0; m < GetParam(); ++m) EXPECT_EQ(team.scratch(m)[999], std::byte{7});
 }
 
 TEST(Team, HelpersTakePart) {

@@ -18,7 +18,7 @@ struct TypeInfo {
   int bits;
 };
 
-constexpr std::array<TypeInfo, 17> kTypes = {{{"BOOL", 8},
+constexpr std::array<TypeInfo, 18> kTypes = {{{"BOOL", 8},
                                               {"U8", 8},
                                               {"I8", 8},
                                               {"I16", 16},
@@ -34,7 +34,8 @@ constexpr std::array<TypeInfo, 17> kTypes = {{{"BOOL", 8},
                                               {"F8_E4M3", 8},
                                               {"F8_E5M2", 8},
                                               {"F8_E8M0", 8},
-                                              {"F4", 4}}};
+                                              {"F4", 4},
+                                              {"U4", 4}}};
 
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kLine = 64;

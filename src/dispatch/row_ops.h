@@ -4,9 +4,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
+#include "dispatch/add_rows.h"
 #include "trimtab/dispatcher.h"
 #include "trimtab/tensor.h"
 
@@ -31,32 +34,30 @@ inline void copy_rows(ConstRows from, Rows to, Team& team) {
   });
 }
 
-// sum += weight * y, each element in f32.
-inline void add_scaled(float* __restrict sum, const float* __restrict y, int64_t count, float weight) {
-  for (int64_t h = 0; h < count; ++h) sum[h] += weight * y[h];
-}
-
 // What the combine multiplies a row by.
 inline float combine_weight(Left left, bool weight_on_input, float weight) {
   return left == Left::kSum || weight_on_input ? 1.0F : weight;
 }
 
-// out[t] = the sum over i in [t * terms, (t + 1) * terms), in order, of the row that row_of(i) gives, if any.
-// row_of returns {row or null, weight}.
-struct WeightedRow {
-  const float* y = nullptr;
-  float weight = 1.0F;
-};
+// out[t] = the sum over i in [t * terms, (t + 1) * terms), in order, of row_of(i), a WeightedRow, leaving out those
+// without a row.
 template <class RowOf>
 void sum_rows(Team& team, Rows out, int64_t terms, const RowOf& row_of) {
   for_each_piece(team, out.rows, [&](int64_t first, int64_t last) {
+    std::array<WeightedRow, 16> rows;  // more than most models pick
     for (int64_t t = first; t < last; ++t) {
-      float* sum = out.row_as<float>(t);
-      std::fill_n(sum, out.cols, 0.0F);
+      size_t count = 0;
+      bool more = false;
       for (int64_t i = t * terms; i < (t + 1) * terms; ++i) {
+        if (count == rows.size()) {
+          add_rows(rows, out.row_as<float>(t), out.cols, more);
+          more = true;
+          count = 0;
+        }
         const WeightedRow row = row_of(i);
-        if (row.y != nullptr) add_scaled(sum, row.y, out.cols, row.weight);
+        if (row.y != nullptr) rows[count++] = row;
       }
+      add_rows(std::span(rows).first(count), out.row_as<float>(t), out.cols, more);
     }
   });
 }

@@ -57,16 +57,26 @@ typename V::Reg gelu_tanh(typename V::Reg x) {
   return times_sigmoid<V>(x, u2);
 }
 
-// gpt-oss: gate clamped from above, up on both sides; the clamps let NaN through.
+// The clamps let NaN through.
 template <class V>
-typename V::Reg swiglu_clamp(typename V::Reg gate, typename V::Reg up, float alpha, float limit) {
-  const auto g = V::min(V::set(limit), gate);
-  const auto u = V::min(V::set(limit), V::max(V::set(-limit), up));
-  return V::multiply(V::add(u, V::set(1.0F)), times_sigmoid<V>(g, V::multiply(V::set(alpha), g)));
+typename V::Reg clamp(typename V::Reg x, float limit) {
+  return V::min(V::set(limit), V::max(V::set(-limit), x));
+}
+
+template <class V>
+typename V::Reg swiglu_clamp(const PanelTask& task, typename V::Reg gate, typename V::Reg up) {
+  const auto g = V::min(V::set(task.limit), gate);
+  const auto u = V::add(clamp<V>(up, task.limit), V::set(task.beta));
+  return V::multiply(u, times_sigmoid<V>(g, V::multiply(V::set(task.alpha), g)));
+}
+
+template <class V>
+typename V::Reg swiglu_step(const PanelTask& task, typename V::Reg gate, typename V::Reg up) {
+  return V::multiply(V::min(V::set(task.limit), silu<V>(gate)), clamp<V>(up, task.limit));
 }
 
 // In the order of ActivationKind.
-enum ActivationNumber { kSiluNumber, kGeluNumber, kGeluTanhNumber, kSwigluClampNumber };
+enum ActivationNumber { kSiluNumber, kGeluNumber, kGeluTanhNumber, kSwigluClampNumber, kSwigluStepNumber };
 
 template <class V>
 typename V::Reg activate(const PanelTask& task, typename V::Reg gate, typename V::Reg up) {
@@ -76,7 +86,9 @@ typename V::Reg activate(const PanelTask& task, typename V::Reg gate, typename V
     case kGeluTanhNumber:
       return V::multiply(gelu_tanh<V>(gate), up);
     case kSwigluClampNumber:
-      return swiglu_clamp<V>(gate, up, task.alpha, task.limit);
+      return swiglu_clamp<V>(task, gate, up);
+    case kSwigluStepNumber:
+      return swiglu_step<V>(task, gate, up);
     default:
       return V::multiply(silu<V>(gate), up);
   }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "experts/test_matrices.h"
+#include "experts/test_mlp.h"
 #include "trimtab/experts.h"
 
 namespace trimtab::test {
@@ -15,7 +15,9 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMax = std::numeric_limits<float>::max();
 constexpr ActivationKind kKinds[] = {ActivationKind::kSilu, ActivationKind::kGelu, ActivationKind::kGeluTanh,
-                                     ActivationKind::kSwigluClamp};
+                                     ActivationKind::kSwigluClamp, ActivationKind::kSwigluStep};
+// DeepSeek-V4's: a silu of clamped numbers.
+constexpr Activation kLimitedSilu = {.kind = ActivationKind::kSwigluClamp, .alpha = 1.0F, .limit = 10.0F, .beta = 0.0F};
 
 // x * sigmoid(s) for finite x, without overflow.
 double times_sigmoid(double x, double s) {
@@ -35,11 +37,13 @@ double reference(Activation a, double gate, double up) {
     case ActivationKind::kGeluTanh:
       return times_sigmoid(gate, gelu_tanh_argument(gate)) * up;
     case ActivationKind::kSwigluClamp:
+    case ActivationKind::kSwigluStep:
       break;
   }
   const double limit = static_cast<double>(a.limit);
   const double g = std::min(gate, limit), u = std::clamp(up, -limit, limit);
-  return (u + 1) * times_sigmoid(g, static_cast<double>(a.alpha) * g);
+  if (a.kind == ActivationKind::kSwigluStep) return std::min(times_sigmoid(gate, gate), limit) * u;
+  return (u + static_cast<double>(a.beta)) * times_sigmoid(g, static_cast<double>(a.alpha) * g);
 }
 
 // A handful of roundings of the result; those of the sigmoid's argument s move it by up to |s| times their size. Below
@@ -67,7 +71,7 @@ class ActivationTest : public EachIsa {
     TestRows x(m, 1, DType::kF32), act(m, n, dtype);
     for (int64_t i = 0; i < m; ++i) x.set(i, 0, 1.0F);
     Team team(1);
-    mlp.gate_up(x.view(), act.view(), {}, team);
+    gate_up(mlp, x.view(), act.view(), team);
     return act;
   }
   float run(Activation activation, float gate, float up) const {
@@ -91,9 +95,10 @@ std::vector<float> all_magnitudes() {
 
 TEST_P(ActivationTest, MatchesDoubleOverAllMagnitudes) {
   const std::vector<float> gate = all_magnitudes();
-  for (const ActivationKind kind : kKinds) {
+  std::vector<Activation> activations = {kLimitedSilu};
+  for (const ActivationKind kind : kKinds) activations.push_back({.kind = kind});
+  for (const Activation& activation : activations) {
     for (const float u : {1.0F, -2.7F, 9.0F}) {
-      const Activation activation = {.kind = kind};
       const std::vector<float> up(gate.size(), u);
       const TestRows act = run(activation, gate, up, DType::kF32);
       for (size_t i = 0; i < gate.size(); ++i) {
@@ -105,7 +110,7 @@ TEST_P(ActivationTest, MatchesDoubleOverAllMagnitudes) {
           continue;
         }
         ASSERT_NEAR(got, want, bound(activation, g, uu, want))
-            << "kind " << static_cast<int>(kind) << " at " << gate[i];
+            << "kind " << static_cast<int>(activation.kind) << " at " << gate[i];
       }
     }
   }
@@ -135,6 +140,35 @@ TEST_P(ActivationTest, TheClampHoldsOnAllSides) {
   EXPECT_EQ(run(activation, -kInf, 1.0F), 0.0F);
   const Activation other = {.kind = ActivationKind::kSwigluClamp, .alpha = 0.5F, .limit = 2.0F};
   EXPECT_NEAR(run(other, 3.0F, -5.0F), reference(other, 3, -5), 1e-6);
+}
+
+TEST_P(ActivationTest, BetaIsAddedToTheClampedUp) {
+  const Activation activation = {.kind = ActivationKind::kSwigluClamp, .alpha = 1.3F, .limit = 3.0F, .beta = -0.75F};
+  for (const float up : {-9.0F, -3.0F, 0.0F, 0.75F, 2.0F, 9.0F}) {
+    EXPECT_NEAR(run(activation, 1.5F, up), reference(activation, 1.5, static_cast<double>(up)), 1e-6) << up;
+  }
+}
+
+TEST_P(ActivationTest, ALimitedSiluIsASiluWithinItsLimits) {
+  for (const float gate : {-20.0F, -1.0F, 0.3F, 9.9F}) {
+    for (const float up : {-9.9F, -0.1F, 4.0F}) {
+      EXPECT_EQ(run(kLimitedSilu, gate, up), run({.kind = ActivationKind::kSilu}, gate, up));
+    }
+  }
+  for (const float gate : {10.0F, 11.0F, kInf})
+    EXPECT_EQ(run(kLimitedSilu, gate, 50.0F), run(kLimitedSilu, 10.0F, 10.0F));
+}
+
+TEST_P(ActivationTest, SwigluStepLimitsTheResultOfSilu) {
+  const Activation step = {.kind = ActivationKind::kSwigluStep, .limit = 2.0F};
+  // silu(2.1) < 2 < silu(2.3): the gate itself may be beyond the limit.
+  EXPECT_EQ(run(step, 2.1F, 1.5F), run({.kind = ActivationKind::kSilu}, 2.1F, 1.5F));
+  for (const float gate : {2.3F, 100.0F, kInf}) {
+    EXPECT_EQ(run(step, gate, 1.5F), 3.0F);
+    for (const float up : {-2.5F, -kInf}) EXPECT_EQ(run(step, gate, up), -4.0F);
+    for (const float up : {2.5F, kInf}) EXPECT_EQ(run(step, gate, up), 4.0F);
+  }
+  EXPECT_EQ(run(step, -kInf, 1.0F), 0.0F);
 }
 
 TEST_P(ActivationTest, NanStaysNan) {

@@ -1,54 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <immintrin.h>
-
-#include "experts/gemm_kernel.h"
+#include "experts/avx512.h"
 
 namespace trimtab {
 namespace {
 
-struct Avx512 {
-  using Reg = __m512;
-  static constexpr int kLanes = 16;
-  static constexpr int kVecs = 4;     // also keeps enough sums in flight to hide the latency at m = 1
-  static constexpr int kMaxRows = 6;  // 24 accumulators, 4 weights, 1 x: of 32 registers
+// Without VNNI: bytes 0 and 2 of each int, and 1 and 3, as pairs of words for VPMADDWD. (VPMADDUBSW would saturate.)
+struct Words : Avx512Ints {
+  struct Split {
+    Ints even, odd;
+  };
+  using Bytes = Split;
+  static constexpr int kMaxRows = Avx512::kMaxRows;
 
-  static Reg set(float x) { return _mm512_set1_ps(x); }
-  static Reg load(const float* p) { return _mm512_loadu_ps(p); }
-  static Reg load(const uint16_t* p) {
-    return widen(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+  static Bytes load_bytes(const std::byte* p) { return split(_mm512_loadu_si512(p)); }
+  static void load_nibbles(const std::byte* p, Bytes& even, Bytes& odd) {
+    const __m512i mask = _mm512_set1_epi8(0x0f), bytes = _mm512_loadu_si512(p);
+    even = split(_mm512_and_si512(bytes, mask));
+    odd = split(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask));
   }
-  static Reg broadcast(const float* p) { return _mm512_set1_ps(*p); }
-  static Reg broadcast(const uint16_t* p) { return widen(_mm512_set1_epi16(static_cast<short>(*p))); }
-  static void store(float* p, Reg x) { _mm512_storeu_ps(p, x); }
-  static void store(uint16_t* p, Reg x) {
-    const __m512i u = _mm512_castps_si512(x);
-    const __m512i high = _mm512_srli_epi32(u, 16);
-    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-    const __m512i rounded =
-        _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-    const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
-    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                        _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet)));
+  static Split broadcast(const std::byte* x) {
+    const __m512i bytes = _mm512_set1_epi32(*reinterpret_cast<const int*>(x));
+    return {reinterpret_cast<Ints>(_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8)),
+            reinterpret_cast<Ints>(_mm512_srai_epi16(bytes, 8))};
   }
-  static Reg multiply_add(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
-  static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
-  static Reg subtract(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
-  static Reg multiply(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
-  static Reg divide(Reg a, Reg b) { return _mm512_div_ps(a, b); }
-  static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
-  static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
-  static Reg round(Reg x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  static Reg scale(Reg p, Reg n) { return _mm512_scalef_ps(p, n); }
-  static Reg exp(Reg x) { return exp_polynomial<Avx512>(x); }
+  // Sums of integers may be reordered: g++ would compute all products of a loop before it adds them, and spill most.
+  // The asm keeps it from that.
+  static Ints dot(Ints sum, Bytes w, Split x) {
+    sum += madd(w.even, x.even) + madd(w.odd, x.odd);
+    asm("" : "+v"(sum));
+    return sum;
+  }
 
  private:
-  // bf16 is the upper half of a float. Of a broadcast word the shift leaves one copy.
-  static Reg widen(__m512i words) { return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16)); }
+  static Split split(__m512i bytes) {
+    return {reinterpret_cast<Ints>(_mm512_and_si512(bytes, _mm512_set1_epi16(0xff))),
+            reinterpret_cast<Ints>(_mm512_srli_epi16(bytes, 8))};
+  }
+  static Ints madd(Ints a, Ints b) {
+    return reinterpret_cast<Ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+  }
 };
 
 }  // namespace
 
-const GemmKernels kAvx512Kernels = make_kernels<Avx512>("avx512");
+const GemmKernels kAvx512Kernels = make_kernels<Avx512, PairDot<Avx512>, Words>("avx512");
 
 }  // namespace trimtab

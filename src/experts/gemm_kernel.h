@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels as templates over an instruction set V, a struct of the including file's unnamed namespace:
-//   Reg, kLanes          a register of floats
-//   kVecs, kMaxRows      the tile: kMaxRows x kVecs accumulators fill the register file but for the operands
-//   load, broadcast      from float or bf16 (uint16_t; exact), no alignment needed
-//   store                to float or bf16 (round to nearest even, NaN stays NaN)
-//   multiply_add(a, b, c) = a b + c, add, subtract, multiply, divide, min, max (NaN if the second operand is), set,
-//   exp, and for exp_polynomial: round, scale(p, n) = p 2^n
+// The kernels as templates over an instruction set V and a product P (products.h), structs of the including file's
+// unnamed namespace.
+//   V: Reg, kLanes          a register of floats
+//      load, store          of float; store also to bf16 (uint16_t; round to nearest even, NaN stays NaN)
+//      multiply_add(a, b, c) = a b + c, add, subtract, multiply, divide, min, max (NaN if the second operand is), set,
+//      exp, and for exp_polynomial: round, scale(p, n) = p 2^n
 #pragma once
 
 #include "experts/activation_kernel.h"
@@ -14,98 +13,154 @@
 namespace trimtab {
 namespace {
 
-// out[r, c] = sum over i of x[r][i] panel[i, c] + bias[c]: kRows rows, kVecs vectors of columns.
-template <class V, int kRows, int kVecs, class W, class X>
-__attribute__((noinline)) void multiply_tile(const W* panel, const X* const* x, int64_t k, const float* bias,
-                                             float* out) noexcept {
-  constexpr int kWidth = kVecs * V::kLanes;
-  typename V::Reg sums[kRows][kVecs];
-  const X* rows[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    rows[r] = x[r];
-    for (int v = 0; v < kVecs; ++v) sums[r][v] = V::set(0.0F);
+// Registers of weights side by side: 12 rows x 2 fill 24 of 32 registers with sums, and a gated panel has one of each.
+constexpr int kVecs = 2;
+
+// What is to be fetched into L2 while a tile is computed, a little every kUnroll steps: in one burst the fetches would
+// displace the loads of the tile itself.
+struct Prefetch {
+  const std::byte* at = nullptr;
+  int lines = 0;  // per kUnroll steps
+};
+constexpr int kUnroll = 4;
+constexpr int kMaxLines = 8;  // what kUnroll steps of bf16 weights take up
+constexpr size_t kLine = 64;
+
+// tile[r, c] = sum over the steps of x[r] panel[., c]: kRows rows, kVecs registers of columns.
+template <class V, class P, int kRows, bool kPacked>
+__attribute__((noinline)) void multiply_tile(const PanelTask& task, int64_t first, Prefetch prefetch,
+                                             float* tile) noexcept {
+  constexpr size_t kRowStep = kPacked ? kRows * P::kStepBytes : P::kStepBytes;
+  const std::byte* rows[kPacked ? 1 : kRows];
+  for (int r = 0; r < (kPacked ? 1 : kRows); ++r) {
+    rows[r] = task.x + static_cast<size_t>(first + r) * task.x_stride;
   }
-  for (int64_t i = 0; i < k; ++i, panel += kWidth) {
-    typename V::Reg weights[kVecs];
-    for (int v = 0; v < kVecs; ++v) weights[v] = V::load(panel + v * V::kLanes);
-    for (int r = 0; r < kRows; ++r) {
-      const auto a = V::broadcast(rows[r] + i);
-      for (int v = 0; v < kVecs; ++v) sums[r][v] = V::multiply_add(a, weights[v], sums[r][v]);
+  const std::byte* panel = task.panel;
+  int64_t offset = 0;
+  const int64_t groups = P::kGrouped ? task.steps / task.group_steps : 1;
+  const int64_t group_loads = (P::kGrouped ? task.group_steps : task.steps) / P::kLoadSteps;
+  typename P::Sum sums[kRows][kVecs];
+  for (int64_t g = 0; g < groups; ++g) {
+    if (P::kGroupSums || g == 0) {
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVecs; ++v) sums[r][v] = P::start(task, first + r, g, groups, v);
+      }
     }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) {
-      const auto sum = bias == nullptr ? sums[r][v] : V::add(sums[r][v], V::load(bias + v * V::kLanes));
-      V::store(out + r * kWidth + v * V::kLanes, sum);
+    const typename P::Scales scales = P::scales(task, g);
+    const auto advance = [&]() __attribute__((always_inline)) {
+      typename P::Weights weights[P::kLoadSteps][kVecs];
+      P::load(panel, scales, weights);
+      panel += P::kLoadBytes;
+#pragma GCC unroll 2
+      for (int s = 0; s < P::kLoadSteps; ++s) {
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          const auto x = P::broadcast(kPacked ? rows[0] + offset + r * P::kStepBytes : rows[r] + offset);
+#pragma GCC unroll 2
+          for (int v = 0; v < kVecs; ++v) sums[r][v] = P::dot(sums[r][v], weights[s][v], x);
+        }
+        offset += kRowStep;
+      }
+    };
+    constexpr int kLoads = kUnroll / P::kLoadSteps;
+    int64_t i = 0;
+    for (; i + kLoads <= group_loads; i += kLoads) {
+      for (int line = 0; line < prefetch.lines; ++line, prefetch.at += kLine) __builtin_prefetch(prefetch.at, 0, 2);
+#pragma GCC unroll 4
+      for (int u = 0; u < kLoads; ++u) advance();
+    }
+    for (; i < group_loads; ++i) advance();
+    if (P::kGroupSums || g == groups - 1) {
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kVecs; ++v) P::finish(task, g, v, sums[r][v], tile + (r * kVecs + v) * V::kLanes);
+      }
     }
   }
 }
 
-template <class V, int kRows, int kVecs, class W, class X>
-void multiply_rows(int rows, const W* panel, const X* const* x, int64_t k, const float* bias, float* out) noexcept {
+template <class V, class P, int kRows, bool kPacked>
+void multiply_rows(const PanelTask& task, int64_t first, int rows, Prefetch prefetch, float* tile) noexcept {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return multiply_rows<V, kRows - 1, kVecs>(rows, panel, x, k, bias, out);
+    if (rows < kRows) return multiply_rows<V, P, kRows - 1, kPacked>(task, first, rows, prefetch, tile);
   }
-  multiply_tile<V, kRows, kVecs>(panel, x, k, bias, out);
+  multiply_tile<V, P, kRows, kPacked>(task, first, prefetch, tile);
 }
 
-template <class V>
-void write_linear(const PanelTask& task, const float* tile, int rows, std::byte* out) noexcept {
-  for (int r = 0; r < rows; ++r) {
-    __builtin_memcpy(out + static_cast<size_t>(r) * task.out_stride, tile + r * task.width,
-                     static_cast<size_t>(task.cols) * sizeof(float));
-  }
+template <class V, class P>
+typename V::Reg finished(const PanelTask& task, int64_t row, const float* tile, int column) noexcept {
+  auto sum = V::load(tile + column);
+  if constexpr (P::kQuantizedRows) sum = V::multiply(sum, V::set(task.x_scales[row]));
+  return task.bias == nullptr ? sum : V::add(sum, V::load(task.bias + column));
 }
 
-template <class V, class W>
-void write_gated(const PanelTask& task, const float* tile, int rows, std::byte* out) noexcept {
-  constexpr int kHalf = V::kVecs / 2 * V::kLanes;
-  alignas(64) W results[kHalf];
-  for (int r = 0; r < rows; ++r, tile += 2 * kHalf) {
-    for (int c = 0; c < kHalf; c += V::kLanes) {
-      V::store(results + c, activate<V>(task, V::load(tile + c), V::load(tile + kHalf + c)));
+template <class V, class P, bool kGated>
+typename V::Reg result(const PanelTask& task, int64_t row, const float* tile, int column) noexcept {
+  constexpr int kHalf = kVecs / 2 * V::kLanes;
+  const auto sum = finished<V, P>(task, row, tile, column);
+  if constexpr (!kGated) return sum;
+  return activate<V>(task, sum, finished<V, P>(task, row, tile, kHalf + column));
+}
+
+template <class V, class P, bool kGated, class Out>
+void write_tile(const PanelTask& task, int64_t first, int rows, const float* tile) noexcept {
+  constexpr int kCols = (kGated ? kVecs / 2 : kVecs) * V::kLanes;
+  for (int r = 0; r < rows; ++r, tile += kVecs * V::kLanes) {
+    std::byte* out = task.out + static_cast<size_t>(first + r) * task.out_stride;
+    if (task.cols == kCols) {
+      for (int c = 0; c < kCols; c += V::kLanes) {
+        V::store(reinterpret_cast<Out*>(out) + c, result<V, P, kGated>(task, first + r, tile, c));
+      }
+    } else {
+      alignas(64) Out results[kCols];
+      for (int c = 0; c < kCols; c += V::kLanes) {
+        V::store(results + c, result<V, P, kGated>(task, first + r, tile, c));
+      }
+      __builtin_memcpy(out, results, static_cast<size_t>(task.cols) * sizeof(Out));
     }
-    __builtin_memcpy(out + static_cast<size_t>(r) * task.out_stride, results,
-                     static_cast<size_t>(task.cols) * sizeof(W));
   }
 }
 
-template <class V, class W, class X, bool kGated>
+template <class V, class P, bool kGated>
 void run_panel(const PanelTask& task) noexcept {
-  alignas(64) float tile[V::kMaxRows * V::kVecs * V::kLanes];
-  const W* panel = reinterpret_cast<const W*>(task.panel);
-  // Tiles of nearly equal height: 7 rows are 4 + 3, since a tile of 1 row would use a fraction of the arithmetic units.
-  const int64_t tiles = (task.m + V::kMaxRows - 1) / V::kMaxRows;
+  constexpr int kPackedRows = P::kMaxRows, kPlainRows = kMaxUnpackedRows < P::kMaxRows ? kMaxUnpackedRows : P::kMaxRows;
+  alignas(64) float tile[kPackedRows * kVecs * V::kLanes];
+  const int64_t tiles = num_tiles(task.m, task.packed ? kPackedRows : kPlainRows);
+  Prefetch prefetch;
+  if (task.next_panel != nullptr && task.m >= P::kMinPrefetchRows) {
+    const int64_t bursts = (task.steps + kUnroll - 1) / kUnroll * tiles;
+    const int64_t lines = static_cast<int64_t>(task.next_bytes / kLine);
+    prefetch = {task.next_panel, static_cast<int>((lines + bursts - 1) / bursts)};
+    if (prefetch.lines > kMaxLines) prefetch.lines = kMaxLines;
+  }
+  const std::byte* const end = task.next_panel + task.next_bytes;
   for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t first = task.m * t / tiles;
-    const int rows = static_cast<int>(task.m * (t + 1) / tiles - first);
-    const X* x[V::kMaxRows];
+    const int64_t first = tile_first(task.m, tiles, t);
+    const int rows = static_cast<int>(tile_first(task.m, tiles, t + 1) - first);
+    // The output is written long after it is asked for here, and scales are read at the end of a group.
     for (int r = 0; r < rows; ++r) {
-      x[r] = reinterpret_cast<const X*>(task.x + static_cast<size_t>(first + r) * task.x_stride);
+      const std::byte* out = task.out + static_cast<size_t>(first + r) * task.out_stride;
+      __builtin_prefetch(out, 1);
+      if (!kGated) __builtin_prefetch(out + kLine, 1);
     }
-    if (task.width == V::kLanes) {
-      multiply_rows<V, V::kMaxRows, 1>(rows, panel, x, task.k, task.bias, tile);
-    } else {
-      multiply_rows<V, V::kMaxRows, V::kVecs>(rows, panel, x, task.k, task.bias, tile);
+    if (P::kGroupSums && t == 0) {
+      const int64_t scales = task.steps / task.group_steps * kVecs * V::kLanes * static_cast<int64_t>(sizeof(float));
+      for (int64_t i = 0; i < scales; i += kLine) __builtin_prefetch(task.weight_scales + i);
     }
-    std::byte* out = task.out + static_cast<size_t>(first) * task.out_stride;
-    if constexpr (kGated) {
-      write_gated<V, W>(task, tile, rows, out);
+    if (task.packed) {
+      multiply_rows<V, P, kPackedRows, true>(task, first, rows, prefetch, tile);
     } else {
-      write_linear<V>(task, tile, rows, out);
+      multiply_rows<V, P, kPlainRows, false>(task, first, rows, prefetch, tile);
+    }
+    if (prefetch.lines > 0) {
+      prefetch.at += task.steps / kUnroll * prefetch.lines * static_cast<int64_t>(kLine);
+      if (prefetch.at >= end) prefetch.lines = 0;
+    }
+    if (task.out_bf16) {
+      write_tile<V, P, kGated, uint16_t>(task, first, rows, tile);
+    } else {
+      write_tile<V, P, kGated, float>(task, first, rows, tile);
     }
   }
-}
-
-template <class V>
-constexpr GemmKernels make_kernels(const char* isa) {
-  return {isa,
-          V::kLanes,
-          V::kLanes * V::kVecs,
-          {{run_panel<V, float, float, false>, run_panel<V, float, uint16_t, false>},
-           {run_panel<V, uint16_t, float, false>, run_panel<V, uint16_t, uint16_t, false>}},
-          {{run_panel<V, float, float, true>, run_panel<V, float, uint16_t, true>},
-           {run_panel<V, uint16_t, float, true>, run_panel<V, uint16_t, uint16_t, true>}}};
 }
 
 }  // namespace

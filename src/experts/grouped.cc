@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdint>
 #include <new>
 #include <utility>
 
 #include "base/cat.h"
-#include "experts/panels.h"
+#include "base/quantize_rows.h"
 #include "experts/product.h"
 #include "trimtab/error.h"
 #include "trimtab/experts.h"
@@ -12,66 +13,57 @@
 namespace trimtab {
 namespace {
 
-// The rows of one slot.
-struct Part {
-  int64_t first, count;
-  int slot;
-};
-
 class GroupedExperts final : public Experts {
  public:
-  GroupedExperts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden, DType dtype)
-      : slots_(std::move(slots)), hidden_(hidden), dtype_(dtype) {
+  GroupedExperts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden, WeightFormat weights, Format format)
+      : slots_(std::move(slots)), hidden_(hidden), weights_(weights), format_(format) {
     if (hidden < 1) throw InvalidArgument(cat("experts: hidden must be at least 1, is ", hidden));
-    if (dtype != DType::kF32 && dtype != DType::kBF16) {
-      throw InvalidArgument(cat("experts: dtype must be F32 or BF16, not ", name(dtype)));
-    }
     for (size_t s = 0; s < slots_.size(); ++s) check_slot(s);
   }
 
-  Format format() const override { return Format::kStandard; }
+  Format format() const override { return format_; }
   Left left() const override { return Left::kWeightAndSum; }
   int64_t hidden() const override { return hidden_; }
   int num_local() const override { return static_cast<int>(slots_.size()); }
-  DType dtype() const override { return dtype_; }
+  DType dtype() const override { return weights_.rows(); }
+  bool accepts(DType dtype) const override {
+    if (dtype == weights_.rows()) return true;
+    // Scales of whole blocks only, as quantize_rows() makes them.
+    return dtype == weights_.quantized_rows() && (dtype != DType::kF8E4M3 || hidden_ % kMxBlock == 0);
+  }
   size_t scratch_bytes(int64_t rows) const override {
-    return parts_bytes() + static_cast<size_t>(rows * intermediate()) * static_cast<size_t>(bits(dtype_) / 8);
+    if (slots_.empty()) return 0;
+    const int64_t parts = std::min(rows, std::ssize(slots_));
+    Carver carver(nullptr);
+    carver.take<Part>(std::ssize(slots_));
+    carver.take_rows(rows, intermediate(), dtype());
+    carver.take_bytes(Half::bytes(slots_.front()->gate_up_packed(), parts, rows));
+    carver.take_bytes(Half::bytes(slots_.front()->down_packed(), parts, rows));
+    return carver.used();
   }
 
   void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch, Team& team) const override {
     check_run(tokens, out, scratch);
     if (tokens.x.rows == 0) return;
-    const std::span<const Part> parts = hottest_first(tokens.counts, scratch);
-    const Rows act(scratch.data() + parts_bytes(), tokens.x.rows, intermediate(), intermediate(), dtype_);
-    const Mlp& any = *slots_.front();
-    const int64_t multiply_adds = tokens.x.rows * hidden_ * intermediate();
-    // All experts' panels are one list, so the team waits twice in all, and the last to finish are the small ones.
-    const int64_t gate_up_panels = num_panels(any.gate_up_packed());
-    share(team, std::ssize(parts) * gate_up_panels, 2 * multiply_adds, [&](int64_t item) {
-      const Part& part = parts[static_cast<size_t>(item / gate_up_panels)];
-      const Mlp& mlp = *slots_[static_cast<size_t>(part.slot)];
-      gated_panel(mlp.gate_up_packed(), item % gate_up_panels, mlp.activation(), tokens.x.slice(part.first, part.count),
-                  act.slice(part.first, part.count));
-    });
-    const int64_t down_panels = num_panels(any.down_packed());
-    share(team, std::ssize(parts) * down_panels, multiply_adds, [&](int64_t item) {
-      const Part& part = parts[static_cast<size_t>(item / down_panels)];
-      const Mlp& mlp = *slots_[static_cast<size_t>(part.slot)];
-      linear_panel(mlp.down_packed(), item % down_panels, act.slice(part.first, part.count),
-                   out.slice(part.first, part.count));
-    });
+    Carver carver(scratch.data());
+    const std::span<Part> parts = hottest_first(tokens, carver);
+    if (parts.empty()) return;
+    const Rows act = carver.take_rows(tokens.x.rows, intermediate(), dtype());
+    const Half halves[] = {Half(Half::kGateUp, parts, {tokens.x, tokens.scales}, act, carver),
+                           Half(Half::kDown, parts, {act, {}}, out, carver)};
+    run_halves(halves, tokens.x.rows * hidden_ * intermediate(), team);
   }
 
  private:
   int64_t intermediate() const { return slots_.empty() ? 0 : slots_.front()->intermediate(); }
-  size_t parts_bytes() const { return Workspace::padded(slots_.size() * sizeof(Part)); }
 
   void check_slot(size_t s) const {
     if (slots_[s] == nullptr) throw InvalidArgument(cat("experts: slot ", s, " is empty"));
     const Mlp& mlp = *slots_[s];
-    if (mlp.hidden() != hidden_ || mlp.intermediate() != intermediate() || mlp.dtype() != dtype_) {
+    if (mlp.hidden() != hidden_ || mlp.intermediate() != intermediate() || mlp.weight_format() != weights_) {
       throw InvalidArgument(cat("experts: slot ", s, " is ", mlp.hidden(), " -> ", mlp.intermediate(), " in ",
-                                name(mlp.dtype()), ", not ", hidden_, " -> ", intermediate(), " in ", name(dtype_)));
+                                name(mlp.weight_format()), ", not ", hidden_, " -> ", intermediate(), " in ",
+                                name(weights_)));
     }
     if (mlp.gate_up_packed().kernels != slots_.front()->gate_up_packed().kernels) {
       throw InvalidArgument(cat("experts: slot ", s, " is packed for another instruction set than slot 0"));
@@ -80,20 +72,33 @@ class GroupedExperts final : public Experts {
 
   void check_run(const Tokens& tokens, const Rows& out, std::span<std::byte> scratch) const {
     const ConstRows& x = tokens.x;
-    if (tokens.format != Format::kStandard) throw InvalidArgument("experts: tokens must be in the standard format");
+    if (tokens.format != format_) {
+      throw InvalidArgument(cat("experts: tokens must be in the ", batched() ? "batched" : "standard", " format"));
+    }
     if (std::ssize(tokens.counts) != num_local()) {
       throw InvalidArgument(cat("experts: counts of ", tokens.counts.size(), " experts for ", num_local(), " slots"));
     }
     int64_t sum = 0;
     for (const int32_t count : tokens.counts) {
       if (count < 0) throw InvalidArgument(cat("experts: a count of ", count));
+      if (batched() && count > tokens.capacity) {
+        throw InvalidArgument(cat("experts: a count of ", count, " with a capacity of ", tokens.capacity));
+      }
       sum += count;
     }
-    if (sum != x.rows) throw InvalidArgument(cat("experts: counts sum to ", sum, " for ", x.rows, " rows"));
+    const int64_t rows = batched() ? num_local() * tokens.capacity : sum;
+    if (rows != x.rows) throw InvalidArgument(cat("experts: ", x.rows, " rows where counts or capacity say ", rows));
     if (x.rows == 0) return;
-    if (x.cols != hidden_ || x.dtype != dtype_ || x.stride < x.cols) {
-      throw InvalidArgument(cat("experts: x must be ", name(dtype_), " [m, ", hidden_, "], is ", name(x.dtype), " [",
+    if (x.cols != hidden_ || !accepts(x.dtype) || x.stride < x.cols) {
+      throw InvalidArgument(cat("experts: x must be ", name(dtype()), " [m, ", hidden_, "], is ", name(x.dtype), " [",
                                 x.rows, ", ", x.cols, "] with stride ", x.stride));
+    }
+    const ScaleShape wanted = scale_shape(x.dtype, hidden_);
+    if (wanted.cols != 0 &&
+        (tokens.scales.rows != x.rows || tokens.scales.cols != wanted.cols || tokens.scales.dtype != wanted.dtype)) {
+      throw InvalidArgument(cat("experts: scales must be ", name(wanted.dtype), " [", x.rows, ", ", wanted.cols,
+                                "], are ", name(tokens.scales.dtype), " [", tokens.scales.rows, ", ",
+                                tokens.scales.cols, "]"));
     }
     if (out.rows != x.rows || out.cols != hidden_ || out.dtype != DType::kF32 || out.stride < out.cols) {
       throw InvalidArgument(cat("experts: out must be F32 [", x.rows, ", ", hidden_, "], is ", name(out.dtype), " [",
@@ -107,29 +112,33 @@ class GroupedExperts final : public Experts {
   }
 
   // The slots that have rows, most rows first, ties by slot.
-  std::span<const Part> hottest_first(std::span<const int32_t> counts, std::span<std::byte> scratch) const {
-    Part* parts = reinterpret_cast<Part*>(scratch.data());
+  std::span<Part> hottest_first(const Tokens& tokens, Carver& carver) const {
+    Part* const parts = carver.take<Part>(std::ssize(slots_)).data();
     size_t num_parts = 0;
     int64_t first = 0;
-    for (size_t s = 0; s < counts.size(); ++s) {
-      if (counts[s] > 0) new (parts + num_parts++) Part{first, counts[s], static_cast<int>(s)};
-      first += counts[s];
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const int32_t count = tokens.counts[s];
+      if (count > 0) new (parts + num_parts++) Part{first, count, slots_[s].get(), 0};
+      first += batched() ? tokens.capacity : count;
     }
     std::sort(parts, parts + num_parts,
-              [](const Part& a, const Part& b) { return std::pair(-a.count, a.slot) < std::pair(-b.count, b.slot); });
+              [](const Part& a, const Part& b) { return std::pair(-a.count, a.first) < std::pair(-b.count, b.first); });
     return {parts, num_parts};
   }
 
+  bool batched() const { return format_ == Format::kBatched; }
+
   std::vector<std::shared_ptr<const Mlp>> slots_;
   int64_t hidden_;
-  DType dtype_;
+  WeightFormat weights_;
+  Format format_;
 };
 
 }  // namespace
 
 std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden,
-                                              DType dtype) {
-  return std::make_unique<GroupedExperts>(std::move(slots), hidden, dtype);
+                                              WeightFormat weights, Format format) {
+  return std::make_unique<GroupedExperts>(std::move(slots), hidden, weights, format);
 }
 
 }  // namespace trimtab

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experts/isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -16,11 +20,21 @@ std::vector<const GemmKernels*> detect() {
   std::vector<const GemmKernels*> found = {&kScalarKernels};
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  // The compiler has no name for AVX-VNNI in __builtin_cpu_supports: leaf 7.1, EAX bit 4.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (avx2) found.push_back(&kAvx2Kernels);
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    found.push_back(&kAvx512Kernels);
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 16U) != 0) {
+    found.push_back(&kAvx2VnniKernels);
+  }
+  if (!avx2 || !__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return found;
+  }
+  found.push_back(&kAvx512Kernels);
+  if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+      __builtin_cpu_supports("avx512vbmi")) {
+    found.push_back(&kAvx512Bf16Kernels);
   }
 #endif
   return found;
@@ -40,8 +54,9 @@ const GemmKernels& select_kernels(std::string_view name, std::span<const GemmKer
     if (name == kernels->isa) return *kernels;
     names += cat(names.empty() ? "" : ", ", kernels->isa);
   }
-  throw InvalidArgument(
-      cat("TRIMTAB_ISA=", name, ": choose one of scalar, avx2, avx512; this build on this CPU has ", names));
+  throw InvalidArgument(cat("TRIMTAB_ISA=", name,
+                            ": choose one of scalar, avx2, avx2_vnni, avx512, avx512_bf16; this build on this CPU has ",
+                            names));
 }
 
 const GemmKernels& chosen_kernels() {

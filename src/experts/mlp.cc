@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "base/cat.h"
-#include "experts/panels.h"
 #include "experts/product.h"
 #include "experts/source.h"
 #include "trimtab/error.h"
@@ -8,31 +9,45 @@
 
 namespace trimtab {
 
-Mlp::Mlp(const MlpSource& source, Activation activation, DType dtype, const GemmKernels* kernels)
-    : gate_up_(pack_gated(source, dtype, kernels)), activation_(activation) {
+Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels)
+    : gate_up_(pack_gated(source, format, kernels)), activation_(activation) {
   check_source(source.down, gate_up_.in, gate_up_.out, "the down weight");
-  down_ = Linear(source.down, source.down_bias, dtype, gate_up_.kernels);
+  down_ = pack_linear(source.down, source.down_bias, format, gate_up_.kernels);
 }
+
+namespace {
+
+void run_one(Half::Which which, const Mlp& mlp, const ConstRows& x, const Rows& out, std::span<std::byte> scratch,
+             Team& team) {
+  if (scratch.size() < mlp.scratch_bytes(x.rows) || reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
+    throw InvalidArgument(cat("mlp: ", mlp.scratch_bytes(x.rows),
+                              " bytes of scratch, 64-byte aligned, are needed, got ", scratch.size(), " at ",
+                              static_cast<const void*>(scratch.data())));
+  }
+  if (x.rows == 0) return;
+  Part part = {0, x.rows, &mlp, 0};
+  Carver carver(scratch.data());
+  const Half half(which, std::span(&part, 1), {x, {}}, out, carver);
+  run_halves(std::span(&half, 1), x.rows * x.cols * out.cols, team);
+}
+
+}  // namespace
 
 void Mlp::gate_up(ConstRows x, Rows act, std::span<std::byte> scratch, Team& team) const {
-  check_product(gate_up_, x, act, "gate and up");
-  if (scratch.size() < scratch_bytes(x.rows)) {
-    throw InvalidArgument(
-        cat("gate and up: ", scratch_bytes(x.rows), " bytes of scratch needed, got ", scratch.size()));
-  }
-  share(team, num_panels(gate_up_), 2 * x.rows * hidden() * intermediate(),
-        [&](int64_t panel) { gated_panel(gate_up_, panel, activation_, x, act); });
+  check_product(gate_up_, x, act, dtype(), "gate and up");
+  run_one(Half::kGateUp, *this, x, act, scratch, team);
 }
 
-void Mlp::down(ConstRows act, Rows y, Team& team) const {
+void Mlp::down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) const {
   if (act.dtype != dtype()) {
-    throw InvalidArgument(cat("down: act must be ", name(dtype()), " as the weights, not ", name(act.dtype)));
+    throw InvalidArgument(cat("down: act must be ", name(dtype()), ", not ", name(act.dtype)));
   }
-  down_.run(act, y, team);
+  check_product(down_, act, y, DType::kF32, "down");
+  run_one(Half::kDown, *this, act, y, scratch, team);
 }
 
-size_t Mlp::scratch_bytes(int64_t) const {
-  return 0;
+size_t Mlp::scratch_bytes(int64_t m) const {
+  return std::max(Half::bytes(gate_up_, 1, m), Half::bytes(down_, 1, m));
 }
 
 }  // namespace trimtab

@@ -49,12 +49,11 @@ class MlpTest : public EachIsa {
     EXPECT_EQ(mlp.intermediate(), intermediate);
     TestRows x(m, hidden, x_dtype, 1), act(m, intermediate, dtype, 2), y(m, hidden, DType::kF32, 1);
     x.randomise(random);
-    std::vector<std::byte> scratch(mlp.scratch_bytes(m));
     Team team(1);
-    mlp.gate_up(x.view(), act.view(), scratch, team);
+    gate_up(mlp, x.view(), act.view(), team);
     expect_act_near(source, dtype, x, act);
     EXPECT_TRUE(act.gaps_untouched());
-    mlp.down(act.view(), y.view(), team);
+    down(mlp, act.view(), y.view(), team);
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < hidden; ++j) {
         const auto [want, bound] = product(act, i, source.down.source, j, source.down_bias.source, dtype);
@@ -95,11 +94,14 @@ TEST_P(MlpTest, EveryActivationReachesTheKernel) {
        {Activation{.kind = ActivationKind::kSilu}, Activation{.kind = ActivationKind::kGelu},
         Activation{.kind = ActivationKind::kGeluTanh}, Activation{.kind = ActivationKind::kSwigluClamp},
         Activation{.kind = ActivationKind::kSwigluClamp, .alpha = 1.0F},
-        Activation{.kind = ActivationKind::kSwigluClamp, .limit = 0.5F}}) {
+        Activation{.kind = ActivationKind::kSwigluClamp, .limit = 0.5F},
+        Activation{.kind = ActivationKind::kSwigluClamp, .beta = 0.5F},
+        Activation{.kind = ActivationKind::kSwigluStep, .limit = 0.25F},
+        Activation{.kind = ActivationKind::kSwigluStep, .limit = 0.5F}}) {
     const Mlp mlp(source.source(), activation, DType::kF32, kernels());
     TestRows act(2, 40, DType::kF32);
     Team team(1);
-    mlp.gate_up(x.view(), act.view(), {}, team);
+    gate_up(mlp, x.view(), act.view(), team);
     for (const std::string& other : results) EXPECT_NE(act.row_bits(0), other);
     results.push_back(act.row_bits(0));
   }
@@ -116,8 +118,8 @@ TEST_P(MlpTest, BitsDoNotDependOnBatchOrTeam) {
     const auto run = [&](ConstRows rows, Rows y, int threads) {
       Team team(threads);
       TestRows act(rows.rows, intermediate, dtype);
-      mlp.gate_up(rows, act.view(), {}, team);
-      mlp.down(act.view(), y, team);
+      gate_up(mlp, rows, act.view(), team);
+      down(mlp, act.view(), y, team);
     };
     run(x.view(), all.view(), 1);
     for (const int threads : {2, 3}) {
@@ -155,12 +157,12 @@ TEST(MlpArgumentsTest, RefusesWhatDoesNotFit) {
   const Mlp mlp(good.source(), {}, DType::kBF16);
   Team team(1);
   const TestRows x(2, 6, DType::kBF16), act(2, 4, DType::kBF16), act32(2, 4, DType::kF32), y(2, 6, DType::kF32);
-  EXPECT_NO_THROW(mlp.gate_up(x.view(), act.view(), {}, team));
-  EXPECT_NO_THROW(mlp.down(act.view(), y.view(), team));
-  EXPECT_THROW(mlp.gate_up(act.view(), act.view(), {}, team), InvalidArgument);
-  EXPECT_THROW(mlp.gate_up(x.view(), act32.view(), {}, team), InvalidArgument);
-  EXPECT_THROW(mlp.gate_up(x.view(), act.view().slice(0, 1), {}, team), InvalidArgument);
-  EXPECT_THROW(mlp.down(act32.view(), y.view(), team), InvalidArgument);
+  EXPECT_NO_THROW(gate_up(mlp, x.view(), act.view(), team));
+  EXPECT_NO_THROW(down(mlp, act.view(), y.view(), team));
+  EXPECT_THROW(gate_up(mlp, act.view(), act.view(), team), InvalidArgument);
+  EXPECT_THROW(gate_up(mlp, x.view(), act32.view(), team), InvalidArgument);
+  EXPECT_THROW(gate_up(mlp, x.view(), act.view().slice(0, 1), team), InvalidArgument);
+  EXPECT_THROW(down(mlp, act32.view(), y.view(), team), InvalidArgument);
 }
 
 }  // namespace

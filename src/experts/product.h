@@ -1,30 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of rows with packed weights, a panel at a time: the unit of work that is shared over a team.
+// One half of a gated MLP, or of many: rows of x times the panels of their weights. Work is cut into items that a team
+// shares; an item waits for those before it that it needs, so that one fork and join serves both halves of all experts.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
+#include "experts/operand.h"
 #include "trimtab/experts.h"
 
 namespace trimtab {
 
-// Throws InvalidArgument, calling the product `what`, unless x [m, in] and out [m, out] fit the weights: x f32 or bf16,
-// out f32, or of the weights' type if gated.
-void check_product(const PackedWeights& weights, ConstRows x, ConstRows out, std::string_view what);
+// Rows [first, first + count) of one expert.
+struct Part {
+  int64_t first, count;
+  const Mlp* mlp;
+  int64_t first_tile;  // tiles of all parts before this one; set by Half
+};
 
-// The outputs of one panel for all rows of x. The shapes have been checked.
-void linear_panel(const PackedWeights& weights, int64_t panel, ConstRows x, Rows y) noexcept;
-void gated_panel(const PackedWeights& weights, int64_t panel, Activation activation, ConstRows x, Rows act) noexcept;
+// Throws InvalidArgument, calling the product `what`, unless x [m, in] and out [m, out] fit the weights: x f32 or bf16.
+void check_product(const PackedWeights& weights, const ConstRows& x, const ConstRows& out, DType out_dtype,
+                   std::string_view what);
 
-// body(i) for i in [0, count), over the team unless the work is so small (about 10 us) that waking it costs more.
-template <class Body>
-void share(Team& team, int64_t count, int64_t multiply_adds, Body&& body) {
-  if (multiply_adds < int64_t{1} << 18) {
-    for (int64_t i = 0; i < count; ++i) body(i);
-  } else {
-    team.for_each(count, body);
+class Half {
+ public:
+  enum Which { kGateUp, kDown };
+
+  // parts: not empty, all of one shape and format; stay the caller's. Memory for counters and prepared rows comes from
+  // the carver. Before items run, every member of the team needs scratch() bytes of its own.
+  Half(Which which, std::span<Part> parts, const RowSource& x, Rows out, Carver& carver);
+  // The most memory that Half takes for `parts` parts and `rows` rows.
+  static size_t bytes(const PackedWeights& weights, int64_t parts, int64_t rows);
+
+  int64_t items() const { return prepare_items_ + product_items(); }
+  size_t scratch() const;
+  // Items may run at the same time if they are begun in order: item i waits for earlier ones, and for those of
+  // `before`, the half whose output is x. scratch: the running member's.
+  void run(int64_t item, const Half* before, std::byte* scratch) const noexcept;
+
+ private:
+  struct Progress {
+    std::atomic<int32_t> tiles, groups;  // prepared, computed
+  };
+
+  const PackedWeights& weights(const Part& part) const {
+    return which_ == kGateUp ? part.mlp->gate_up_packed() : part.mlp->down_packed();
   }
-}
+  int64_t product_items() const { return std::ssize(parts_) * groups_; }
+  void prepare(int64_t tile, const Half* before, std::byte* scratch) const noexcept;
+  void multiply(int64_t part, int64_t group, const Half* before, std::byte* scratch) const noexcept;
+  bool finished(size_t part) const noexcept;
+  void wait_until_finished(size_t part) const noexcept;
+
+  Which which_;
+  std::span<Part> parts_;
+  Operand operand_;
+  Rows out_;
+  int64_t prepare_items_ = 0;
+  int64_t panels_, group_panels_, groups_;  // panels of a part; panels that are one item; items of a part
+  Progress* progress_;                      // [parts]
+};
+
+// Runs halves one after another, over the team unless they are so small (about 10 us) that waking it costs more.
+void run_halves(std::span<const Half> halves, int64_t multiply_adds, Team& team);
+
+// The outputs of panels [first, first + count) for all rows of a task, which has x and m. scratch: unpack_scratch().
+struct PanelRange {
+  int64_t first, count;
+};
+void multiply_panels(const PackedWeights& weights, Product product, PanelRange panels, PanelTask task, const Rows& out,
+                     Activation activation, std::byte* scratch) noexcept;
+size_t unpack_scratch(const PackedWeights& weights);
 
 }  // namespace trimtab

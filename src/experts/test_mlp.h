@@ -29,4 +29,14 @@ struct TestMlp {
   TestVector gate_bias, up_bias, down_bias;
 };
 
+// The halves of an MLP with exactly the scratch that it asks for.
+inline void gate_up(const Mlp& mlp, ConstRows x, Rows act, Team& team) {
+  const Buffer scratch(mlp.scratch_bytes(x.rows));
+  mlp.gate_up(x, act, {scratch.data(), scratch.bytes()}, team);
+}
+inline void down(const Mlp& mlp, ConstRows act, Rows y, Team& team) {
+  const Buffer scratch(mlp.scratch_bytes(act.rows));
+  mlp.down(act, y, {scratch.data(), scratch.bytes()}, team);
+}
+
 }  // namespace trimtab::test

@@ -28,7 +28,8 @@ SharedExperts::Half SharedExperts::first(ConstRows x, ConstRows x_experts, Lane&
   Half half;
   half.act = lane.workspace.take_rows(x.rows, mlp_->intermediate(), mlp_->dtype());
   half.scale = lane.workspace.take_rows(gate_ ? x.rows : 0, 1, DType::kF32);
-  mlp_->gate_up(x_experts, half.act, lane.workspace.take<std::byte>(mlp_->scratch_bytes(x.rows)), lane.team);
+  half.scratch = lane.workspace.take<std::byte>(mlp_->scratch_bytes(x.rows));
+  mlp_->gate_up(x_experts, half.act, half.scratch, lane.team);
   if (gate_) {
     gate_->run(x, half.scale, lane.team);
     for (int64_t t = 0; t < x.rows; ++t) {
@@ -40,7 +41,7 @@ SharedExperts::Half SharedExperts::first(ConstRows x, ConstRows x_experts, Lane&
 }
 
 void SharedExperts::second(const Half& half, Rows y, Lane& lane) const {
-  mlp_->down(half.act, y, lane.team);
+  mlp_->down(half.act, y, half.scratch, lane.team);
   if (!gate_) return;
   for (int64_t t = 0; t < y.rows; ++t) {
     const float scale = *half.scale.row_as<float>(t);

@@ -86,8 +86,8 @@ void read_deepseek_routing(const ConfigFields& fields, ModelConfig& config) {
 
 void read_routing(const ConfigFields& fields, ModelConfig& config) {
   RouterConfig& router = config.router;
-  router.num_experts =
-      fields.integer(fields.alias({"num_local_experts", "num_experts", "n_routed_experts"}), 1, RouterConfig::kMaxExperts);
+  router.num_experts = fields.integer(fields.alias({"num_local_experts", "num_experts", "n_routed_experts"}), 1,
+                                      RouterConfig::kMaxExperts);
   router.top_k =
       fields.integer(fields.alias({"num_experts_per_tok", "num_experts_per_token", "moe_topk"}), 1, router.num_experts);
   const std::string renormalize_key = fields.alias({"norm_topk_prob", "moe_renormalize"});
@@ -203,14 +203,6 @@ void refuse_what_is_not_supported(const ConfigFields& fields, const ModelConfig&
   }
 }
 
-std::string read_quant_method(const ConfigFields& fields) {
-  const std::optional<ConfigFields> quantization = fields.object("quantization_config");
-  if (!quantization) return "";
-  const std::string method = quantization->text_or("quant_method", "");
-  if (method.empty()) throw quantization->error("quant_method", "is missing");
-  return method;
-}
-
 std::vector<int32_t> token_ids(const ConfigFields& fields, const std::string& key) {
   const std::vector<int> ids = fields.integers(key, -1);
   return {ids.begin(), ids.end()};
@@ -245,7 +237,10 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   read_routing(fields, config);
   read_experts(fields, config);
   refuse_what_is_not_supported(fields, config);
-  config.quant_method = read_quant_method(fields.has("quantization_config") ? fields : outer);
+  const ConfigFields& quantised = fields.has("quantization_config") ? fields : outer;
+  if (const std::optional<ConfigFields> quantization = quantised.object("quantization_config")) {
+    config.quantization = read_quantization(*quantization, config.family);
+  }
   read_attention(fields, config);
   read_rope(fields, config);
   config.tie_word_embeddings = fields.flag_or("tie_word_embeddings", outer.flag_or("tie_word_embeddings", false));

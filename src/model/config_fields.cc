@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/config_fields.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace trimtab {
@@ -23,6 +24,23 @@ std::optional<ConfigFields> ConfigFields::object(const std::string& key) const {
   if (value == nullptr) return std::nullopt;
   if (!value->is_object()) throw error(key, "is not an object");
   return ConfigFields(*value, *file_, cat(prefix_, key, "."));
+}
+
+std::vector<ConfigFields> ConfigFields::objects(const std::string& key) const {
+  std::vector<ConfigFields> result;
+  if (const std::optional<ConfigFields> outer = object(key)) {
+    for (const auto& [name, value] : outer->object_->items()) {
+      if (!value.is_object()) throw outer->error(name, "is not an object");
+      result.emplace_back(value, *file_, cat(outer->prefix_, name, "."));
+    }
+  }
+  return result;
+}
+
+void ConfigFields::allow_only(std::initializer_list<std::string_view> keys) const {
+  for (const auto& [key, value] : object_->items()) {
+    if (std::ranges::find(keys, key) == keys.end()) throw error(key, "is not known");
+  }
 }
 
 int ConfigFields::integer(const std::string& key, int least, int most) const {
@@ -66,6 +84,18 @@ std::vector<int> ConfigFields::integers(const std::string& key, int least) const
     const std::optional<int> number = as_integer(item, least, std::numeric_limits<int>::max());
     if (!number) throw error(key, cat("holds ", item.dump(), ", not an integer >= ", least));
     result.push_back(*number);
+  }
+  return result;
+}
+
+std::vector<std::string> ConfigFields::texts(const std::string& key) const {
+  const json* value = find(key);
+  if (value == nullptr) return {};
+  if (!value->is_array()) throw error(key, "is not a list");
+  std::vector<std::string> result;
+  for (const json& item : *value) {
+    if (!item.is_string()) throw error(key, cat("holds ", item.dump(), ", not a string"));
+    result.push_back(item.get<std::string>());
   }
   return result;
 }

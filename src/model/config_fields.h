@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/cat.h"
@@ -31,9 +32,14 @@ class ConfigFields {
     const auto found = object_->find(key);
     return found == object_->end() || found->is_null() ? nullptr : &*found;
   }
+  bool is_empty() const { return object_->empty(); }
   bool has(const std::string& key) const { return find(key) != nullptr; }
   bool is_null(const std::string& key) const { return !has(key) && object_->contains(key); }
   std::optional<ConfigFields> object(const std::string& key) const;
+  // The objects in an object, by key.
+  std::vector<ConfigFields> objects(const std::string& key) const;
+  // Throws for a key that is not one of these.
+  void allow_only(std::initializer_list<std::string_view> keys) const;
 
   // In [least, most].
   int integer(const std::string& key, int least, int most = std::numeric_limits<int>::max()) const;
@@ -46,6 +52,8 @@ class ConfigFields {
   std::string text_or(const std::string& key, const std::string& otherwise) const;
   // A list of integers; one integer counts as a list of one. Empty when absent.
   std::vector<int> integers(const std::string& key, int least) const;
+  // A list of strings. Empty when absent.
+  std::vector<std::string> texts(const std::string& key) const;
 
   // The key out of a list of aliases that is there (the first one where none is). Throws when two are there and differ.
   std::string alias(std::initializer_list<const char*> keys) const;
@@ -59,5 +67,7 @@ class ConfigFields {
 // Parts of parse_model_config. family, hidden_size and num_hidden_layers are there already.
 void read_attention(const ConfigFields& fields, ModelConfig& config);
 void read_rope(const ConfigFields& fields, ModelConfig& config);
+// fields: of quantization_config.
+QuantizationConfig read_quantization(const ConfigFields& fields, Family family);
 
 }  // namespace trimtab

@@ -110,7 +110,7 @@ std::vector<MoeLayer> Decoder::make_moe_layers(int rank, int num_ranks) const {
   shape.max_tokens = options_.max_tokens;
   shape.hidden = config().hidden_size;
   shape.top_k = config().router.top_k;
-  shape.dtype = weights_->dtype();
+  shape.dtype = weights_->expert_format().rows();
   shape.first_slots = placement_.first_slots();
   const std::shared_ptr<const Dispatcher> dispatcher = make_dispatcher(options_.dispatcher, shape, rank);
 
@@ -131,7 +131,7 @@ std::vector<MoeLayer> Decoder::make_moe_layers(int rank, int num_ranks) const {
     parts.router = w.router;
     parts.log2phy = placement_.log2phy(w.moe_layer, rank);
     parts.dispatcher = dispatcher;
-    parts.experts = make_grouped_experts(std::move(slots), config().hidden_size, weights_->dtype());
+    parts.experts = make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format());
     if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
     parts.layer = w.moe_layer;
     layers.emplace_back(std::move(parts));
@@ -316,7 +316,7 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
     const Rows act = workspace_.take_rows(a.x.rows, w.dense->intermediate(), w.dense->dtype());
     const auto scratch = workspace_.take<std::byte>(w.dense->scratch_bytes(a.x.rows));
     w.dense->gate_up(linear_input(a.x, a), act, scratch, team_);
-    w.dense->down(act, a.y, team_);
+    w.dense->down(act, a.y, scratch, team_);
     workspace_.release(mark);
   }
   add(a.h, a.y);

@@ -12,10 +12,11 @@ namespace {
 class DecoderFamilies : public testing::TestWithParam<const char*> {};
 
 // Together: grouped queries, both QK norms, biases, clipping, a sliding window, dense layers, shared experts, tied
-// embeddings.
+// embeddings; weights in fp8 (blocks, channels, whole matrices), int8 and int4 (channels, groups with zero points).
 INSTANTIATE_TEST_SUITE_P(All, DecoderFamilies,
                          testing::Values("mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe", "qwen3_moe_sparse",
-                                         "olmoe"),
+                                         "olmoe", "qwen3_moe_fp8", "mixtral_fp8", "qwen2_moe_int8", "olmoe_int4",
+                                         "qwen3_moe_int4"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST_P(DecoderFamilies, EqualsTransformers) {
@@ -70,6 +71,46 @@ TEST_P(DecoderFamilies, SameBitsInAnyBatchAndForAnyChunks) {
   for (const Ids& prompt : prompts) alone.push_back(all_logits(model, {prompt}, {})[0]);
   for (const size_t chunk : {1U, 3U, 16U, 100U}) {
     EXPECT_EQ(all_logits(model, prompts, {.chunk = chunk}), alone) << "chunks of " << chunk;
+  }
+}
+
+// What the checkpoint has, where the kernels have a format for it.
+TEST(QuantisedExperts, StayAsTheyAre) {
+  const std::pair<const char*, std::string> cases[] = {{"qwen2_moe_int8", "w8a8"}, {"olmoe_int4", "w4a8-channel"},
+                                                       {"mixtral_fp8", "fp8"},     {"qwen3_moe_fp8", "f32"},
+                                                       {"qwen3_moe_int4", "f32"},  {"qwen3_moe", "f32"}};
+  for (const auto& [checkpoint, format] : cases) {
+    const Model model = open_model(checkpoint);
+    const Placement placement = linear_placement(model.config, 1);
+    const auto as_it_is = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
+    EXPECT_EQ(name(as_it_is->expert_format()), format) << checkpoint;
+    const auto in_f32 = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, DType::kF32);
+    EXPECT_EQ(name(in_f32->expert_format()), "f32");
+    // Packing is another: no format gives the same size.
+    EXPECT_EQ(as_it_is->bytes() == in_f32->bytes(), format == "f32") << checkpoint;
+  }
+}
+
+// Rows are rounded as the format has it, twice in each layer: to bf16, by 2^-9, or to int8 with a scale per row. Rows
+// of a few dozen elements have a largest magnitude of about three times the root of their mean square, so that rounding
+// to 1 / 127 of it is off by 3 / 127 / sqrt(12), with the weights exact. Errors of stages add up as squares; a factor
+// of 3 stands for rows that are worse than the mean and for gates.
+TEST(QuantisedExperts, ComputeWithinTheRoundingOfTheirRows) {
+  for (const auto& [checkpoint, rounding] : {std::pair{"qwen2_moe_int8", 3 / 127.0 / std::sqrt(12.0)},
+                                             {"olmoe_int4", 3 / 127.0 / std::sqrt(12.0)},
+                                             {"mixtral_fp8", 2 * 0x1p-9}}) {
+    const Model model = open_model(checkpoint);
+    const auto cols = static_cast<size_t>(model.config.vocab_size);
+    const std::vector<Ids> prompt = {values<int32_t>(model.expected.at("input_ids"))};
+    const auto expected = values<float>(model.expected.at("logits"));
+    const auto placement = linear_placement(model.config, 1);
+    const WeightFormat native =
+        DecoderWeights::load(model.tensors, model.config, DType::kF32, placement)->expert_format();
+    const auto logits = all_logits(model, prompt, {.experts = native});
+    const double error = relative_error(logits[0], expected, cols);
+    EXPECT_LE(error, 3 * rounding * std::sqrt(2 * model.config.num_hidden_layers)) << checkpoint;
+    EXPECT_GT(error, 1e-4) << checkpoint;
+    for (const int ranks : {2, 3}) EXPECT_EQ(all_logits(model, prompt, {.ranks = ranks, .experts = native}), logits);
   }
 }
 

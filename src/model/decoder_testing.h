@@ -50,7 +50,8 @@ struct Arrangement {
   int ranks = 1;
   DecoderOptions options = {};
   DType dtype = DType::kF32;
-  size_t chunk = 1000;  // tokens of one sequence in one step
+  size_t chunk = 1000;                       // tokens of one sequence in one step
+  std::optional<WeightFormat> experts = {};  // if not given: dtype
 };
 
 inline Placement linear_placement(const ModelConfig& config, int ranks) {
@@ -61,7 +62,8 @@ inline Placement linear_placement(const ModelConfig& config, int ranks) {
 inline std::vector<std::vector<float>> all_logits(const Model& model, const std::vector<Ids>& sequences,
                                                   const Arrangement& arrangement) {
   const Placement placement = linear_placement(model.config, arrangement.ranks);
-  const auto weights = DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement);
+  const auto weights = DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement, {},
+                                            arrangement.experts.value_or(arrangement.dtype));
   const auto vocab = static_cast<size_t>(model.config.vocab_size);
   size_t longest = 0;
   for (const Ids& ids : sequences) longest = std::max(longest, ids.size());

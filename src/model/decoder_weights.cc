@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/cat.h"
-#include "model/weight_sources.h"
+#include "model/weight_finder.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -47,20 +47,18 @@ void check_config(const ModelConfig& config, DType dtype) {
 class Reader {
  public:
   Reader(const SafeTensors& tensors, const ModelConfig& config, DType dtype)
-      : tensors_(tensors), config_(config), dtype_(dtype) {}
+      : tensors_(tensors), config_(config), weights_(tensors, config.quantization), dtype_(dtype) {}
 
-  MatrixSource matrix(const std::string& name, int64_t rows, int64_t cols) const {
-    return find_matrix(tensors_, name, rows, cols);
-  }
+  const WeightFinder& weights() const { return weights_; }
   std::vector<float> vector(const std::string& name, int64_t size) const {
-    const VectorSource source = find_vector(tensors_, name, size);
+    const VectorSource source = weights_.vector(name, size);
     std::vector<float> values(static_cast<size_t>(size));
     for (int64_t i = 0; i < size; ++i) values[static_cast<size_t>(i)] = source.at(i);
     return values;
   }
   Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) const {
-    const VectorSource bias = has_bias ? find_vector(tensors_, name + ".bias", out) : VectorSource{};
-    return Linear(matrix(name + ".weight", out, in), bias, dtype_);
+    const VectorSource bias = has_bias ? weights_.vector(name + ".bias", out) : VectorSource{};
+    return Linear(weights_.matrix(name, out, in), bias, dtype_);
   }
 
   void attention(const std::string& prefix, LayerWeights& layer) const {
@@ -80,14 +78,28 @@ class Reader {
   std::shared_ptr<const Mlp> dense(const std::string& prefix) const {
     const int64_t hidden = config_.hidden_size, width = config_.intermediate_size;
     MlpSource source;
-    source.gate = matrix(prefix + "gate_proj.weight", width, hidden);
-    source.up = matrix(prefix + "up_proj.weight", width, hidden);
-    source.down = matrix(prefix + "down_proj.weight", hidden, width);
+    source.gate = weights_.matrix(prefix + "gate_proj", width, hidden);
+    source.up = weights_.matrix(prefix + "up_proj", width, hidden);
+    source.down = weights_.matrix(prefix + "down_proj", hidden, width);
     return std::make_shared<const Mlp>(source, config_.activation, dtype_);
   }
 
-  // wanted: the logical experts to pack.
-  void moe(int layer_id, const std::vector<bool>& wanted, LayerWeights& layer) const {
+  // The format that all experts are quantised in, if there is one; else dtype.
+  WeightFormat expert_format() const {
+    std::optional<WeightFormat> format;
+    for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      if (!config_.is_moe_layer[static_cast<size_t>(layer)]) continue;
+      for (const MlpSource& expert : find_moe_tensors(tensors_, config_, layer).experts) {
+        const std::optional<WeightFormat> native = native_format(expert);
+        if (!native || native != format.value_or(*native)) return dtype_;
+        format = native;
+      }
+    }
+    return format.value_or(dtype_);
+  }
+
+  // wanted: the logical experts to pack. format: of the experts, shared ones too.
+  void moe(int layer_id, const std::vector<bool>& wanted, WeightFormat format, LayerWeights& layer) const {
     MoeTensors found = find_moe_tensors(tensors_, config_, layer_id);
     layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
     RouterConfig router = config_.router;
@@ -95,9 +107,9 @@ class Reader {
     layer.router = std::make_shared<const Router>(std::move(router));
     layer.experts.resize(wanted.size());
     for (size_t e = 0; e < wanted.size(); ++e) {
-      if (wanted[e]) layer.experts[e] = std::make_shared<const Mlp>(found.experts[e], config_.activation, dtype_);
+      if (wanted[e]) layer.experts[e] = std::make_shared<const Mlp>(found.experts[e], config_.activation, format);
     }
-    if (found.shared) layer.shared = std::make_shared<const Mlp>(*found.shared, config_.activation, dtype_);
+    if (found.shared) layer.shared = std::make_shared<const Mlp>(*found.shared, config_.activation, format);
     if (found.shared_gate) {
       layer.shared_gate = std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
     }
@@ -106,6 +118,7 @@ class Reader {
  private:
   const SafeTensors& tensors_;
   const ModelConfig& config_;
+  WeightFinder weights_;
   DType dtype_;
 };
 
@@ -135,22 +148,25 @@ int num_moe_layers(const ModelConfig& config) {
   return static_cast<int>(std::count(config.is_moe_layer.begin(), config.is_moe_layer.end(), true));
 }
 
-DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype)
-    : config_(config), dtype_(dtype), tensors_(tensors) {}
+DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
+                               WeightFormat expert_format)
+    : config_(config), dtype_(dtype), expert_format_(expert_format), tensors_(tensors) {}
 
 DecoderWeights::~DecoderWeights() = default;
 
 std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& tensors, const ModelConfig& config,
                                                            DType dtype, const Placement& placement,
-                                                           std::span<const int> ranks) {
+                                                           std::span<const int> ranks,
+                                                           std::optional<WeightFormat> experts) {
   check_config(config, dtype);
   check_placement(placement, config);
   std::vector<int> all_ranks(static_cast<size_t>(placement.num_ranks()));
   std::iota(all_ranks.begin(), all_ranks.end(), 0);
   if (ranks.empty()) ranks = all_ranks;
 
-  std::shared_ptr<DecoderWeights> weights(new DecoderWeights(tensors, config, dtype));
   const Reader reader(tensors, config, dtype);
+  const WeightFormat expert_format = experts ? *experts : reader.expert_format();
+  std::shared_ptr<DecoderWeights> weights(new DecoderWeights(tensors, config, dtype, expert_format));
   const std::string& prefix = config.tensor_prefix;
   int moe_layer = 0;
   for (int l = 0; l < config.num_hidden_layers; ++l) {
@@ -161,7 +177,7 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
     reader.attention(at + "self_attn.", layer);
     if (config.is_moe_layer[static_cast<size_t>(l)]) {
       layer.moe_layer = moe_layer;
-      reader.moe(l, held_experts(placement, moe_layer, ranks), layer);
+      reader.moe(l, held_experts(placement, moe_layer, ranks), expert_format, layer);
       ++moe_layer;
     } else {
       layer.dense = reader.dense(at + "mlp.");
@@ -169,13 +185,13 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
     weights->layers_.push_back(std::move(layer));
   }
 
-  const std::string embedding = prefix + "embed_tokens.weight";
   const std::array<int64_t, 2> vocabulary = {config.vocab_size, config.hidden_size};
-  weights->embedding_ = weights->tensors_.at(embedding, vocabulary);
+  weights->embedding_ = reader.weights().plain(prefix + "embed_tokens.weight", vocabulary);
   weights->final_norm_ = reader.vector(prefix + "norm.weight", config.hidden_size);
-  weights->head_ = Linear(
-      reader.matrix(config.tie_word_embeddings ? embedding : "lm_head.weight", config.vocab_size, config.hidden_size),
-      VectorSource{}, dtype);
+  const MatrixSource head = config.tie_word_embeddings
+                                ? matrix_source(weights->embedding_)
+                                : reader.weights().matrix("lm_head", config.vocab_size, config.hidden_size);
+  weights->head_ = Linear(head, VectorSource{}, dtype);
   return weights;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One layer's MoE tensors under the names of each family: an expert a tensor as published, all experts in one tensor as
-// transformers 5 saves them, or gpt-oss's transposed form. Nothing is copied: strides say how to read it.
+// transformers 5 saves them, or gpt-oss's forms: transposed, or in blocks of MXFP4. Nothing is copied: strides say how
+// to read it.
 
 #include "base/cat.h"
-#include "model/weight_sources.h"
+#include "model/weight_finder.h"
 
 namespace trimtab {
 namespace {
@@ -12,6 +13,18 @@ namespace {
 MatrixSource part(const TensorView& tensor, int64_t first, int64_t rows, int64_t cols, int64_t row_stride,
                   int64_t col_stride) {
   return {tensor.data.data() + first * bits(tensor.dtype) / 8, tensor.dtype, rows, cols, row_stride, col_stride};
+}
+
+// Every step-th row of a matrix whose rows have scales of their own.
+MatrixSource every(const MatrixSource& matrix, int64_t first, int64_t rows, int64_t step) {
+  MatrixSource result = matrix;
+  result.data += first * matrix.row_stride * bits(matrix.dtype) / 8;
+  result.rows = rows;
+  result.row_stride *= step;
+  Quantization& q = result.quantization;
+  q.scales += first * q.scale_row_stride * bits(q.scale_dtype) / 8;
+  q.scale_row_stride *= step;
+  return result;
 }
 
 VectorSource part(const TensorView& tensor, int64_t first, int64_t size, int64_t stride) {
@@ -23,6 +36,7 @@ class Block {
  public:
   Block(const SafeTensors& tensors, const ModelConfig& config, int layer)
       : tensors_(tensors),
+        weights_(tensors, config.quantization),
         config_(config),
         num_experts_(config.router.num_experts),
         hidden_(config.hidden_size),
@@ -34,15 +48,16 @@ class Block {
 
   MoeTensors find() const {
     MoeTensors found;
-    const std::string gate = prefix_ + (config_.family == Family::kGptOss ? "router." : "gate.");
-    found.gate = find_matrix(tensors_, gate + "weight", num_experts_, hidden_);
-    if (config_.has_router_bias) found.gate_bias = find_vector(tensors_, gate + "bias", num_experts_);
+    const std::string gate = prefix_ + (config_.family == Family::kGptOss ? "router" : "gate");
+    found.gate = weights_.matrix(gate, num_experts_, hidden_);
+    if (config_.has_router_bias) found.gate_bias = weights_.vector(gate + ".bias", num_experts_);
     if (config_.has_selection_bias) {
-      const VectorSource bias = find_vector(tensors_, gate + "e_score_correction_bias", num_experts_);
+      const VectorSource bias = weights_.vector(gate + ".e_score_correction_bias", num_experts_);
       for (int64_t expert = 0; expert < num_experts_; ++expert) found.selection_bias.push_back(bias.at(expert));
     }
     if (config_.family == Family::kGptOss) {
-      found.experts = transposed_experts();
+      found.experts =
+          tensors_.contains(prefix_ + "experts.gate_up_proj_blocks") ? mxfp4_experts() : transposed_experts();
     } else if (tensors_.contains(prefix_ + "experts.gate_up_proj")) {
       found.experts = merged_experts();
     } else {
@@ -53,7 +68,7 @@ class Block {
       found.shared = mlp(prefix_ + (qwen ? "shared_expert." : "shared_experts."), config_.shared_intermediate_size);
     }
     if (config_.shared_expert_gate) {
-      found.shared_gate = find_matrix(tensors_, prefix_ + "shared_expert_gate.weight", 1, hidden_);
+      found.shared_gate = weights_.matrix(prefix_ + "shared_expert_gate", 1, hidden_);
     }
     return found;
   }
@@ -62,9 +77,9 @@ class Block {
   MlpSource mlp(const std::string& prefix, int64_t width) const {
     const bool w123 = config_.family == Family::kMixtral;
     MlpSource source;
-    source.gate = find_matrix(tensors_, prefix + (w123 ? "w1.weight" : "gate_proj.weight"), width, hidden_);
-    source.up = find_matrix(tensors_, prefix + (w123 ? "w3.weight" : "up_proj.weight"), width, hidden_);
-    source.down = find_matrix(tensors_, prefix + (w123 ? "w2.weight" : "down_proj.weight"), hidden_, width);
+    source.gate = weights_.matrix(prefix + (w123 ? "w1" : "gate_proj"), width, hidden_);
+    source.up = weights_.matrix(prefix + (w123 ? "w3" : "up_proj"), width, hidden_);
+    source.down = weights_.matrix(prefix + (w123 ? "w2" : "down_proj"), hidden_, width);
     return source;
   }
 
@@ -88,12 +103,10 @@ class Block {
     return experts;
   }
 
-  // gate_up_proj [E, H, 2I] with gate in the even columns and up in the odd ones; down_proj [E, I, H]; biases alike.
+  // gate_up_proj [E, H, 2I] with gate in the even columns and up in the odd ones; down_proj [E, I, H].
   std::vector<MlpSource> transposed_experts() const {
     const TensorView& gate_up = find("experts.gate_up_proj", {num_experts_, hidden_, 2 * width_});
     const TensorView& down = find("experts.down_proj", {num_experts_, width_, hidden_});
-    const TensorView& gate_up_bias = find("experts.gate_up_proj_bias", {num_experts_, 2 * width_});
-    const TensorView& down_bias = find("experts.down_proj_bias", {num_experts_, hidden_});
     std::vector<MlpSource> experts(static_cast<size_t>(num_experts_));
     for (int64_t e = 0; e < num_experts_; ++e) {
       MlpSource& expert = experts[static_cast<size_t>(e)];
@@ -101,18 +114,44 @@ class Block {
       expert.gate = part(gate_up, first, width_, hidden_, 2, 2 * width_);
       expert.up = part(gate_up, first + 1, width_, hidden_, 2, 2 * width_);
       expert.down = part(down, e * width_ * hidden_, hidden_, width_, 1, hidden_);
-      expert.gate_bias = part(gate_up_bias, e * 2 * width_, width_, 2);
-      expert.up_bias = part(gate_up_bias, e * 2 * width_ + 1, width_, 2);
-      expert.down_bias = part(down_bias, e * hidden_, hidden_, 1);
     }
+    add_biases(experts);
     return experts;
   }
 
+  // The same, quantised and not transposed: gate_up_proj [E, 2I, H] with gate in the even rows; down_proj [E, H, I].
+  std::vector<MlpSource> mxfp4_experts() const {
+    const MatrixSource gate_up = weights_.mxfp4(prefix_ + "experts", "gate_up_proj", num_experts_, 2 * width_, hidden_);
+    const MatrixSource down = weights_.mxfp4(prefix_ + "experts", "down_proj", num_experts_, hidden_, width_);
+    std::vector<MlpSource> experts(static_cast<size_t>(num_experts_));
+    for (int64_t e = 0; e < num_experts_; ++e) {
+      MlpSource& expert = experts[static_cast<size_t>(e)];
+      expert.gate = every(gate_up, e * 2 * width_, width_, 2);
+      expert.up = every(gate_up, e * 2 * width_ + 1, width_, 2);
+      expert.down = every(down, e * hidden_, hidden_, 1);
+    }
+    add_biases(experts);
+    return experts;
+  }
+
+  // gate_up_proj_bias [E, 2I], gate and up in turn; down_proj_bias [E, H].
+  void add_biases(std::vector<MlpSource>& experts) const {
+    const TensorView& gate_up = find("experts.gate_up_proj_bias", {num_experts_, 2 * width_});
+    const TensorView& down = find("experts.down_proj_bias", {num_experts_, hidden_});
+    for (int64_t e = 0; e < num_experts_; ++e) {
+      MlpSource& expert = experts[static_cast<size_t>(e)];
+      expert.gate_bias = part(gate_up, e * 2 * width_, width_, 2);
+      expert.up_bias = part(gate_up, e * 2 * width_ + 1, width_, 2);
+      expert.down_bias = part(down, e * hidden_, hidden_, 1);
+    }
+  }
+
   const TensorView& find(const char* name, std::initializer_list<int64_t> shape) const {
-    return find_weight(tensors_, prefix_ + name, std::span(shape.begin(), shape.size()));
+    return weights_.plain(prefix_ + name, std::span(shape.begin(), shape.size()));
   }
 
   const SafeTensors& tensors_;
+  WeightFinder weights_;
   const ModelConfig& config_;
   std::string prefix_;
   int64_t num_experts_, hidden_, width_;

@@ -182,7 +182,7 @@ void write_tensors(const TestFolder& folder, const std::vector<Named>& tensors) 
   std::string header = "{";
   int end = 0;
   for (const auto& [name, dtype, shape] : tensors) {
-    int bytes = dtype == "F64" || dtype == "I64" ? 8 : dtype == "F32" || dtype == "I32" ? 4 : dtype == "BF16" ? 2 : 1;
+    int bytes = dtype.ends_with("64") ? 8 : dtype.ends_with("32") ? 4 : dtype.ends_with("16") ? 2 : 1;
     std::string sizes;
     for (const int size : shape) {
       bytes *= size;
@@ -279,29 +279,163 @@ TEST(MoeTensors, WrongShapesAndTypes) {
                {"experts.gate_up_proj' has shape [2, 4, 6]", "[2, 6, 4]"});
 }
 
-TEST(MoeTensors, QuantisedWeightsAreNotSupportedYet) {
-  const std::string not_yet = "quantised checkpoints are not supported yet";
-  std::vector<Named> fp8 = qwen_tensors();
-  fp8[1].dtype = "F8_E4M3";
-  fp8.push_back({fp8[1].name + "_scale_inv", "F32", {1, 1}});
-  expect_words(find_error(fp8, small(Family::kDeepseekV3)),
-               {" at byte ", "experts.0.gate_proj.weight' holds F8_E4M3", not_yet});
+// ---- quantised ones
 
-  std::vector<Named> int4 = qwen_tensors();
-  int4[5] = {kMlp + "experts.1.up_proj.weight_packed", "I32", {3, 1}};
-  expect_words(find_error(int4, small(Family::kKimiK2)),
-               {" at byte ", "experts.1.up_proj.weight_packed' is quantised", not_yet});
+using Method = QuantizationConfig::Method;
 
-  std::vector<Named> gptq = qwen_tensors();
-  gptq[4] = {kMlp + "experts.1.gate_proj.qweight", "I32", {1, 4}};
-  expect_words(find_error(gptq, small(Family::kQwen3Moe)), {"experts.1.gate_proj.qweight' is quantised", not_yet});
+ModelConfig quantised(Family family, Method method, QuantizationConfig::Group group) {
+  ModelConfig config = small(family);
+  if (group.targets.empty()) group.targets = {"Linear"};
+  config.quantization = {method, {group}, {}};
+  return config;
+}
 
-  const std::vector<Named> mxfp4 = {{kMlp + "router.weight", "BF16", {2, 4}},
-                                    {kMlp + "router.bias", "BF16", {2}},
-                                    {kMlp + "experts.gate_up_proj_blocks", "U8", {2, 6, 1, 16}},
-                                    {kMlp + "experts.gate_up_proj_scales", "U8", {2, 6, 1}}};
-  expect_words(find_error(mxfp4, small(Family::kGptOss)),
-               {" at byte ", "experts.gate_up_proj_blocks' is quantised", not_yet});
+// The tensors of qwen_tensors(), with others in the place of expert 1's up_proj.weight (tensor 5).
+std::vector<Named> with_up_proj(std::initializer_list<Named> parts) {
+  std::vector<Named> tensors = qwen_tensors();
+  tensors.erase(tensors.begin() + 5);
+  for (const Named& part : parts) tensors.push_back({kMlp + "experts.1.up_proj." + part.name, part.dtype, part.shape});
+  return tensors;
+}
+
+void expect_reads(const std::vector<Named>& tensors, const ModelConfig& config) {
+  const TestFolder folder;
+  write_tensors(folder, tensors);
+  EXPECT_NO_THROW(find_moe_tensors(SafeTensors::open(folder.path()), config, 0));
+}
+
+TEST(MoeTensors, QuantisedWeightsMustBeInTheConfig) {
+  const std::string unsaid = "quantization_config does not say so";
+  const ModelConfig plain = small(Family::kQwen3Moe);
+  const std::vector<Named> fp8 = with_up_proj({{"weight", "F8_E4M3", {3, 4}}, {"weight_scale_inv", "F32", {1, 1}}});
+  expect_words(find_error(fp8, plain), {" at byte ", "experts.1.up_proj.weight' holds F8_E4M3", unsaid});
+  const std::vector<Named> int4 = with_up_proj({{"weight_packed", "I32", {3, 1}}});
+  expect_words(find_error(int4, plain), {" at byte ", "experts.1.up_proj.weight_packed' is quantised", unsaid});
+  const std::vector<Named> gptq = with_up_proj({{"qweight", "I32", {1, 4}}});
+  expect_words(find_error(gptq, plain), {"experts.1.up_proj.qweight' is quantised", unsaid});
+
+  ModelConfig ignored = quantised(Family::kQwen3Moe, Method::kFp8, {.block_rows = 128, .block_cols = 128});
+  expect_reads(fp8, ignored);
+  ignored.quantization.ignore = {"model.layers.0.mlp.experts.1"};
+  expect_words(find_error(fp8, ignored), {"experts.1.up_proj.weight' holds F8_E4M3", unsaid});
+}
+
+TEST(MoeTensors, Fp8Blocks) {
+  const ModelConfig config = quantised(Family::kDeepseekV3, Method::kFp8, {.block_rows = 2, .block_cols = 3});
+  const auto up_proj = [](const char* dtype, std::vector<int> shape, const char* scale_type, std::vector<int> scales) {
+    return with_up_proj({{"weight", dtype, std::move(shape)}, {"weight_scale_inv", scale_type, std::move(scales)}});
+  };
+  for (const char* type : {"F32", "BF16", "F16", "F8_E8M0"}) {
+    expect_reads(up_proj("F8_E4M3", {3, 4}, type, {2, 2}), config);
+  }
+  expect_words(find_error(up_proj("F8_E4M3", {3, 4}, "F32", {2, 1}), config),
+               {" at byte ", "experts.1.up_proj.weight_scale_inv' has shape [2, 1] in place of [2, 2]"});
+  expect_words(find_error(up_proj("F8_E4M3", {3, 4}, "I32", {2, 2}), config),
+               {"experts.1.up_proj.weight_scale_inv' holds I32 in place of F32, BF16, F16 or F8_E8M0"});
+  expect_words(find_error(up_proj("F8_E4M3", {4, 3}, "F32", {2, 2}), config),
+               {"experts.1.up_proj.weight' has shape [4, 3] in place of [3, 4]"});
+  expect_words(find_error(up_proj("F8_E5M2", {3, 4}, "F32", {2, 2}), config),
+               {"experts.1.up_proj.weight' holds F8_E5M2 in place of F8_E4M3"});
+  expect_words(find_error(with_up_proj({{"weight", "F8_E4M3", {3, 4}}}), config),
+               {"tensor 'model.layers.0.mlp.experts.1.up_proj.weight_scale_inv' is missing"});
+  expect_words(find_error(with_up_proj({}), config), {"experts.1.up_proj.weight' is missing"});
+}
+
+TEST(MoeTensors, Int8AndItsZeroPoints) {
+  const ModelConfig channels =
+      quantised(Family::kQwen3Moe, Method::kCompressedTensors, {.dtype = DType::kI8, .has_zero_points = true});
+  const auto up_proj = [](std::vector<int> scales, const char* zero_type, std::vector<int> zeros) {
+    return with_up_proj({{"weight", "I8", {3, 4}},
+                         {"weight_scale", "BF16", std::move(scales)},
+                         {"weight_zero_point", zero_type, std::move(zeros)}});
+  };
+  expect_reads(up_proj({3, 1}, "I8", {3, 1}), channels);
+  expect_reads(up_proj({3}, "I8", {3}), channels);
+  expect_words(find_error(up_proj({4}, "I8", {4}), channels), {"weight_scale' has shape [4] in place of [3]"});
+  expect_words(find_error(up_proj({1, 3}, "I8", {1, 3}), channels),
+               {"weight_scale' has shape [1, 3] in place of [3, 1]"});
+  expect_words(find_error(up_proj({3, 1}, "I8", {1, 1}), channels),
+               {"zero_point' has shape [1, 1] in place of [3, 1]"});
+  expect_words(find_error(up_proj({3, 1}, "I32", {3, 1}), channels), {"weight_zero_point' holds I32 in place of I8"});
+  const auto all = [](std::vector<int> scales) {
+    return with_up_proj({{"weight", "I8", {3, 4}}, {"weight_scale", "BF16", std::move(scales)}});
+  };
+  expect_words(find_error(all({3, 1}), channels), {"experts.1.up_proj.weight_zero_point' is missing"});
+
+  const ModelConfig whole =
+      quantised(Family::kQwen3Moe, Method::kCompressedTensors, {.dtype = DType::kI8, .block_rows = 0});
+  for (const std::vector<int>& shape : {std::vector<int>{}, {1}, {1, 1}}) expect_reads(all(shape), whole);
+  expect_words(find_error(all({3, 1}), whole), {"weight_scale' has shape [3, 1] in place of [1, 1]"});
+}
+
+TEST(MoeTensors, PackedInt4) {
+  const ModelConfig config = quantised(Family::kKimiK2, Method::kCompressedTensors,
+                                       {.dtype = DType::kU4, .block_cols = 2, .has_zero_points = true});
+  const auto up_proj = [](std::vector<int> packed, std::vector<int> scales, std::vector<int> zeros) {
+    return with_up_proj({{"weight_packed", "I32", std::move(packed)},
+                         {"weight_scale", "BF16", std::move(scales)},
+                         {"weight_shape", "I64", {2}},
+                         {"weight_zero_point", "I32", std::move(zeros)}});
+  };
+  // The data of the file counts 0, 1, 2, ...: no shape can be right.
+  expect_words(find_error(up_proj({3, 1}, {3, 2}, {1, 2}), config),
+               {" at byte ", "experts.1.up_proj.weight_shape' says [", "] in place of [3, 4]"});
+  std::vector<Named> tensors = up_proj({3, 1}, {3, 2}, {1, 2});
+  tensors[tensors.size() - 2].dtype = "F32";
+  expect_words(find_error(tensors, config), {"experts.1.up_proj.weight_shape' holds F32 in place of I32"});
+  tensors.erase(tensors.end() - 2);
+  expect_words(find_error(tensors, config), {"experts.1.up_proj.weight_shape' is missing"});
+  tensors.push_back({kMlp + "experts.1.up_proj.weight_g_idx", "I32", {4}});
+  expect_words(find_error(tensors, config), {"weight_g_idx' has the columns in another order, which is not supported"});
+}
+
+// With the right weight_shape.
+TEST(MoeTensors, PartsOfPackedInt4) {
+  const std::string root = TRIMTAB_SOURCE_DIR "/tests/fixtures/checkpoints/qwen3_moe_int4";
+  const SafeTensors tensors = SafeTensors::open(root);
+  const ModelConfig good = read_model_config(root);
+  EXPECT_NO_THROW(find_moe_tensors(tensors, good, 0));
+  const auto error = [&](auto spoil) {
+    ModelConfig config = good;
+    spoil(config.quantization.groups[0]);
+    return error_text<FormatError>([&] { find_moe_tensors(tensors, config, 0); });
+  };
+  expect_words(error([](auto& group) { group.block_cols = 12; }),
+               {"gate_proj.weight_scale' has shape [20, 9] in place of [20, 3]"});
+  expect_words(error([](auto& group) { group.dtype = DType::kI8; }), {"gate_proj.weight' is missing"});
+  ModelConfig wide = good;
+  wide.moe_intermediate_size = 24;
+  expect_words(error_text<FormatError>([&] { find_moe_tensors(tensors, wide, 0); }),
+               {"gate_proj.weight_shape' says [20, 36] in place of [24, 36]"});
+}
+
+TEST(MoeTensors, Mxfp4) {
+  const ModelConfig config =
+      quantised(Family::kGptOss, Method::kMxfp4, {.targets = {"re:.*experts$"}, .dtype = DType::kF4, .block_cols = 32});
+  const std::string experts = kMlp + "experts.";
+  const std::vector<Named> good = {{kMlp + "router.weight", "BF16", {2, 4}},
+                                   {kMlp + "router.bias", "BF16", {2}},
+                                   {experts + "gate_up_proj_blocks", "U8", {2, 6, 1, 16}},
+                                   {experts + "gate_up_proj_scales", "U8", {2, 6, 1}},
+                                   {experts + "gate_up_proj_bias", "BF16", {2, 6}},
+                                   {experts + "down_proj_blocks", "U8", {2, 4, 1, 16}},
+                                   {experts + "down_proj_scales", "U8", {2, 4, 1}},
+                                   {experts + "down_proj_bias", "BF16", {2, 4}}};
+  expect_reads(good, config);
+  expect_words(find_error(good, small(Family::kGptOss)),
+               {" at byte ", "experts.gate_up_proj_blocks' is quantised, but quantization_config does not say so"});
+  ModelConfig ignored = config;
+  ignored.quantization.ignore = {"model.layers.*.mlp"};
+  expect_words(find_error(good, ignored), {"experts.gate_up_proj_blocks' is quantised, but"});
+  std::vector<Named> bad = good;
+  bad[6].shape = {2, 4};
+  expect_words(find_error(bad, config), {" at byte ", "down_proj_scales' has shape [2, 4] in place of [2, 4, 1]"});
+  bad = good;
+  bad[2].dtype = "I8";
+  expect_words(find_error(bad, config), {"experts.gate_up_proj_blocks' holds I8 in place of U8"});
+  bad = good;
+  bad.erase(bad.begin() + 3);
+  expect_words(find_error(bad, config), {"experts.gate_up_proj_scales' is missing"});
 }
 
 TEST(MoeTensors, SourcesOfTensors) {

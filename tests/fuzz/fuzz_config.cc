@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "model/module_list.h"
 #include "trimtab/checkpoint.h"
 
 namespace {
@@ -26,6 +27,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check(config.num_attention_heads % config.num_key_value_heads == 0);
   check(config.head_dim >= 0 && config.head_dim % 2 == 0);
   check(config.rms_norm_eps > 0.0F && config.rope_theta > 0.0F);
+  const trimtab::QuantisedModules modules(config.quantization);
+  for (const char* module : {"model.layers.0.mlp.experts.0.gate_proj", "lm_head"}) {
+    const trimtab::QuantizationConfig::Group* group = modules.group_of(module);
+    check(group == nullptr || (group->block_rows >= 0 && group->block_cols >= 0));
+  }
   trimtab::Router router(config.router);  // must take what the reader let through
   return 0;
 }

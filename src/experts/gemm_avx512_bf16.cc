@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/avx512.h"
+
+namespace trimtab {
+namespace {
+
+using V = Avx512;
+
+// VDPBF16PS: two products of bf16 added to a float; subnormal inputs count as 0.
+struct Bf16Dot : FloatSums<V, Bf16Dot> {
+  using Weights = Ints512;
+  static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 64;
+  static Weights load_one(const std::byte* p) { return reinterpret_cast<Weights>(_mm512_loadu_si512(p)); }
+  static Weights broadcast(const std::byte* x) {
+    return reinterpret_cast<Weights>(_mm512_set1_epi32(*reinterpret_cast<const int*>(x)));
+  }
+  static __m512 dot(__m512 sum, Weights w, Weights x) {
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+  }
+};
+
+// VPDPBUSD: four products of u8 and s8 added to an int.
+struct Vnni : Avx512Ints {
+  static constexpr int kMaxRows = V::kMaxRows;
+  static Bytes load_bytes(const std::byte* p) { return reinterpret_cast<Bytes>(_mm512_loadu_si512(p)); }
+  static void load_nibbles(const std::byte* p, Bytes& even, Bytes& odd) {
+    const __m512i mask = _mm512_set1_epi8(0x0f), bytes = _mm512_loadu_si512(p);
+    even = reinterpret_cast<Bytes>(_mm512_and_si512(bytes, mask));
+    odd = reinterpret_cast<Bytes>(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask));
+  }
+  static Ints broadcast(const std::byte* x) { return set_int(*reinterpret_cast<const int*>(x)); }
+  static Ints dot(Ints sum, Bytes w, Ints x) {
+    return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w),
+                                                      reinterpret_cast<__m512i>(x)));
+  }
+};
+
+// bf16 bit patterns of the magnitudes that e4m3 codes 0 .. 127 stand for, times 2^kTimes but for 0: low and high bytes.
+template <int kTimes>
+struct E4M3Tables {
+  alignas(64) uint8_t low[128] = {}, high[128] = {};
+  constexpr E4M3Tables() {
+    for (int code = 1; code < 128; ++code) {
+      int exponent = code >> 3, fraction = code & 7;
+      if (exponent == 0) {
+        exponent = 1;
+        for (; fraction < 8; fraction *= 2) --exponent;
+        fraction -= 8;
+      }
+      const int bits = (exponent + 120 + kTimes) << 7 | fraction << 4;
+      low[code] = static_cast<uint8_t>(bits & 0xff);
+      high[code] = static_cast<uint8_t>(bits >> 8);
+    }
+  }
+};
+
+// A step of bytes becomes two registers of bf16.
+struct Halves {
+  __m512i left, right;
+};
+inline Halves interleave(__m512i low, __m512i high) {
+  return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+}
+
+// e4m3 by table (VPERMI2B).
+template <int kTimes>
+inline Halves decode_e4m3(__m512i codes) {
+  static constexpr E4M3Tables<kTimes> kTables;
+  const __m512i low =
+      _mm512_permutex2var_epi8(_mm512_load_si512(kTables.low), codes, _mm512_load_si512(kTables.low + 64));
+  const __m512i magnitude =
+      _mm512_permutex2var_epi8(_mm512_load_si512(kTables.high), codes, _mm512_load_si512(kTables.high + 64));
+  constexpr int kOrAnd = 0xf8;  // magnitude | (codes & sign)
+  return interleave(low,
+                    _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), kOrAnd));
+}
+
+// e2m1 by table (VPSHUFB), times 2^120 but for 0.
+inline Halves decode_e2m1(__m512i codes) {
+  constexpr int kHalf = (126 + 120) << 7;  // 0.5; then 1, 1.5, 2, 3, 4, 6
+  constexpr int kWords[8] = {0, kHalf, kHalf + 128, kHalf + 192, kHalf + 256, kHalf + 320, kHalf + 384, kHalf + 448};
+  struct Tables {
+    alignas(16) uint8_t low[16] = {}, high[16] = {};
+    constexpr Tables(const int (&words)[8]) {
+      for (int code = 0; code < 16; ++code) {
+        low[code] = static_cast<uint8_t>(words[code & 7] & 0xff);
+        high[code] = static_cast<uint8_t>(words[code & 7] >> 8 | (code & 8) << 4);
+      }
+    }
+  };
+  static constexpr Tables kTables(kWords);
+  const auto table = [](const uint8_t* p) {
+    return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
+  };
+  return interleave(_mm512_shuffle_epi8(table(kTables.low), codes), _mm512_shuffle_epi8(table(kTables.high), codes));
+}
+
+// What the e8m0 scales of a group take off the exponents: (247 - scale) << 7, for both bf16 of a column. The difference
+// saturates at 0, so that 0 stays 0.
+struct MxScales {
+  __m512i less[2];
+
+  static MxScales read(const PanelTask& task, int64_t group) {
+    MxScales scales;
+    for (int v = 0; v < 2; ++v) {
+      const __m512i e8m0 = _mm512_cvtepu8_epi32(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(task.weight_scales + (group * 2 + v) * V::kLanes)));
+      const __m512i less = _mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(247), e8m0), 7);
+      scales.less[v] = _mm512_or_si512(less, _mm512_slli_epi32(less, 16));
+    }
+    return scales;
+  }
+  void apply(const Halves& halves, Ints512 (&weights)[2]) const {
+    weights[0] = reinterpret_cast<Ints512>(_mm512_subs_epu16(halves.left, less[0]));
+    weights[1] = reinterpret_cast<Ints512>(_mm512_subs_epu16(halves.right, less[1]));
+  }
+};
+
+// Weights that are decoded in registers, one sum for all groups.
+struct Mx8Dot : Bf16Dot {
+  using Scales = MxScales;
+  static constexpr bool kGrouped = true;
+  static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
+  static Scales scales(const PanelTask& task, int64_t group) { return MxScales::read(task, group); }
+  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[1][2]) {
+    scales.apply(decode_e4m3<120>(_mm512_loadu_si512(p)), weights[0]);
+  }
+};
+
+struct Mx4Dot : Mx8Dot {
+  static constexpr int kLoadSteps = 2;
+  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[2][2]) {
+    const __m512i mask = _mm512_set1_epi8(0x0f), codes = _mm512_loadu_si512(p);
+    scales.apply(decode_e2m1(_mm512_and_si512(codes, mask)), weights[0]);
+    scales.apply(decode_e2m1(_mm512_and_si512(_mm512_srli_epi16(codes, 4), mask)), weights[1]);
+  }
+};
+
+struct Fp8Dot : Grouped<V, Bf16Dot> {
+  static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
+  static void load(const std::byte* p, NoScales, Weights (&weights)[1][2]) {
+    const Halves halves = decode_e4m3<0>(_mm512_loadu_si512(p));
+    weights[0][0] = reinterpret_cast<Weights>(halves.left);
+    weights[0][1] = reinterpret_cast<Weights>(halves.right);
+  }
+};
+
+// Panels of weights as P loads them.
+template <class P>
+void unpack(const PanelTask& task, std::byte* out) noexcept {
+  const std::byte* in = task.panel;
+  for (int64_t s = 0; s < task.steps; s += task.group_steps) {
+    const auto scales = P::scales(task, s / task.group_steps);
+    for (int64_t i = 0; i < task.group_steps; i += P::kLoadSteps, in += P::kLoadBytes) {
+      typename P::Weights weights[P::kLoadSteps][2];
+      P::load(in, scales, weights);
+      for (auto& step : weights) {
+        for (auto& half : step) {
+          _mm512_storeu_si512(out, reinterpret_cast<__m512i>(half));
+          out += 64;
+        }
+      }
+    }
+  }
+}
+
+template <class P>
+constexpr void set_decoded(GemmKernels& kernels, Product product) {
+  set_product<V, P>(kernels, product);
+  kernels.unpack[product] = unpack<P>;
+}
+
+constexpr GemmKernels make() {
+  GemmKernels kernels = make_kernels<V, Bf16Dot, Vnni>("avx512_bf16");
+  set_decoded<Mx8Dot>(kernels, kMX8Product);
+  set_decoded<Mx4Dot>(kernels, kMX4Product);
+  set_decoded<Fp8Dot>(kernels, kFP8Product);
+  return kernels;
+}
+
+}  // namespace
+
+const GemmKernels kAvx512Bf16Kernels = make();
+
+}  // namespace trimtab

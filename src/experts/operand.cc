@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/operand.h"
+
+#include <cstring>
+#include <type_traits>
+
+#include "base/quantize_rows.h"
+#include "experts/transpose.h"
+
+namespace trimtab {
+namespace {
+
+bool is_int(Product product) {
+  return product == kInt8Product || product == kInt4Product;
+}
+
+Product product_for(const PackedWeights& weights, DType x) {
+  const Product product = storage(weights.format, weights.in).product;
+  return product == kBF16Product && x == DType::kF32 ? kBF16F32Product : product;
+}
+
+size_t element_bytes(DType dtype) {
+  return static_cast<size_t>(bits(dtype)) / 8;
+}
+
+// The type of the rows that a product reads.
+DType row_dtype(Product product) {
+  switch (product) {
+    case kF32Product:
+    case kF16Product:
+    case kBF16F32Product:
+      return DType::kF32;
+    case kInt8Product:
+    case kInt4Product:
+      return DType::kI8;
+    default:
+      return DType::kBF16;
+  }
+}
+
+template <class From, class To>
+void convert_row(const std::byte* from, int64_t count, std::byte* to) {
+  const auto* x = reinterpret_cast<const From*>(from);
+  auto* y = reinterpret_cast<To*>(to);
+  for (int64_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<To, float>) {
+      y[i] = to_float(x[i]);
+    } else {
+      y[i] = to_bf16(to_float(x[i]));
+    }
+  }
+}
+
+void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType to_dtype, std::byte* to) {
+  if (from_dtype == to_dtype) {
+    std::memcpy(to, from, static_cast<size_t>(count) * element_bytes(from_dtype));
+  } else if (from_dtype == DType::kF32) {
+    convert_row<float, bf16_t>(from, count, to);
+  } else {
+    convert_row<bf16_t, float>(from, count, to);
+  }
+}
+
+}  // namespace
+
+Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& carver, Packing packing)
+    : kernels_(weights.kernels),
+      source_(source),
+      storage_(storage(weights.format, weights.in)),
+      product_(product_for(weights, source.x.dtype)),
+      max_rows_(weights.kernels->max_rows[product_]),
+      packs_(packing == kPacked && product_ != kBF16F32Product),  // whose steps are 8 bytes
+      in_place_(weights.format.quantized_rows() == weights.format.rows() && source.x.dtype == row_dtype(product_) &&
+                storage_.padded_in == weights.in),
+      row_bytes_(static_cast<size_t>(storage_.padded_in) * element_bytes(row_dtype(product_))) {
+  const int64_t rows = source.x.rows;
+  codes_ = carver.take_rows(rows, static_cast<int64_t>(row_bytes_), DType::kU8);
+  if (!is_int(product_)) return;
+  row_scales_ = carver.take_rows(rows, 1, DType::kF32);
+  sums_ = carver.take<int32_t>(rows * storage_.groups()).data();
+}
+
+size_t Operand::bytes(const PackedWeights& weights, int64_t rows) {
+  Carver carver(nullptr);
+  // Rows of f32 take most.
+  Operand(weights, {ConstRows(nullptr, rows, weights.in, weights.in, DType::kF32), {}}, carver);
+  return carver.used();
+}
+
+int64_t Operand::tiles(int64_t rows) const {
+  return packed(rows) ? num_tiles(rows, max_rows_) : in_place_ ? 0 : 1;
+}
+
+size_t Operand::prepare_scratch() const {
+  // A tile of rows; an MX row's codes, scales and last block.
+  return static_cast<size_t>(max_rows_) * row_bytes_ + 2 * static_cast<size_t>(storage_.padded_in) +
+         kMxBlock * sizeof(float);
+}
+
+void Operand::quantize_int8(const ConstRows& x, int64_t first, std::byte* rows) const {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    auto* const q = reinterpret_cast<int8_t*>(rows + static_cast<size_t>(r) * row_bytes_);
+    float* const scale = row_scales_.row_as<float>(first + r);
+    if (x.dtype == DType::kI8) {
+      std::memcpy(q, x.row(r), static_cast<size_t>(x.cols));
+      *scale = *source_.scales.row_as<float>(first + r);
+    } else {
+      kernels_->quantize_int8[x.dtype == DType::kBF16](x.row(r), x.cols, q, scale);
+    }
+    std::memset(q + x.cols, 0, row_bytes_ - static_cast<size_t>(x.cols));
+    kernels_->sum_groups(q, storage_.groups(), storage_.group, sums_ + (first + r) * storage_.groups());
+  }
+}
+
+void Operand::round_to_mx(const ConstRows& x, int64_t first, std::byte* rows, std::byte* scratch) const {
+  const int64_t padded = storage_.padded_in, whole = x.cols / kMxBlock * kMxBlock;
+  auto* const codes = reinterpret_cast<uint8_t*>(scratch);
+  uint8_t* const scales = codes + padded;
+  std::byte* const tail = scratch + 2 * padded;  // the last block, if it is not whole, with zeros behind
+  const size_t element = element_bytes(x.dtype);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    if (x.dtype == DType::kF8E4M3) {
+      std::memset(codes + x.cols, 0, static_cast<size_t>(padded - x.cols));
+      std::memcpy(codes, x.row(r), static_cast<size_t>(x.cols));
+      std::memcpy(scales, source_.scales.row(first + r), static_cast<size_t>(source_.scales.cols));
+    } else {
+      const auto quantize = kernels_->quantize_mx[x.dtype == DType::kBF16];
+      quantize(x.row(r), whole, codes, scales);
+      if (whole < padded) {
+        const size_t used = static_cast<size_t>(x.cols - whole) * element;
+        std::memcpy(tail, x.row(r) + static_cast<size_t>(whole) * element, used);
+        std::memset(tail + used, 0, kMxBlock * element - used);
+        quantize(tail, kMxBlock, codes + whole, scales + whole / kMxBlock);
+      }
+    }
+    kernels_->dequantize_mx(codes, scales, padded,
+                            reinterpret_cast<uint16_t*>(rows + static_cast<size_t>(r) * row_bytes_));
+  }
+}
+
+void Operand::prepare(int64_t first, int64_t count, bool packed, std::byte* scratch) const {
+  const ConstRows x = source_.x.slice(first, count);
+  const DType dtype = row_dtype(product_);
+  std::byte* const out = codes_.row(first);
+  std::byte* const rows = packed ? scratch : out;
+  const std::byte* from = rows;
+  size_t stride = row_bytes_;
+  if (in_place_) {
+    from = x.data;
+    stride = static_cast<size_t>(x.stride) * element_bytes(dtype);
+  } else if (dtype == DType::kI8) {
+    quantize_int8(x, first, rows);
+  } else if (product_ == kMX8Product) {
+    round_to_mx(x, first, rows, scratch + static_cast<size_t>(max_rows_) * row_bytes_);
+  } else {
+    for (int64_t r = 0; r < count; ++r) {
+      std::byte* const row = rows + static_cast<size_t>(r) * row_bytes_;
+      const size_t used = static_cast<size_t>(x.cols) * element_bytes(dtype);
+      convert_row(x.row(r), x.dtype, x.cols, dtype, row);
+      std::memset(row + used, 0, row_bytes_ - used);
+    }
+  }
+  if (packed) {
+    transpose_steps(from, stride, count, static_cast<int64_t>(row_bytes_ / 4), reinterpret_cast<uint32_t*>(out), count);
+  }
+}
+
+void Operand::fill(PanelTask& task, int64_t first, int64_t count) const {
+  task.m = count;
+  task.packed = packed(count);
+  if (in_place_ && !task.packed) {
+    task.x = source_.x.row(first);
+    task.x_stride = static_cast<size_t>(source_.x.stride) * element_bytes(source_.x.dtype);
+  } else {
+    task.x = codes_.row(first);
+    task.x_stride = row_bytes_;
+  }
+  if (!is_int(product_)) return;
+  task.x_scales = row_scales_.row_as<float>(first);
+  task.x_sums = sums_ + first * storage_.groups();
+}
+
+}  // namespace trimtab

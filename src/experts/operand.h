@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of x in the form that a product reads: rounded or quantised as its weights want it, and packed into tiles where
+// there are more than a few.
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch/carver.h"
+#include "experts/weights.h"
+
+namespace trimtab {
+
+// Rows as the caller has them.
+struct RowSource {
+  ConstRows x;
+  ConstRows scales;  // of x, if it comes quantised (quantize_rows.h)
+};
+
+// Where prepared rows are, for all parts of a product: part p, tile t stands at the row at which it stands in x.
+class Operand {
+ public:
+  enum Packing { kPacked, kUnpacked };
+
+  // What rows of x.dtype become for these weights. Memory comes from the carver.
+  Operand(const PackedWeights& weights, const RowSource& source, Carver& carver, Packing packing = kPacked);
+  // The most memory that `rows` rows can take, of any type.
+  static size_t bytes(const PackedWeights& weights, int64_t rows);
+
+  Product product() const { return product_; }
+  // Are so many rows packed? Else they are read row by row.
+  bool packed(int64_t rows) const { return packs_ && rows > kMaxUnpackedRows; }
+  // Do rows that are not packed need prepare()?
+  bool in_place() const { return in_place_; }
+  int64_t tiles(int64_t rows) const;
+  // Rows [first, first + count) are one tile of a part, packed or not. scratch: prepare_scratch() bytes.
+  void prepare(int64_t first, int64_t count, bool packed, std::byte* scratch) const;
+  size_t prepare_scratch() const;
+  // Puts rows [first, first + count), prepared or in place, into a task.
+  void fill(PanelTask& task, int64_t first, int64_t count) const;
+
+ private:
+  void quantize_int8(const ConstRows& x, int64_t first, std::byte* rows) const;
+  void round_to_mx(const ConstRows& x, int64_t first, std::byte* rows, std::byte* scratch) const;
+
+  const GemmKernels* kernels_;
+  RowSource source_;
+  Storage storage_;
+  Product product_;
+  int max_rows_;
+  bool packs_, in_place_;
+  size_t row_bytes_;
+  Rows codes_;       // bytes [rows, row_bytes_]; none in place
+  Rows row_scales_;  // f32 [rows, 1]; kInt8 and kInt4 only
+  int32_t* sums_ = nullptr;
+};
+
+}  // namespace trimtab

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products that instruction sets build from their own instructions: what gemm_kernel.h multiplies, with
+//   Sum, start, finish   an accumulator of one group (kGroupSums) or of the whole row; finish puts it into the tile of
+//                        floats
+//   Scales, scales       what load needs of a group's scales (kGrouped)
+//   Weights, load        kVecs registers of the weights of kLoadSteps steps, kLoadBytes in all
+//   broadcast, dot       one step of a row; sum + weights x row
+#pragma once
+
+#include "base/quantize_kernel.h"
+#include "experts/gemm.h"
+
+namespace trimtab {
+namespace {
+
+struct NoScales {};
+
+// From so many rows on the multiplications take longer than the weights take from memory, and fetching the next panel
+// into L2 meanwhile pays; below it gets in the way of the processor's own prefetching. Measured: m = 6 at 2 bytes.
+constexpr int kComputeBoundRows = 6;
+
+// tile += sum * scale: the end of a group.
+template <class V>
+void add_group(const PanelTask& task, int64_t group, int v, typename V::Reg sum, float* tile) {
+  const float* scale = reinterpret_cast<const float*>(task.weight_scales) + (group * 2 + v) * V::kLanes;
+  V::store(tile, V::multiply_add(sum, V::load(scale), group == 0 ? V::set(0.0F) : V::load(tile)));
+}
+
+// Sums of floats, not grouped. Derived gives Weights, kStepBytes, kLoadBytes, load_one, broadcast, dot.
+template <class V, class Derived>
+struct FloatSums {
+  using Sum = typename V::Reg;
+  using Scales = NoScales;
+  static constexpr bool kGrouped = false, kGroupSums = false, kQuantizedRows = false;
+  static constexpr int kLoadSteps = 1, kMinPrefetchRows = kComputeBoundRows;
+  static Sum start(const PanelTask&, int64_t, int64_t, int64_t, int) { return V::set(0.0F); }
+  static Scales scales(const PanelTask&, int64_t) { return {}; }
+  template <class Weights>
+  static void load(const std::byte* p, Scales, Weights (&weights)[1][2]) {
+    weights[0][0] = Derived::load_one(p);
+    weights[0][1] = Derived::load_one(p + Derived::kLoadBytes / 2);
+  }
+  static void finish(const PanelTask&, int64_t, int, Sum sum, float* tile) { V::store(tile, sum); }
+};
+
+template <class V>
+struct F32Dot : FloatSums<V, F32Dot<V>> {
+  using Reg = typename V::Reg;
+  using Weights = Reg;
+  static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
+  static Reg load_one(const std::byte* p) { return V::load(reinterpret_cast<const float*>(p)); }
+  static Reg broadcast(const std::byte* x) { return V::set(*reinterpret_cast<const float*>(x)); }
+  static Reg dot(Reg sum, Reg w, Reg x) { return V::multiply_add(x, w, sum); }
+};
+
+template <class V>
+struct F16Dot : F32Dot<V> {
+  static constexpr int kLoadBytes = 2 * 2 * V::kLanes;
+  template <class Weights>
+  static void load(const std::byte* p, NoScales, Weights (&weights)[1][2]) {
+    weights[0][0] = V::load_f16(p);
+    weights[0][1] = V::load_f16(p + kLoadBytes / 2);
+  }
+};
+
+// bf16 pairs without an instruction for them: V::low and V::high widen a register of pairs to floats, exactly.
+template <class V>
+struct PairDot : FloatSums<V, PairDot<V>> {
+  using Reg = typename V::Reg;
+  struct Pair {
+    Reg low, high;
+  };
+  using Weights = Pair;
+  static constexpr int kMaxRows = V::kMaxPairRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
+  static Pair load_one(const std::byte* p) { return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))}; }
+  static Pair broadcast(const std::byte* x) { return {V::low(V::set_pairs(x)), V::high(V::set_pairs(x))}; }
+  static Reg dot(Reg sum, Pair w, Pair x) {
+    return V::multiply_add(x.high, w.high, V::multiply_add(x.low, w.low, sum));
+  }
+};
+
+// bf16 weights with rows of floats.
+template <class V>
+struct MixedDot : PairDot<V> {
+  using Pair = typename PairDot<V>::Pair;
+  static constexpr int kStepBytes = 8;
+  static Pair broadcast(const std::byte* x) {
+    const float* pair = reinterpret_cast<const float*>(x);
+    return {V::set(pair[0]), V::set(pair[1])};
+  }
+};
+
+// u8 weights with s8 rows: exact sums in int32, group by group. I: Ints, Bytes, Row, set_int, load_ints, load_bytes,
+// broadcast, dot, to_float, kMaxRows.
+template <class V, class I>
+struct Int8Dot {
+  using Sum = typename I::Ints;
+  using Weights = typename I::Bytes;
+  using Scales = NoScales;
+  static constexpr bool kGrouped = true, kGroupSums = true, kQuantizedRows = true;
+  static constexpr int kMaxRows = I::kMaxRows, kStepBytes = 4, kLoadSteps = 1, kLoadBytes = 2 * 4 * V::kLanes;
+  static constexpr int kMinPrefetchRows = kComputeBoundRows;
+  static Scales scales(const PanelTask&, int64_t) { return {}; }
+
+  // sum (w - zero) x = sum w x - zero sum x.
+  static Sum start(const PanelTask& task, int64_t row, int64_t group, int64_t groups, int v) {
+    const int sum = task.x_sums[row * groups + group];
+    if (task.zeros == nullptr) return I::set_int(-task.zero * sum);
+    return I::multiply(I::set_int(-sum), I::load_ints(task.zeros + (group * 2 + v) * V::kLanes));
+  }
+  template <class W>
+  static void load(const std::byte* p, Scales, W (&weights)[1][2]) {
+    weights[0][0] = I::load_bytes(p);
+    weights[0][1] = I::load_bytes(p + kLoadBytes / 2);
+  }
+  static auto broadcast(const std::byte* x) { return I::broadcast(x); }
+  template <class Row>
+  static Sum dot(Sum sum, Weights w, Row x) {
+    return I::dot(sum, w, x);
+  }
+  static void finish(const PanelTask& task, int64_t group, int v, Sum sum, float* tile) {
+    add_group<V>(task, group, v, I::to_float(sum), tile);
+  }
+};
+
+// A product of floats, with a sum for each group.
+template <class V, class Dot>
+struct Grouped : Dot {
+  static constexpr bool kGrouped = true, kGroupSums = true;
+  static void finish(const PanelTask& task, int64_t group, int v, typename V::Reg sum, float* tile) {
+    add_group<V>(task, group, v, sum, tile);
+  }
+};
+
+template <class V, class I>
+struct Int4Dot : Int8Dot<V, I> {
+  static constexpr int kLoadSteps = 2, kMinPrefetchRows = kComputeBoundRows / 2;
+  template <class W>
+  static void load(const std::byte* p, NoScales, W (&weights)[2][2]) {
+    for (int v = 0; v < 2; ++v) I::load_nibbles(p + v * 4 * V::kLanes, weights[0][v], weights[1][v]);
+  }
+};
+
+// Two steps of nibbles become two steps of bytes.
+template <class V>
+void unpack_int4(const PanelTask& task, std::byte* out) noexcept {
+  constexpr int kStep = 2 * 4 * V::kLanes;
+  const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
+  auto* bytes = reinterpret_cast<uint8_t*>(out);
+  for (int64_t pairs = task.steps / 2; pairs > 0; --pairs, in += kStep, bytes += 2 * kStep) {
+    for (int i = 0; i < kStep; ++i) bytes[i] = in[i] & 0x0F;
+    for (int i = 0; i < kStep; ++i) bytes[kStep + i] = static_cast<uint8_t>(in[i] >> 4);
+  }
+}
+
+// A code of e4m3 (e2m1) with its fields in the place of a float's stands for 2^-120 (2^-126) of its value, because of
+// the other bias, which is made up for before the scale comes in, since a factor of both may be infinite. The packer has
+// seen to it that products with scales are exact in bf16.
+template <int kShift>
+uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float scale) {
+  constexpr float kBias = kShift == 20 ? 0x1p120F : 0x1p126F;
+  return static_cast<uint16_t>(bits_as<uint32_t>(bits_as<float>(magnitude << kShift) * kBias * scale) >> 16 |
+                               sign << 15);
+}
+
+// For every 4 columns of the left half their 8 codes come first, then those of 4 columns of the right half, because
+// that is how the bytes of AVX-512 registers interleave: the place of code i of a step among its bf16.
+template <class V>
+constexpr int place_of_code(int i) {
+  return i % 16 / 8 * 2 * V::kLanes + i / 16 * 8 + i % 8;
+}
+
+// The scales of the columns of one group, in the order of the codes.
+template <class V>
+struct ColumnScales {
+  static constexpr int kCodes = 4 * V::kLanes;
+  float of[kCodes];
+
+  void read(const PanelTask& task, int64_t group) {
+    const auto* e8m0 = reinterpret_cast<const uint8_t*>(task.weight_scales) + group * kCodes / 2;
+    for (int i = 0; i < kCodes; ++i) {
+      const uint32_t scale = e8m0[place_of_code<V>(i) / 2];
+      of[i] = bits_as<float>(scale == 0 ? 0x00400000U : scale << 23);
+    }
+  }
+};
+
+template <class V>
+void unpack_mx8(const PanelTask& task, std::byte* out) noexcept {
+  constexpr int kCodes = ColumnScales<V>::kCodes;
+  const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
+  auto* words = reinterpret_cast<uint16_t*>(out);
+  ColumnScales<V> scales;
+  for (int64_t s = 0; s < task.steps; ++s, in += kCodes, words += kCodes) {
+    if (s % task.group_steps == 0) scales.read(task, s / task.group_steps);
+    for (int i = 0; i < kCodes; ++i) {
+      words[place_of_code<V>(i)] = decode_to_bf16<20>(in[i] & 0x7FU, in[i] >> 7U, scales.of[i]);
+    }
+  }
+}
+
+template <class V>
+void unpack_mx4(const PanelTask& task, std::byte* out) noexcept {
+  constexpr int kCodes = ColumnScales<V>::kCodes;
+  const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
+  auto* words = reinterpret_cast<uint16_t*>(out);
+  ColumnScales<V> scales;
+  for (int64_t s = 0; s < task.steps; s += 2, in += kCodes, words += 2 * kCodes) {
+    if (s % task.group_steps == 0) scales.read(task, s / task.group_steps);
+    for (int i = 0; i < kCodes; ++i) {
+      words[place_of_code<V>(i)] = decode_to_bf16<22>(in[i] & 7U, in[i] >> 3U & 1U, scales.of[i]);
+      words[kCodes + place_of_code<V>(i)] = decode_to_bf16<22>(in[i] >> 4U & 7U, in[i] >> 7U, scales.of[i]);
+    }
+  }
+}
+
+template <class V>
+void unpack_fp8(const PanelTask& task, std::byte* out) noexcept {
+  constexpr int kCodes = ColumnScales<V>::kCodes;
+  const auto* in = reinterpret_cast<const uint8_t*>(task.panel);
+  auto* words = reinterpret_cast<uint16_t*>(out);
+  for (int64_t s = 0; s < task.steps; ++s, in += kCodes, words += kCodes) {
+    for (int i = 0; i < kCodes; ++i) {
+      words[place_of_code<V>(i)] = decode_to_bf16<20>(in[i] & 0x7FU, in[i] >> 7U, 1.0F);
+    }
+  }
+}
+
+inline void quantize_int8_f32(const void* x, int64_t count, int8_t* q, float* scale) noexcept {
+  quantize_int8_row(static_cast<const float*>(x), count, q, scale);
+}
+inline void quantize_int8_bf16(const void* x, int64_t count, int8_t* q, float* scale) noexcept {
+  quantize_int8_row(static_cast<const uint16_t*>(x), count, q, scale);
+}
+inline void quantize_mx_f32(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept {
+  quantize_mx_row(static_cast<const float*>(x), count, q, scales);
+}
+inline void quantize_mx_bf16(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept {
+  quantize_mx_row(static_cast<const uint16_t*>(x), count, q, scales);
+}
+inline void dequantize_mx(const uint8_t* q, const uint8_t* scales, int64_t count, uint16_t* y) noexcept {
+  dequantize_mx_row(q, scales, count, y);
+}
+inline void sum_groups_of(const int8_t* q, int64_t groups, int64_t group, int32_t* sums) noexcept {
+  sum_groups(q, groups, group, sums);
+}
+
+// Sets what multiplies with P, as is and gated.
+template <class V, class P>
+constexpr void set_product(GemmKernels& kernels, Product product) {
+  kernels.max_rows[product] = P::kMaxRows;
+  kernels.linear[product] = run_panel<V, P, false>;
+  kernels.gated[product] = run_panel<V, P, true>;
+}
+
+// The kernels of V with Bf16 (kBF16) and bytes multiplied as I does. e4m3 and e2m1 are always unpacked first.
+template <class V, class Bf16, class I>
+constexpr GemmKernels make_kernels(const char* isa) {
+  GemmKernels kernels = {};
+  kernels.isa = isa;
+  kernels.width = 2 * V::kLanes;
+  set_product<V, F32Dot<V>>(kernels, kF32Product);
+  set_product<V, F16Dot<V>>(kernels, kF16Product);
+  set_product<V, MixedDot<V>>(kernels, kBF16F32Product);
+  set_product<V, Bf16>(kernels, kBF16Product);
+  set_product<V, Grouped<V, Bf16>>(kernels, kBF16GroupProduct);
+  set_product<V, Int8Dot<V, I>>(kernels, kInt8Product);
+  set_product<V, Int4Dot<V, I>>(kernels, kInt4Product);
+  kernels.max_rows[kMX8Product] = kernels.max_rows[kMX4Product] = kernels.max_rows[kFP8Product] = Bf16::kMaxRows;
+  kernels.unpack[kInt4Product] = unpack_int4<V>;
+  kernels.unpack[kMX8Product] = unpack_mx8<V>;
+  kernels.unpack[kMX4Product] = unpack_mx4<V>;
+  kernels.unpack[kFP8Product] = unpack_fp8<V>;
+  kernels.quantize_int8[0] = quantize_int8_f32;
+  kernels.quantize_int8[1] = quantize_int8_bf16;
+  kernels.quantize_mx[0] = quantize_mx_f32;
+  kernels.quantize_mx[1] = quantize_mx_bf16;
+  kernels.dequantize_mx = dequantize_mx;
+  kernels.sum_groups = sum_groups_of;
+  return kernels;
+}
+
+}  // namespace
+}  // namespace trimtab

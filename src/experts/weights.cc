@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experts/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "base/cat.h"
+#include "experts/encode.h"
+#include "experts/isa.h"
+#include "experts/source.h"
+#include "experts/transpose.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+int64_t round_up(int64_t x, int64_t multiple) {
+  return (x + multiple - 1) / multiple * multiple;
+}
+
+// Steps of 2 bytes to columns.
+void transpose_halves(const std::byte* codes, size_t stride, int64_t width, int64_t steps, std::byte* out) {
+  for (int64_t s = 0; s < steps; ++s) {
+    for (int64_t c = 0; c < width; ++c) {
+      std::memcpy(out + 2 * (s * width + c), codes + static_cast<size_t>(c) * stride + 2 * s, 2);
+    }
+  }
+}
+
+// Pieces of `bytes` bytes, two by two, become one: low nibbles from the first.
+void merge_nibbles(const std::byte* pieces, int64_t bytes, int64_t count, std::byte* out) {
+  for (int64_t p = 0; p < count; p += 2, pieces += 2 * bytes, out += bytes) {
+    for (int64_t i = 0; i < bytes; ++i) out[i] = pieces[i] | (pieces[bytes + i] << 4);
+  }
+}
+
+// The order of place_of_code (products.h).
+void interleave_halves(int64_t width, int64_t steps, std::byte* panel) {
+  std::vector<std::byte> step(static_cast<size_t>(2 * width));
+  for (int64_t s = 0; s < steps; ++s, panel += 2 * width) {
+    std::memcpy(step.data(), panel, step.size());
+    for (int64_t chunk = 0; chunk < width / 8; ++chunk) {
+      std::memcpy(panel + 16 * chunk, step.data() + 8 * chunk, 8);
+      std::memcpy(panel + 16 * chunk + 8, step.data() + width + 8 * chunk, 8);
+    }
+  }
+}
+
+// Fills panels from one matrix, or from two side by side.
+class Packer {
+ public:
+  Packer(PackedWeights& weights, const Storage& storage, std::span<const MatrixSource> sources)
+      : weights_(weights),
+        storage_(storage),
+        width_(weights.kernels->width),
+        row_bytes_(static_cast<size_t>(storage.padded_in * code_bytes())),
+        codes_(static_cast<size_t>(width_) * row_bytes_),
+        row_scales_(static_cast<size_t>(storage.groups() * storage.scale_bytes)),
+        row_zeros_(static_cast<size_t>(storage.groups())) {
+    for (const MatrixSource& source : sources) encoders_.emplace_back(source, weights.format, storage);
+    weights.panels = Buffer(static_cast<size_t>(num_panels(weights)) * panel_bytes(weights));
+    weights.scales = Buffer(columns() * row_scales_.size());
+    const bool zeros = std::any_of(encoders_.begin(), encoders_.end(), [](const auto& e) { return e.has_zeros(); });
+    if (zeros) weights.zeros = Buffer(columns() * row_zeros_.size() * sizeof(int32_t));
+  }
+
+  void run() {
+    const int64_t half = width_ / static_cast<int64_t>(encoders_.size());
+    for (int64_t p = 0; p < num_panels(weights_); ++p) {
+      const Panel to = panel(weights_, p);
+      std::fill(codes_.begin(), codes_.end(), std::byte{0});
+      for (size_t e = 0; e < encoders_.size(); ++e) {
+        for (int64_t c = 0; c < to.cols; ++c) encode(encoders_[e], to.first + c, p, static_cast<int64_t>(e) * half + c);
+      }
+      lay_out(weights_.panels.data() + static_cast<size_t>(p) * panel_bytes(weights_));
+    }
+  }
+
+ private:
+  size_t columns() const { return static_cast<size_t>(num_panels(weights_) * width_); }
+  // Of one input, before nibbles share a byte.
+  int64_t code_bytes() const { return std::max(1, storage_.step_bytes / storage_.step_inputs); }
+
+  void encode(RowEncoder& encoder, int64_t row, int64_t panel, int64_t column) {
+    encoder.encode(row, codes_.data() + static_cast<size_t>(column) * row_bytes_, row_scales_.data(),
+                   encoder.has_zeros() ? row_zeros_.data() : nullptr);
+    const auto bytes = static_cast<size_t>(storage_.scale_bytes);
+    for (int64_t g = 0; g < storage_.groups(); ++g) {
+      const auto index = static_cast<size_t>((panel * storage_.groups() + g) * width_ + column);
+      std::memcpy(weights_.scales.data() + index * bytes, row_scales_.data() + static_cast<size_t>(g) * bytes, bytes);
+      if (weights_.zeros.bytes() == 0) continue;
+      weights_.zeros.as<int32_t>()[index] =
+          encoder.has_zeros() ? row_zeros_[static_cast<size_t>(g)] : zero_code(weights_.format);
+    }
+  }
+
+  void lay_out(std::byte* out) {
+    const int64_t steps = storage_.steps();
+    const auto bytes_of = [&](int64_t step_bytes) { return static_cast<size_t>(steps * width_ * step_bytes); };
+    switch (weights_.format.scheme) {
+      case Scheme::kF32:
+      case Scheme::kBF16:
+      case Scheme::kW8A8:
+        return transpose(out);
+      case Scheme::kW4A8:
+        wide_.resize(bytes_of(4));
+        transpose(wide_.data());
+        return merge_nibbles(wide_.data(), 4 * width_, steps, out);
+      case Scheme::kF16:
+        return transpose_halves(codes_.data(), row_bytes_, width_, steps, out);
+      case Scheme::kMXFP8:
+      case Scheme::kFP8:
+        transpose_halves(codes_.data(), row_bytes_, width_, steps, out);
+        return interleave_halves(width_, steps, out);
+      case Scheme::kMXFP4:
+        wide_.resize(bytes_of(2));
+        transpose_halves(codes_.data(), row_bytes_, width_, steps, wide_.data());
+        interleave_halves(width_, steps, wide_.data());
+        return merge_nibbles(wide_.data(), 2 * width_, steps, out);
+    }
+  }
+
+  void transpose(std::byte* out) {
+    transpose_steps(codes_.data(), row_bytes_, width_, storage_.steps(), reinterpret_cast<uint32_t*>(out), width_);
+  }
+
+  PackedWeights& weights_;
+  const Storage storage_;
+  const int64_t width_;
+  const size_t row_bytes_;
+  std::vector<RowEncoder> encoders_;
+  std::vector<std::byte> codes_;  // [width] rows
+  std::vector<std::byte> row_scales_;
+  std::vector<int32_t> row_zeros_;
+  std::vector<std::byte> wide_;  // a panel before nibbles share a byte
+};
+
+PackedWeights describe(int64_t in, int64_t out, WeightFormat format, bool gated, const GemmKernels* kernels) {
+  PackedWeights weights;
+  weights.kernels = kernels == nullptr ? &chosen_kernels() : kernels;
+  weights.in = in;
+  weights.out = out;
+  weights.format = format;
+  weights.gated = gated;
+  return weights;
+}
+
+void add_bias(PackedWeights& weights, const VectorSource& bias, int column) {
+  const auto width = static_cast<int64_t>(weights.kernels->width);
+  if (weights.bias.bytes() == 0)
+    weights.bias = Buffer(static_cast<size_t>(num_panels(weights) * width) * sizeof(float));
+  for (int64_t p = 0; p < num_panels(weights); ++p) {
+    const Panel to = panel(weights, p);
+    for (int c = 0; c < to.cols; ++c) weights.bias.as<float>()[p * width + column + c] = bias.at(to.first + c);
+  }
+}
+
+}  // namespace
+
+Storage storage(WeightFormat format, int64_t in) {
+  switch (format.scheme) {
+    case Scheme::kF32:
+      return {kF32Product, 1, 4, in, in, 0};
+    case Scheme::kF16:
+      return {kF16Product, 1, 2, in, in, 0};
+    case Scheme::kBF16:
+      return {kBF16Product, 2, 4, round_up(in, 2), round_up(in, 2), 0};
+    case Scheme::kW8A8: {
+      // 255 x 128 x 65536 < 2^31; other formats have smaller codes.
+      constexpr int64_t kMostInputs = 65536;
+      if (in > kMostInputs) {
+        throw InvalidArgument(cat("w8a8: sums over ", in, " inputs may not fit into 32 bits; at most ", kMostInputs));
+      }
+      return {kInt8Product, 4, 4, round_up(in, 4), round_up(in, 4), 4};
+    }
+    case Scheme::kW4A8: {
+      if (format.group < 0 || format.group % 8 != 0) {
+        throw InvalidArgument(cat("w4a8: a group of ", format.group, " inputs is no multiple of 8"));
+      }
+      const int64_t group = format.group == 0 ? round_up(in, 8) : format.group;
+      return {kInt4Product, 4, 2, round_up(in, group), group, 4};
+    }
+    case Scheme::kMXFP8:
+      return {kMX8Product, 2, 2, round_up(in, 32), 32, 1};
+    case Scheme::kFP8:
+      return {kFP8Product, 2, 2, round_up(in, 128), 128, 4};
+    case Scheme::kMXFP4:
+      return {kMX4Product, 2, 1, round_up(in, 32), 32, 1};
+  }
+  throw InvalidArgument("weights: an unknown scheme");
+}
+
+int zero_code(WeightFormat format) {
+  return format.scheme == Scheme::kW8A8 ? 128 : 8;
+}
+
+int64_t num_panels(const PackedWeights& weights) {
+  const int64_t each = weights.gated ? weights.kernels->width / 2 : weights.kernels->width;
+  return (weights.out + each - 1) / each;
+}
+
+Panel panel(const PackedWeights& weights, int64_t index) {
+  const int64_t each = weights.gated ? weights.kernels->width / 2 : weights.kernels->width;
+  const int64_t first = index * each;
+  return {first, static_cast<int>(std::min(each, weights.out - first))};
+}
+
+size_t panel_bytes(const PackedWeights& weights) {
+  const Storage s = storage(weights.format, weights.in);
+  return static_cast<size_t>(s.steps() * s.step_bytes * weights.kernels->width);
+}
+
+PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
+                          const GemmKernels* kernels) {
+  check_source(weight, "a weight");
+  check_source(bias, weight.rows, "a bias");
+  PackedWeights packed = describe(weight.cols, weight.rows, format, false, kernels);
+  Packer(packed, storage(format, weight.cols), std::span(&weight, 1)).run();
+  if (bias.data != nullptr) add_bias(packed, bias, 0);
+  return packed;
+}
+
+PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels) {
+  check_source(source.gate, "the gate weight");
+  const int64_t intermediate = source.gate.rows, hidden = source.gate.cols;
+  check_source(source.up, intermediate, hidden, "the up weight");
+  check_source(source.gate_bias, intermediate, "the gate bias");
+  check_source(source.up_bias, intermediate, "the up bias");
+  if ((source.gate_bias.data == nullptr) != (source.up_bias.data == nullptr)) {
+    throw InvalidArgument("gate and up must have a bias both or neither");
+  }
+  PackedWeights packed = describe(hidden, intermediate, format, true, kernels);
+  const MatrixSource both[] = {source.gate, source.up};
+  Packer(packed, storage(format, hidden), both).run();
+  if (source.gate_bias.data != nullptr) {
+    add_bias(packed, source.gate_bias, 0);
+    add_bias(packed, source.up_bias, packed.kernels->width / 2);
+  }
+  return packed;
+}
+
+}  // namespace trimtab

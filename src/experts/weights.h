@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layout of PackedWeights. The outputs are cut into panels of GemmKernels::width columns, which a kernel streams
+// through once. One matrix: a column an output. Gated: the gate columns left, the up columns right, width / 2 pairs, so
+// that both halves of an activation are in one tile. Columns that stand for no output and inputs beyond the last are
+// zero. Scales, zero points and the bias lie in the same order, one piece a panel.
+#pragma once
+
+#include <cstdint>
+
+#include "experts/gemm.h"
+#include "trimtab/experts.h"
+
+namespace trimtab {
+
+// What a stored format means to the kernels.
+struct Storage {
+  Product product;    // with rows of WeightFormat::quantized_rows()
+  int step_inputs;    // inputs of a step
+  int step_bytes;     // bytes of a step of one column
+  int64_t padded_in;  // inputs, padded to whole steps and groups
+  int64_t group;      // inputs that share a scale; padded_in if all do or there is none
+  int scale_bytes;    // of one scale; 0: none
+
+  int64_t steps() const { return padded_in / step_inputs; }
+  int64_t groups() const { return padded_in / group; }
+};
+// Throws InvalidArgument for a group that can't be.
+Storage storage(WeightFormat format, int64_t in);
+
+// The stored number that stands for 0 where there are no zero points (kW8A8, kW4A8).
+int zero_code(WeightFormat format);
+
+struct Panel {
+  int64_t first;  // the outputs [first, first + cols)
+  int cols;
+};
+int64_t num_panels(const PackedWeights& weights);
+Panel panel(const PackedWeights& weights, int64_t index);
+// Bytes of one panel.
+size_t panel_bytes(const PackedWeights& weights);
+
+// kernels null: the chosen ones. Throws InvalidArgument as Linear's and Mlp's constructors do.
+PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
+                          const GemmKernels* kernels);
+PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels);
+
+}  // namespace trimtab

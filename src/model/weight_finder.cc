@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weight_finder.h"
+
+#include <array>
+#include <cstring>
+
+#include "base/cat.h"
+
+namespace trimtab {
+namespace {
+
+constexpr int64_t kPerWord = 8;   // elements of 4 bits in an int32
+constexpr int64_t kMxBlock = 32;  // elements that share a scale in the MX formats
+constexpr std::string_view kUnsaid = "quantization_config does not say so";
+
+bool is_plain_type(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a - 1) / b + 1;
+}
+
+void check_source(const TensorView& tensor, size_t dimensions) {
+  if (tensor.shape.size() != dimensions) {
+    throw InvalidArgument(cat("a tensor of ", tensor.shape.size(), " dimensions in place of ", dimensions));
+  }
+  if (!is_plain_type(tensor.dtype)) {
+    throw InvalidArgument(cat("weights of ", name(tensor.dtype), " in place of F32, BF16 or F16"));
+  }
+}
+
+}  // namespace
+
+const TensorView& WeightFinder::plain(const std::string& name, std::span<const int64_t> shape) const {
+  if (!tensors_.contains(name)) {
+    // Compressed-tensors (int4), mxfp4; GPTQ and AWQ have "qweight" in place of "weight".
+    const std::string module = name.substr(0, name.rfind('.'));
+    for (const std::string& quantised : {name + "_packed", name + "_blocks", module + ".qweight"}) {
+      if (tensors_.contains(quantised)) throw tensors_.bad_tensor(quantised, cat("is quantised, but ", kUnsaid));
+    }
+  }
+  const TensorView& tensor = tensors_.at(name);
+  if (!is_plain_type(tensor.dtype)) {
+    throw tensors_.bad_tensor(name, cat("holds ", trimtab::name(tensor.dtype), " in place of F32, BF16 or F16",
+                                        bits(tensor.dtype) <= 8 ? cat(": ", kUnsaid) : ""));
+  }
+  return tensors_.at(name, shape);
+}
+
+VectorSource WeightFinder::vector(const std::string& name, int64_t size) const {
+  return vector_source(plain(name, std::array{size}));
+}
+
+MatrixSource WeightFinder::matrix(const std::string& module, int64_t rows, int64_t cols) const {
+  const std::string weight = module + ".weight";
+  const QuantizationConfig::Group* group = modules_.group_of(module);
+  if (group == nullptr || (tensors_.contains(weight) && is_plain_type(tensors_.at(weight).dtype))) {
+    return matrix_source(plain(weight, std::array{rows, cols}));
+  }
+  return group->dtype == DType::kU4 ? packed(weight, *group, rows, cols) : stored(weight, *group, rows, cols);
+}
+
+const TensorView& WeightFinder::typed(const std::string& name, DType dtype, std::span<const int64_t> shape) const {
+  const TensorView& tensor = tensors_.at(name);
+  if (tensor.dtype != dtype) {
+    throw tensors_.bad_tensor(name, cat("holds ", trimtab::name(tensor.dtype), " in place of ", trimtab::name(dtype)));
+  }
+  return tensors_.at(name, shape);
+}
+
+// Elements of 8 bits, one after the other.
+MatrixSource WeightFinder::stored(const std::string& weight, const QuantizationConfig::Group& group, int64_t rows,
+                                  int64_t cols) const {
+  const TensorView& tensor = typed(weight, group.dtype, std::array{rows, cols});
+  MatrixSource source = {tensor.data.data(), group.dtype, rows, cols, cols, 1};
+  set_scales(weight + (method_ == QuantizationConfig::Method::kFp8 ? "_scale_inv" : "_scale"), group, source);
+  if (group.has_zero_points) {
+    Quantization& q = source.quantization;
+    const std::string name = weight + "_zero_point";
+    q.zeros = typed(name, DType::kI8, tensors_.at(weight + "_scale").shape).data.data();
+    q.zero_row_stride = q.scale_row_stride;
+  }
+  return source;
+}
+
+// pack-quantized of compressed-tensors: elements along a row, zero points along a column, eight in a word; rows and
+// columns are filled up.
+MatrixSource WeightFinder::packed(const std::string& weight, const QuantizationConfig::Group& group, int64_t rows,
+                                  int64_t cols) const {
+  if (const std::string order = weight + "_g_idx"; tensors_.contains(order)) {
+    throw tensors_.bad_tensor(order, "has the columns in another order, which is not supported");
+  }
+  check_packed_shape(weight + "_shape", rows, cols);
+  const int64_t words = ceil_div(cols, kPerWord);
+  const TensorView& tensor = typed(weight + "_packed", DType::kI32, std::array{rows, words});
+  MatrixSource source = {tensor.data.data(), DType::kU4, rows, cols, words * kPerWord, 1};
+  set_scales(weight + "_scale", group, source);
+  if (group.has_zero_points) {
+    Quantization& q = source.quantization;
+    const int64_t across = ceil_div(cols, q.block_cols);
+    q.zeros = typed(weight + "_zero_point", DType::kI32, std::array{ceil_div(rows, kPerWord), across}).data.data();
+    q.zero_rows_per_word = kPerWord;
+    q.zero_row_stride = across * kPerWord;
+    q.zero_col_stride = kPerWord;
+  }
+  return source;
+}
+
+void WeightFinder::check_packed_shape(const std::string& name, int64_t rows, int64_t cols) const {
+  const bool wide = tensors_.at(name).dtype == DType::kI64;
+  const TensorView& tensor = typed(name, wide ? DType::kI64 : DType::kI32, std::array{int64_t{2}});
+  int64_t shape[2] = {};
+  for (size_t i = 0; i < 2; ++i) {
+    int32_t narrow = 0;
+    if (wide) {
+      std::memcpy(&shape[i], tensor.data.data() + 8 * i, 8);
+    } else {
+      std::memcpy(&narrow, tensor.data.data() + 4 * i, 4);
+      shape[i] = narrow;
+    }
+  }
+  if (shape[0] != rows || shape[1] != cols) {
+    throw tensors_.bad_tensor(name, cat("says [", shape[0], ", ", shape[1], "] in place of [", rows, ", ", cols, "]"));
+  }
+}
+
+void WeightFinder::set_scales(const std::string& name, const QuantizationConfig::Group& group,
+                              MatrixSource& source) const {
+  Quantization& q = source.quantization;
+  q.block_rows = group.block_rows == QuantizationConfig::kWhole ? source.rows : group.block_rows;
+  q.block_cols = group.block_cols == QuantizationConfig::kWhole ? source.cols : group.block_cols;
+  const int64_t down = ceil_div(source.rows, q.block_rows), across = ceil_div(source.cols, q.block_cols);
+  const TensorView& tensor = tensors_.at(name);
+  if (!is_plain_type(tensor.dtype) && tensor.dtype != DType::kF8E8M0) {
+    throw tensors_.bad_tensor(name,
+                              cat("holds ", trimtab::name(tensor.dtype), " in place of F32, BF16, F16 or F8_E8M0"));
+  }
+  // One scale a row, or one for all, may come without the dimensions of size 1.
+  if (tensor.shape.size() == 1 && across == 1) {
+    tensors_.at(name, std::array{down});
+  } else if (!tensor.shape.empty() || down * across != 1) {
+    tensors_.at(name, std::array{down, across});
+  }
+  q.scales = tensor.data.data();
+  q.scale_dtype = tensor.dtype;
+  q.scale_row_stride = across;
+}
+
+MatrixSource WeightFinder::mxfp4(const std::string& module, const std::string& name, int64_t experts, int64_t rows,
+                                 int64_t cols) const {
+  const std::string blocks = cat(module, ".", name, "_blocks"), scales = cat(module, ".", name, "_scales");
+  const QuantizationConfig::Group* group = modules_.group_of(module);
+  if (group == nullptr || group->dtype != DType::kF4) {
+    throw tensors_.bad_tensor(blocks, cat("is quantised, but ", kUnsaid));
+  }
+  const int64_t across = ceil_div(cols, kMxBlock);
+  const TensorView& data = typed(blocks, DType::kU8, std::array{experts, rows, across, kMxBlock / 2});
+  MatrixSource source = {data.data.data(), DType::kF4, experts * rows, cols, across * kMxBlock, 1};
+  Quantization& q = source.quantization;
+  q.scales = typed(scales, DType::kU8, std::array{experts, rows, across}).data.data();
+  q.scale_dtype = DType::kF8E8M0;
+  q.block_cols = kMxBlock;
+  q.scale_row_stride = across;
+  return source;
+}
+
+MatrixSource matrix_source(const TensorView& tensor) {
+  check_source(tensor, 2);
+  return {tensor.data.data(), tensor.dtype, tensor.shape[0], tensor.shape[1], tensor.shape[1], 1};
+}
+
+VectorSource vector_source(const TensorView& tensor) {
+  check_source(tensor, 1);
+  return {tensor.data.data(), tensor.dtype, tensor.shape[0], 1};
+}
+
+}  // namespace trimtab
