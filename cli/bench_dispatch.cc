@@ -3,12 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "bench/dispatch/dispatch_bench.h"
 #include "cli/line_printer.h"
 #include "cli/output.h"
+#include "cli/ranks.h"
 #include "cli/validators.h"
 
 namespace trimtab::cli {
@@ -19,7 +21,6 @@ using bench::DispatchRow;
 using bench::Spread;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kBackend = "threads";
 const std::map<std::string, DType> kDTypes = {
     {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"int8", DType::kI8}, {"mxfp8", DType::kF8E4M3}};
 
@@ -28,6 +29,8 @@ What it does. Every rank has --tokens tokens with --top-k different experts each
 rows that they get. The result is checked first. Then each round times bringing the rows to the experts, bringing f32
 results back and summing them, and, on all ranks at once, a memcpy of as many bytes as both have. Times are means of the
 ranks' own times, since more ranks than cores share the cores; what is printed are medians over the rounds.
+
+Under mpiexec each process is a rank, on one host or several.
 
 Dispatchers: pull, pull_batched, all_gather, all_to_all, mc2, packed, hybrid (with --hosts), and source: the pipeline of
 the dispatcher that all_to_all is compared with (permute, all-to-all, permute again), step by step.
@@ -43,16 +46,26 @@ Examples
   trimtab bench dispatch --dispatcher packed,hybrid,all_to_all --hosts 2
 )";
 
-// Ranks of a host stand side by side.
-std::vector<int32_t> hosts_of(const BenchDispatchOptions& options) {
-  std::vector<int32_t> hosts;
-  for (int r = 0; r < options.ranks; ++r) hosts.push_back(r * options.hosts / options.ranks);
-  return hosts;
+// Where the rows were measured.
+struct Setting {
+  const char* backend = "threads";
+  int ranks = 0;
+  int hosts = 1;
+};
+
+// Threads of a host stand side by side.
+GroupOptions pretended_hosts(const BenchDispatchOptions& options) {
+  GroupOptions group;
+  const int ranks = options.ranks > 0 ? options.ranks : Ranks::kDefaultThreads;
+  for (int r = 0; r < ranks; ++r) group.hosts.push_back(r * options.hosts / ranks);
+  return group;
 }
 
-std::vector<DispatchRow> measure(const BenchDispatchOptions& options) {
+std::vector<DispatchRow> measure(const BenchDispatchOptions& options, const Ranks& ranks, Setting& setting) {
   std::vector<DispatchRow> rows;
-  LinePrinter printer;
+  LinePrinter printer(ranks.self() != 0);
+  setting.ranks = ranks.count();
+  if (ranks.are_processes()) setting.backend = "mpi";
   for (const int64_t tokens : options.tokens) {
     for (const std::string& dispatcher : options.dispatchers) {
       printer.status(fmt::format("{}, {} tokens", dispatcher, tokens));
@@ -60,22 +73,25 @@ std::vector<DispatchRow> measure(const BenchDispatchOptions& options) {
           dispatcher, tokens, options.hidden, options.top_k, options.num_experts, kDTypes.at(options.dtype)};
       const auto body = [&](Communicator& comm) {
         const DispatchRow row = bench_dispatch(comm, subject, {.seconds = options.seconds});
-        if (comm.rank() == 0) rows.push_back(row);
+        if (comm.rank() != 0) return;
+        setting.hosts = 1 + *std::ranges::max_element(comm.hosts());
+        rows.push_back(row);
       };
-      run_ranks(options.ranks, body, {.hosts = hosts_of(options)});
+      ranks.run(body);
     }
   }
   printer.finish("verified and measured");
   return rows;
 }
 
-std::string json_report(const std::vector<DispatchRow>& rows, const BenchDispatchOptions& options) {
+std::string json_report(const std::vector<DispatchRow>& rows, const BenchDispatchOptions& options,
+                        const Setting& setting) {
   Json list = Json::array();
   for (const DispatchRow& row : rows) {
     Json json = {{"dispatcher", row.subject.dispatcher},
-                 {"backend", kBackend},
-                 {"ranks", options.ranks},
-                 {"hosts", options.hosts},
+                 {"backend", setting.backend},
+                 {"ranks", setting.ranks},
+                 {"hosts", setting.hosts},
                  {"tokens", row.subject.tokens},
                  {"hidden", row.subject.hidden},
                  {"top_k", row.subject.top_k},
@@ -95,11 +111,12 @@ std::string json_report(const std::vector<DispatchRow>& rows, const BenchDispatc
   return Json{{"rows", std::move(list)}}.dump(1) + "\n";
 }
 
-std::string text_report(const std::vector<DispatchRow>& rows, const BenchDispatchOptions& options) {
+std::string text_report(const std::vector<DispatchRow>& rows, const BenchDispatchOptions& options,
+                        const Setting& setting) {
   std::string report = fmt::format(
       "{} ranks ({}), {} host{}, hidden {}, top-k {} of {} experts, {}\n\n"
       "dispatcher    tokens  ms dispatch  ms combine  ms memcpy  % of memcpy (quartiles)\n",
-      options.ranks, kBackend, options.hosts, options.hosts == 1 ? "" : "s", options.hidden, options.top_k,
+      setting.ranks, setting.backend, setting.hosts, setting.hosts == 1 ? "" : "s", options.hidden, options.top_k,
       options.num_experts, options.dtype);
   for (const DispatchRow& row : rows) {
     fmt::format_to(std::back_inserter(report), "{:12} {:7} {:12.3f} {:11.3f} {:10.3f} {:9.1f}  ({:.0f}-{:.0f})\n",
@@ -125,7 +142,9 @@ void add_bench_dispatch(CLI::App& bench, BenchDispatchOptions& options) {
       ->check(one_to(1 << 16))
       ->type_name("N,...")
       ->capture_default_str();
-  count("--ranks", options.ranks, 1024, "Ranks, threads of this process");
+  dispatch->add_option("--ranks", options.ranks, "Ranks, threads of this process [4]")
+      ->check(one_to(1024))
+      ->type_name("N");
   count("--hosts", options.hosts, 1024, "Pretend that the ranks are spread over so many hosts");
   count("--hidden", options.hidden, 1 << 20, "Elements of a row");
   count("--top-k", options.top_k, 1024, "Experts of a token");
@@ -141,10 +160,14 @@ void add_bench_dispatch(CLI::App& bench, BenchDispatchOptions& options) {
   dispatch->add_flag("--json", options.json, "One JSON object on standard output instead of text");
   dispatch->footer(kFooter);
   dispatch->callback([&options] {
-    if (options.hosts > options.ranks) throw CLI::ValidationError("--hosts", "more hosts than ranks");
+    const int threads = options.ranks > 0 ? options.ranks : Ranks::kDefaultThreads;
+    if (options.hosts > threads) throw CLI::ValidationError("--hosts", "more hosts than ranks");
     if (options.top_k > options.num_experts) throw CLI::ValidationError("--top-k", "more picks than experts");
-    const std::vector<DispatchRow> rows = measure(options);
-    print_report(options.json ? json_report(rows, options) : text_report(rows, options));
+    const Ranks ranks(options.ranks, pretended_hosts(options));
+    Setting setting;
+    const std::vector<DispatchRow> rows = measure(options, ranks, setting);
+    if (ranks.self() != 0) return;
+    print_report(options.json ? json_report(rows, options, setting) : text_report(rows, options, setting));
   });
 }
 

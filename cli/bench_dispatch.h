@@ -12,7 +12,7 @@ namespace trimtab::cli {
 struct BenchDispatchOptions {
   std::vector<std::string> dispatchers = {"source", "pull", "all_to_all", "mc2", "packed", "all_gather"};
   std::vector<int64_t> tokens = {16, 512};
-  int ranks = 4;
+  int ranks = 0;  // 0: not said; see Ranks
   int hosts = 1;
   int hidden = 2048;
   int top_k = 8;
