@@ -85,8 +85,9 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->capture_default_str();
   run->add_option(
          "--dispatcher", options.dispatcher,
-         "How tokens get to experts: pull (owners read rows in place) or all_gather (every rank gets all rows)")
-      ->check(one_of({"pull", "all_gather"}))
+         "How tokens get to experts: pull (owners read rows in place; one host), packed (a row once to each rank), "
+         "all_to_all (a row once per pick) or all_gather (every rank gets all rows)")
+      ->check(one_of({"pull", "packed", "all_to_all", "all_gather"}))
       ->type_name("NAME")
       ->capture_default_str();
   run->add_option("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")

@@ -207,7 +207,7 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --steps 0", "--steps"},
       {"run x --timeout 0", "--timeout"},
       {"run x --threads-per-rank 0", "--threads-per-rank"},
-      {"run x --dispatcher push", "--dispatcher: push not in {pull,all_gather}"},
+      {"run x --dispatcher push", "--dispatcher: push not in {pull,packed,all_to_all,all_gather}"},
       {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
       {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
       {"run x --temperature nan", "--temperature: nan is not a number from 0 to 1000"},
