@@ -19,9 +19,12 @@ Ranks::Ranks(int asked, const GroupOptions& options) : options_(options), count_
 #ifdef TRIMTAB_WITH_MPI
   if (!MpiSession::launched()) return;
   session_ = std::make_unique<MpiSession>();
+  int processes = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &processes);
+  if (processes == 1) return;
   options_.hosts.clear();
   world_ = make_mpi_communicator(MPI_COMM_WORLD, {.group = options_});
-  count_ = world_->size();
+  count_ = processes;
   if (asked > 0 && asked != count_) {
     throw InvalidArgument(fmt::format("--ranks {}, but mpiexec has started {} processes, a rank each", asked, count_));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a command: threads of this process, or, when mpiexec has started it, the processes.
+// The ranks of a command: threads of this process, or, when mpiexec has started it as several, the processes.
 #pragma once
 
 #include <functional>
