@@ -29,7 +29,9 @@ constexpr const char* kFooter = R"(
 What it does. Every rank has --tokens tokens with --top-k different experts each, at random, and experts that return the
 rows that they get. The result is checked first. Then each round times bringing the rows to the experts, bringing f32
 results back and summing them, and, on all ranks at once, a memcpy of as many bytes as both have. Times are means over
-the ranks; what is printed are medians over the rounds. Under mpiexec the ranks are its processes.
+the ranks; what is printed are medians over the rounds.
+
+Under mpiexec each process is a rank, on one host or several.
 
 Dispatchers: pull, pull_batched, all_gather, all_to_all, mc2, packed, hybrid (with --hosts), and source: the pipeline of
 the dispatcher that all_to_all is compared with (permute, all-to-all, permute again), step by step.
@@ -53,8 +55,8 @@ struct Result {
   std::vector<DispatchRow> rows;
 };
 
-// Threads pretend to be on several hosts; those of one stand side by side.
-GroupOptions hosts_of(int ranks, int hosts) {
+// Threads of a host stand side by side.
+GroupOptions pretended_hosts(int ranks, int hosts) {
   GroupOptions options;
   for (int r = 0; r < ranks; ++r) options.hosts.push_back(r * hosts / ranks);
   return options;
@@ -74,11 +76,7 @@ Result measure(const BenchDispatchOptions& options, const Ranks& ranks) {
         result.hosts = 1 + *std::ranges::max_element(comm.hosts());
         result.rows.push_back(row);
       };
-      if (ranks.are_processes()) {
-        ranks.run(body);
-      } else {
-        run_ranks(ranks.count(), body, hosts_of(ranks.count(), options.hosts));
-      }
+      ranks.run(body);
     }
   }
   printer.finish("verified and measured");
@@ -169,8 +167,9 @@ void add_bench_dispatch(CLI::App& bench, BenchDispatchOptions& options) {
   dispatch->footer(kFooter);
   dispatch->callback([&options] {
     if (options.top_k > options.num_experts) throw CLI::ValidationError("--top-k", "more picks than experts");
-    const Ranks ranks(options.ranks, GroupOptions().timeout);
-    if (options.hosts > ranks.count()) throw CLI::ValidationError("--hosts", "more hosts than ranks");
+    const int threads = options.ranks > 0 ? options.ranks : Ranks::kDefaultThreads;
+    if (options.hosts > threads) throw CLI::ValidationError("--hosts", "more hosts than ranks");
+    const Ranks ranks(options.ranks, pretended_hosts(threads, options.hosts));
     const Result result = measure(options, ranks);
     if (ranks.self() == 0) print_report(options.json ? json_report(result, options) : text_report(result, options));
   });

@@ -15,13 +15,16 @@ class MpiSession {};
 
 namespace trimtab::cli {
 
-Ranks::Ranks(int asked, std::chrono::milliseconds timeout)
-    : options_{.timeout = timeout}, count_(asked > 0 ? asked : kDefaultThreads) {
+Ranks::Ranks(int asked, const GroupOptions& options) : options_(options), count_(asked > 0 ? asked : kDefaultThreads) {
 #ifdef TRIMTAB_WITH_MPI
   if (!MpiSession::launched()) return;
   session_ = std::make_unique<MpiSession>();
+  int processes = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &processes);
+  if (processes == 1) return;
+  options_.hosts.clear();
   world_ = make_mpi_communicator(MPI_COMM_WORLD, {.group = options_});
-  count_ = world_->size();
+  count_ = processes;
   if (asked > 0 && asked != count_) {
     throw InvalidArgument(fmt::format("--ranks {}, but mpiexec has started {} processes, a rank each", asked, count_));
   }

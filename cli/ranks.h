@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a command: threads of this process, or, when mpiexec has started it, the processes.
+// The ranks of a command: threads of this process, or, when mpiexec has started it as several, the processes.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -19,8 +18,9 @@ class Ranks {
   static constexpr int kDefaultThreads = 4;
 
   // asked: as on the command line; 0: not said, then as many as mpiexec has started, or kDefaultThreads. Throws
-  // InvalidArgument when mpiexec has started another number, or when this build can't be started by it.
-  Ranks(int asked, std::chrono::milliseconds timeout);
+  // InvalidArgument when mpiexec has started another number. Processes are on the hosts on which they are, whatever the
+  // options say.
+  explicit Ranks(int asked, const GroupOptions& options = {});
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
@@ -34,7 +34,7 @@ class Ranks {
   void run(const std::function<void(Communicator&)>& body) const;
 
  private:
-  const GroupOptions options_;
+  GroupOptions options_;
   int count_;
   std::unique_ptr<MpiSession> session_;
   std::unique_ptr<Communicator> world_;

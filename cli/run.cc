@@ -211,7 +211,7 @@ void write_trace(const std::string& file, const Load& load) {
 }  // namespace
 
 void run(const RunOptions& options) {
-  const Ranks ranks(options.ranks, std::chrono::seconds(options.timeout));
+  const Ranks ranks(options.ranks, {.timeout = std::chrono::seconds(options.timeout)});
   constexpr int kMaxThreads = 4096;
   if (int64_t{ranks.count()} * options.threads_per_rank > kMaxThreads) {
     throw InvalidArgument(fmt::format("{} ranks x {} threads are more than {} threads", ranks.count(),

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <new>
 #include <random>
 
 #include "base/cat.h"
@@ -214,7 +215,12 @@ void HostMemory::free(size_t offset, size_t bytes) noexcept {
   ::fallocate(files_[self_], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(bytes));
   const std::lock_guard lock(mutex_);
-  auto [hole, added] = holes_.emplace(offset, bytes);
+  std::map<size_t, size_t>::iterator hole;
+  try {
+    hole = holes_.emplace(offset, bytes).first;
+  } catch (const std::bad_alloc&) {  // then this range is not used again
+    return;
+  }
   if (const auto next = std::next(hole); next != holes_.end() && hole->first + hole->second == next->first) {
     hole->second += next->second;
     holes_.erase(next);

@@ -39,9 +39,9 @@ class Batches : public testing::TestWithParam<std::tuple<std::string, int>> {
     }
     ConstRows rows() const { return {x.data(), tokens, kHidden}; }
     Rows to() { return {out.data(), tokens, kHidden}; }
-    std::span<int32_t> sized(std::vector<int32_t>& counts) {
-      counts.assign(static_cast<size_t>(Placement::linear(1, kExperts, comm.size()).slots_of_rank(comm.rank())), 0);
-      return counts;
+    std::span<int32_t> sized(std::vector<int32_t>& slots) {
+      slots.assign(static_cast<size_t>(Placement::linear(1, kExperts, comm.size()).slots_of_rank(comm.rank())), 0);
+      return slots;
     }
 
     Communicator& comm;

@@ -177,12 +177,15 @@ TEST(Run, ProcessesGiveWhatThreadsGive) {
 }
 
 TEST(Run, SeveralHostsGiveWhatThreadsGive) {
-  const Json processes = run_under("hosts/run.sh 2 2 full", "--dispatcher all_gather");
-  if (!kHasMpi || processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
-  const Outcome threads =
-      trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 --dispatcher all_gather");
-  ASSERT_EQ(threads.status, 0) << threads.err;
-  expect_same_run(processes, Json::parse(threads.out));
+  for (const std::string dispatcher : {"all_gather", "all_to_all", "packed"}) {
+    const std::string options = "--dispatcher " + dispatcher;
+    const Json processes = run_under("hosts/run.sh 2 2 full", options);
+    if (!kHasMpi || processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
+    const Outcome threads =
+        trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
+    ASSERT_EQ(threads.status, 0) << threads.err;
+    expect_same_run(processes, Json::parse(threads.out));
+  }
 }
 
 TEST(Run, OtherRanksThanMpiexecStartedAreRefused) {
