@@ -10,6 +10,7 @@
 #include "bench/experts/gemm_bench.h"
 #include "bench/experts/layer_bench.h"
 #include "bench/machine/ceilings.h"
+#include "cli/bench_dispatch.h"
 
 namespace trimtab::cli {
 
@@ -25,6 +26,7 @@ struct BenchOptions {
   int cold_mb = 1280;
   double seconds = 1.0;
   bool json = false;
+  BenchDispatchOptions dispatch = {};
 };
 
 // Of one instruction set; GFLOP/s, GB/s.

@@ -15,6 +15,7 @@ constexpr const char* kBenchFooter = R"(
 trimtab bench --isa lists the instruction sets of this CPU and measures what each can reach: multiplications and
 additions per second of f32, bf16 and int8 dot products, and bytes per second from cold memory.
 trimtab bench experts compares the expert kernels with that; see trimtab bench experts --help.
+trimtab bench dispatch times bringing tokens to their experts and back; see trimtab bench dispatch --help.
 )";
 
 constexpr const char* kExpertsFooter = R"(
@@ -126,9 +127,10 @@ void add_bench(CLI::App& app, BenchOptions& options) {
   bench->require_subcommand(0, 1);
   bench->footer(kBenchFooter);
   add_experts(*bench, options);
+  add_bench_dispatch(*bench, options.dispatch);
   bench->callback([&options, bench, isa] {
     if (!bench->get_subcommands().empty()) return;
-    if (isa->count() == 0) throw CLI::RequiredError("--isa or experts");
+    if (isa->count() == 0) throw CLI::RequiredError("--isa, experts or dispatch");
     bench_isa(options);
   });
 }

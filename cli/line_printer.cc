@@ -24,13 +24,14 @@ size_t terminal_width() {
 
 }  // namespace
 
-LinePrinter::LinePrinter() : terminal_(is_terminal()) {}
+LinePrinter::LinePrinter(bool quiet) : quiet_(quiet), terminal_(is_terminal()) {}
 
 LinePrinter::~LinePrinter() {
   if (line_is_open_) std::fputs("\n", stderr);
 }
 
 bool LinePrinter::wants_status() const {
+  if (quiet_) return false;
   const auto pause = terminal_ ? std::chrono::milliseconds(50) : std::chrono::milliseconds(5000);
   return !last_ || Clock::now() - *last_ >= pause;
 }
@@ -50,6 +51,7 @@ void LinePrinter::status(const std::string& text) {
 }
 
 void LinePrinter::finish(const std::string& text) {
+  if (quiet_) return;
   if (terminal_) {
     std::fputs("\r\x1b[K", stderr);
     line_is_open_ = false;

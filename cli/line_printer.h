@@ -10,7 +10,8 @@ namespace trimtab::cli {
 
 class LinePrinter {
  public:
-  LinePrinter();
+  // quiet: prints nothing.
+  explicit LinePrinter(bool quiet = false);
   // Ends the overprinted line, so that what follows (an error, say) starts on a fresh one.
   ~LinePrinter();
   LinePrinter(const LinePrinter&) = delete;
@@ -26,7 +27,8 @@ class LinePrinter {
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool terminal_;
+  const bool quiet_;
+  const bool terminal_;
   bool line_is_open_ = false;
   std::optional<Clock::time_point> last_;
 };

@@ -24,8 +24,9 @@ using trimtab::cli::one_to;
 constexpr const char* kRunFooter = R"(
 What it does. The prompts are shared out over the ranks, prompt i to rank i modulo ranks; each rank keeps the
 attention of its own sequences and its share of every layer's experts, and in each MoE layer the ranks send their
-tokens to the experts that the router picked. Ranks are threads of this process. The text does not depend on the
-number of ranks with the pull dispatcher, bit for bit.
+tokens to the experts that the router picked. Ranks are threads of this process; under mpiexec each process is a rank
+(as many as mpiexec starts; rank 0 prints), on one host or several. The text does not depend on the number of ranks with
+the dispatchers pull (which auto takes on one host), all_to_all and mc2, bit for bit.
 
 What it prints. The text of each prompt, new tokens per second, and for each MoE layer its PAR, the peak-to-average
 rank load: how many rows the busiest rank's experts got, over the mean of all ranks. At 1.00 all ranks are level; at
@@ -40,6 +41,7 @@ Exit status: 0 done, 1 it failed, 2 wrong usage. TRIMTAB_ISA=scalar, avx2 or avx
 Examples
   trimtab run models/tiny-moe
   trimtab run models/tiny-moe --ranks 7 --prompts my_prompts.txt --steps 200 --temperature 0.8 --seed 3
+  mpiexec -n 4 trimtab run models/tiny-moe
   trimtab run models/tiny-moe --json --trace-out trace.npy > run.json
   trimtab run Qwen3-30B-A3B --dtype bf16 --token-ids "785,6722,315;9707,11"
 )";
@@ -65,10 +67,9 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->required()
       ->check(is_given())
       ->type_name("");
-  run->add_option("--ranks", options.ranks, "Ranks (threads of this process) that share the experts")
+  run->add_option("--ranks", options.ranks, "Ranks (threads of this process) that share the experts [4]")
       ->check(one_to(1024))
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   CLI::Option* prompts = run->add_option("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]")
                              ->type_name("FILE")
                              ->check(is_given());
@@ -84,8 +85,8 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->capture_default_str();
   run->add_option(
          "--dispatcher", options.dispatcher,
-         "How tokens get to experts: pull (owners read rows in place) or all_gather (every rank gets all rows)")
-      ->check(one_of({"pull", "all_gather"}))
+         "How tokens get to experts: auto, pull, all_gather, all_to_all, mc2, packed, hybrid (see docs/dispatch.md)")
+      ->check(one_of({"auto", "pull", "all_gather", "all_to_all", "mc2", "packed", "hybrid"}))
       ->type_name("NAME")
       ->capture_default_str();
   run->add_option("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")
@@ -95,6 +96,10 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
   run->add_option("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
       ->check(one_to(1024))
       ->type_name("N")
+      ->capture_default_str();
+  run->add_option("--timeout", options.timeout, "Seconds that a rank waits for another before it gives up")
+      ->check(one_to(1'000'000))
+      ->type_name("S")
       ->capture_default_str();
   run->add_option("--temperature", options.temperature, "0: the most likely token; above: sampled")
       ->check(CLI::Validator(is_temperature, ""))

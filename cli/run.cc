@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
+#include <numeric>
 #include <vector>
 
 #include "cli/line_printer.h"
 #include "cli/output.h"
 #include "cli/prompts.h"
+#include "cli/ranks.h"
 #include "cli/run_result.h"
 #include "cli/text.h"
 #include "trimtab/decoder.h"
@@ -46,10 +49,59 @@ struct Run {
   Load load;
   int64_t steps = 0;
   double seconds = 0.0;
+  std::string dispatcher;
 };
 
-Run generate_on_ranks(const RunOptions& options, const std::shared_ptr<const DecoderWeights>& weights,
-                      const Placement& placement, const std::vector<Prompt>& prompts, LinePrinter& printer) {
+// Bytes of every rank, in rank order.
+std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine) {
+  std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
+  const auto size = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> ignored(sizes.size());
+  comm.all_gather_v(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)), ignored)
+      .wait_released();
+  std::vector<std::byte> all(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
+  comm.all_gather_v(mine, all, ignored).wait_released();
+  std::vector<std::vector<std::byte>> parts;
+  auto part = all.begin();
+  for (const int64_t bytes : sizes) {
+    parts.emplace_back(part, part + bytes);
+    part += bytes;
+  }
+  return parts;
+}
+
+template <class T>
+std::vector<T> values_of(const std::vector<std::byte>& bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// Where ranks are processes: what the other ranks have generated, prompt i on rank i % ranks.
+void gather_generations(Communicator& comm, std::span<Generation> generations) {
+  std::vector<int32_t> mine;  // of each prompt: how it ended, how many tokens, the tokens
+  for (auto i = static_cast<size_t>(comm.rank()); i < generations.size(); i += static_cast<size_t>(comm.size())) {
+    const std::vector<int32_t>& ids = generations[i].token_ids;
+    mine.push_back(static_cast<int32_t>(generations[i].finish));
+    mine.push_back(static_cast<int32_t>(ids.size()));
+    mine.insert(mine.end(), ids.begin(), ids.end());
+  }
+  const auto all = gather(comm, std::as_bytes(std::span(mine)));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::vector<int32_t> values = values_of<int32_t>(all[rank]);
+    auto value = values.begin();
+    for (size_t i = rank; i < generations.size(); i += all.size()) {
+      generations[i].finish = static_cast<Finish>(*value++);
+      const auto count = *value++;
+      generations[i].token_ids.assign(value, value + count);
+      value += count;
+    }
+  }
+}
+
+Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
+                      const std::shared_ptr<const DecoderWeights>& weights, const Placement& placement,
+                      const std::vector<Prompt>& prompts, LinePrinter& printer) {
   std::vector<std::vector<int32_t>> token_ids;
   for (const Prompt& prompt : prompts) token_ids.push_back(prompt.token_ids);
   Run result;
@@ -58,14 +110,12 @@ Run generate_on_ranks(const RunOptions& options, const std::shared_ptr<const Dec
   decoder_options.dispatcher = options.dispatcher;
   decoder_options.threads = options.threads_per_rank;
   const int64_t max_steps =
-      max_generate_steps(weights->config(), token_ids, options.steps, decoder_options.max_tokens, options.ranks);
-  std::vector<LoadRecorder> recorders;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    recorders.emplace_back(placement.num_layers(), placement.slots_of_rank(rank), max_steps);
-  }
+      max_generate_steps(weights->config(), token_ids, options.steps, decoder_options.max_tokens, ranks.count());
+  std::vector<std::vector<int32_t>> counts(static_cast<size_t>(ranks.count()));  // what the recorders have
 
-  run_ranks(options.ranks, [&](Communicator& comm) {
+  ranks.run([&](Communicator& comm) {
     Decoder decoder(weights, placement, comm, decoder_options);
+    LoadRecorder recorder(placement.num_layers(), placement.slots_of_rank(comm.rank()), max_steps);
     GenerateOptions how;
     how.max_new_tokens = options.steps;
     how.temperature = options.temperature;
@@ -81,13 +131,25 @@ Run generate_on_ranks(const RunOptions& options, const std::shared_ptr<const Dec
                                    static_cast<double>(progress.new_tokens) / seconds_since(start)));
       };
     }
-    generate(decoder, token_ids, how, result.generations, &recorders[static_cast<size_t>(comm.rank())]);
+    generate(decoder, token_ids, how, result.generations, &recorder);
     // The last agreement of generate() has brought all ranks here together.
-    if (comm.rank() == 0) result.seconds = seconds_since(start);
+    if (comm.rank() == 0) {
+      result.seconds = seconds_since(start);
+      result.dispatcher = decoder.dispatcher();
+    }
+    const auto recorded = recorder.recorded();
+    if (ranks.are_processes()) {
+      gather_generations(comm, result.generations);
+      const auto all = gather(comm, std::as_bytes(recorded));
+      std::ranges::transform(all, counts.begin(), values_of<int32_t>);
+    } else {
+      counts[static_cast<size_t>(comm.rank())].assign(recorded.begin(), recorded.end());
+    }
   });
-  std::vector<const LoadRecorder*> all;
-  for (const LoadRecorder& recorder : recorders) all.push_back(&recorder);
-  result.load = merge_loads(placement, all);
+  if (ranks.self() == 0) {
+    const std::vector<std::span<const int32_t>> all(counts.begin(), counts.end());
+    result.load = merge_loads(placement, result.steps, all);
+  }
   return result;
 }
 
@@ -103,13 +165,13 @@ const char* name(Finish finish) {
   return "";
 }
 
-RunResult summarize(const RunOptions& options, const ModelConfig& config, const Placement& placement,
+RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& config, const Placement& placement,
                     const std::vector<Prompt>& prompts, const Run& run) {
   RunResult result;
   result.model = valid_utf8(options.model);
   result.model_type = config.model_type;
-  result.ranks = options.ranks;
-  result.dispatcher = options.dispatcher;
+  result.ranks = ranks;
+  result.dispatcher = run.dispatcher;
   result.dtype = options.dtype;
   result.top_k = config.router.top_k;
   result.num_experts = config.router.num_experts;
@@ -149,22 +211,28 @@ void write_trace(const std::string& file, const Load& load) {
 }  // namespace
 
 void run(const RunOptions& options) {
+  const Ranks ranks(options.ranks, {.timeout = std::chrono::seconds(options.timeout)});
   constexpr int kMaxThreads = 4096;
-  if (int64_t{options.ranks} * options.threads_per_rank > kMaxThreads) {
-    throw InvalidArgument(fmt::format("{} ranks x {} threads are more than {} threads", options.ranks,
+  if (int64_t{ranks.count()} * options.threads_per_rank > kMaxThreads) {
+    throw InvalidArgument(fmt::format("{} ranks x {} threads are more than {} threads", ranks.count(),
                                       options.threads_per_rank, kMaxThreads));
   }
-  LinePrinter printer;
+  const bool prints = ranks.self() == 0;
+  LinePrinter printer(!prints);
   const ModelConfig config = read_model_config(options.model);
   const std::vector<Prompt> prompts = read_prompts(options, config);
-  if (!options.trace_out.empty()) check_writable("--trace-out", options.trace_out);
+  if (prints && !options.trace_out.empty()) check_writable("--trace-out", options.trace_out);
 
   printer.status("loading " + options.model);
-  const Placement placement = Placement::linear(num_moe_layers(config), config.router.num_experts, options.ranks);
+  const Placement placement = Placement::linear(num_moe_layers(config), config.router.num_experts, ranks.count());
   const DType dtype = options.dtype == "bf16" ? DType::kBF16 : DType::kF32;
-  const auto weights = DecoderWeights::load(SafeTensors::open(options.model), config, dtype, placement);
-  const Run run = generate_on_ranks(options, weights, placement, prompts, printer);
-  const RunResult result = summarize(options, config, placement, prompts, run);
+  // A process keeps the experts of its own slots alone.
+  std::vector<int> held;
+  if (ranks.are_processes()) held.push_back(ranks.self());
+  const auto weights = DecoderWeights::load(SafeTensors::open(options.model), config, dtype, placement, held);
+  const Run run = generate_on_ranks(options, ranks, weights, placement, prompts, printer);
+  if (!prints) return;
+  const RunResult result = summarize(options, ranks.count(), config, placement, prompts, run);
   printer.finish(fmt::format("{} new tokens in {} steps", result.tokens, result.steps));
 
   if (!options.trace_out.empty()) write_trace(options.trace_out, run.load);

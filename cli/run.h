@@ -9,13 +9,14 @@ namespace trimtab::cli {
 
 struct RunOptions {
   std::string model;
-  int ranks = 4;
+  int ranks = 0;  // 0: not said; see Ranks
   std::string prompts;    // file; empty: MODEL/prompts.txt
   std::string token_ids;  // file or inline; empty: none
   int steps = 64;
-  std::string dispatcher = "pull";
+  std::string dispatcher = "auto";
   std::string dtype = "f32";
   int threads_per_rank = 1;
+  int timeout = 60;  // seconds
   uint64_t seed = 0;
   float temperature = 0.0F;
   std::string trace_out;

@@ -82,3 +82,33 @@ function(trimtab_test name)
     add_dependencies(tests_${label} ${name})
   endforeach()
 endfunction()
+
+# trimtab_multirank_test(NAME SOURCES a_test.cc ... ROOMS rooms...): a test whose ranks are threads, label multirank, and
+# with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4 with processes under mpiexec, label multirank_mpi. Its tests use
+# comm/testing.h.
+function(trimtab_multirank_test name)
+  if(NOT TRIMTAB_DEVELOPER)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;ROOMS")
+  set(libraries)
+  if(TRIMTAB_MPI)
+    list(APPEND test_ROOMS mpi)
+    set(libraries MPI::MPI_CXX)
+  endif()
+  trimtab_test(${name} SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc ROOMS ${test_ROOMS}
+    LIBRARIES ${libraries} LABELS multirank)
+  if(NOT TRIMTAB_MPI)
+    return()
+  endif()
+  target_compile_definitions(${name} PRIVATE TRIMTAB_WITH_MPI)
+  if(TRIMTAB_SANITIZE MATCHES thread)
+    return()  # it knows nothing of other processes, and MPI libraries are not built for it
+  endif()
+  foreach(ranks 2 4)
+    add_test(NAME ${name}_mpi_${ranks}
+      COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run.sh ${ranks} $<TARGET_FILE:${name}> --gtest_brief=1)
+    set_tests_properties(${name}_mpi_${ranks} PROPERTIES TIMEOUT 600 LABELS multirank_mpi PROCESSORS ${ranks}
+      SKIP_RETURN_CODE 77 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")  # MPI libraries leak
+  endforeach()
+endfunction()

@@ -14,6 +14,7 @@ need() {
 }
 
 has_header() { test -e "/usr/include/$1" || test -e "/usr/local/include/$1"; }
+has_mpi() { command -v mpiexec && { command -v mpicxx || command -v mpic++; }; }
 has_compiler() { echo 'int main() {}' | c++ -std=c++20 -x c++ -o /dev/null -; }
 has_cmake() { cmake --version | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'; }
 
@@ -46,6 +47,16 @@ install() {
   "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null
 }
 
+need_for_tests() {
+  need libgtest-dev has_header gtest/gtest.h
+  need python3 command -v python3
+  # Any MPI that is there will do.
+  need libopenmpi-dev has_mpi
+  need openmpi-bin has_mpi
+  # For tests of several hosts, which are namespaces.
+  need iproute2 command -v ip
+}
+
 # set_up [test|fuzz]
 set_up() {
   need g++ has_compiler
@@ -56,15 +67,14 @@ set_up() {
   need libfmt-dev has_header fmt/core.h
   case "${1:-}" in
     test)
-      need libgtest-dev has_header gtest/gtest.h
-      need python3 command -v python3
+      need_for_tests
       if [ "$(uname -m)" != aarch64 ]; then
         want g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
         want qemu-user command -v qemu-aarch64
       fi
       ;;
     fuzz)
-      need libgtest-dev has_header gtest/gtest.h
+      need_for_tests
       need clang-19 has_fuzzer
       need libclang-rt-19-dev has_fuzzer
       ;;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that work together. A Communicator is one rank's end of a group; every rank calls the same operations in the
-// same order. Ranks are threads of one process here (run_ranks); the interface does not assume it. A rank that fails,
-// leaves or is late gives every waiting peer a CommError within the group's timeout: nothing waits for ever.
+// same order. Ranks are threads of one process (run_ranks) or processes of one or several hosts (mpi_communicator.h). A
+// rank that fails, leaves or is late gives every waiting peer a CommError within the group's timeout: nothing waits for
+// ever.
 //
 // A group and all that come from it by split() or duplicate() share one fate: when one rank fails in one of them (it
 // calls abort(), or any call gives it a CommError), all waits in all of them end with a CommError. An end may be used
@@ -14,6 +15,9 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
+
+#include "trimtab/tensor.h"
 
 namespace trimtab {
 
@@ -27,7 +31,8 @@ class Board {
   static constexpr int kMaxAhead = 7;
 
   virtual ~Board() = default;
-  // Returns n. The item must stay readable as said above. Throws CommError only before the item can be seen.
+  // Returns n. The item must stay readable as said above, and it and all that it points to must be memory that peers
+  // can read (shares()). Throws CommError only before the item can be seen.
   virtual uint64_t post(const void* item) = 0;
   // Have all ranks posted item n? Never blocks; throws CommError when they have not and never will.
   virtual bool posted(uint64_t n) = 0;
@@ -35,6 +40,9 @@ class Board {
   virtual void wait_posted(uint64_t n, const char* operation) = 0;
   // Item n of a rank; only while it may be read, and only under a Reading.
   virtual const void* item(int rank, uint64_t n) const = 0;
+  // Can peers read this memory, at this address? Any memory where ranks are threads; where they are processes, what
+  // comes from Communicator::allocate().
+  virtual bool shares(const void* memory, size_t bytes) const = 0;
 
   // Held while this rank reads what peers have posted, for as long as a copy or a sum takes and never across a wait: a
   // rank that fails waits for its readers before its memory goes (Communicator::abort). The constructor throws
@@ -84,6 +92,9 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // [size] the host of each rank, numbered 0, 1, ... in order of first appearance. The ranks of one host share memory:
+  // the group of split(hosts()[rank()], rank()) has a board.
+  virtual std::span<const int32_t> hosts() const = 0;
 
   // Returns once every rank has entered it; collectives in flight are then done.
   virtual void barrier() = 0;
@@ -100,15 +111,26 @@ class Communicator {
   virtual Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
                                    std::span<float> recv) = 0;
 
+  // send: a block for every rank in rank order, the block for rank r being send_bytes[r] bytes long; recv gets the
+  // blocks that all ranks have for this one, in rank order. recv_bytes [size] is filled with what each rank sent; the
+  // sender decides, receivers need not know, and a recv that is too small is as in all_gather_v. send and send_bytes
+  // must stay valid until released(), recv and recv_bytes until done().
+  virtual Pending all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes,
+                               std::span<std::byte> recv, std::span<int64_t> recv_bytes) = 0;
+
   // A new group of the ranks with the same color, ordered by (key, rank), with the options of this one. Collective.
   // color < 0: takes part, gets null.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
   // The same ranks with an order of operations of their own: one for each microbatch in flight. Collective.
   std::unique_ptr<Communicator> duplicate() { return split(0, rank()); }
 
-  // The group's board, or null where ranks do not share memory. The board is one ordered channel: whoever uses it must
-  // not have a collective of the same Communicator in flight.
+  // The group's board, or null where ranks are on several hosts and so do not share memory. The board is one ordered
+  // channel: whoever uses it must not have a collective of the same Communicator in flight.
   virtual Board* board() = 0;
+
+  // Zeroed memory that the ranks of this host can read, at the same address in each of them: for boards. Not
+  // collective. May outlive the Communicator. Throws Error where the host has no room for it.
+  virtual Buffer allocate(size_t bytes) = 0;
 
   // Tells all peers that this rank failed: they get a CommError with this text. Returns when no peer reads this rank's
   // memory any more, so that buffers of operations in flight may go. Never throws; idempotent, the first reason stays.
@@ -136,11 +158,15 @@ inline void Pending::wait_released() {
 struct GroupOptions {
   // The longest a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  // [ranks] or empty: run_ranks pretends that each rank is on the host of this number, so that what needs several hosts
+  // can be tried in one process.
+  std::vector<int32_t> hosts = {};
 };
 
 // Runs body on `ranks` threads, each with its end of one group, and returns when all have ended. The first exception
 // aborts the group (its peers get a CommError instead of a hang) and is rethrown here; those that it caused in peers
-// are dropped. A rank whose body has returned has left. Throws InvalidArgument for ranks < 1 or a timeout <= 0.
+// are dropped. A rank whose body has returned has left. Throws InvalidArgument for ranks < 1, a timeout <= 0, or hosts
+// of another number of ranks.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options = {});
 
 }  // namespace trimtab

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trimtab/checkpoint.h"
@@ -101,7 +102,8 @@ struct Chunk {
 };
 
 struct DecoderOptions {
-  std::string dispatcher = "pull";
+  // A name that make_dispatcher() knows, or "auto": by choose_dispatcher().
+  std::string dispatcher = "auto";
   // The most tokens of this rank in one step; the same on every rank. Memory is reserved for it.
   int max_tokens = 256;
   // Compute threads of this rank, the caller's included.
@@ -127,6 +129,8 @@ class Decoder {
   void step(std::span<const Chunk> batch, Rows logits, LoadRecorder* recorder = nullptr);
 
   const ModelConfig& config() const { return weights_->config(); }
+  // What was chosen or asked for.
+  std::string_view dispatcher() const { return dispatcher_->name(); }
   const DecoderOptions& options() const { return options_; }
   Communicator& comm() { return lane_.comm; }
 
@@ -134,7 +138,8 @@ class Decoder {
   struct Activations;
   struct Place;  // where a token stands in its sequence
 
-  std::vector<MoeLayer> make_moe_layers(int rank, int num_ranks) const;
+  std::shared_ptr<const Dispatcher> make_dispatcher(Communicator& comm) const;
+  std::vector<MoeLayer> make_moe_layers(int rank) const;
   size_t workspace_bytes() const;
   void check(std::span<const Chunk> batch, Rows logits) const;
   Activations take_activations(int64_t tokens);
@@ -149,9 +154,12 @@ class Decoder {
   DecoderOptions options_;
   Placement placement_;
   std::vector<float> inverse_frequencies_;  // [head_dim / 2] of the rotary embedding
+  std::shared_ptr<const Dispatcher> dispatcher_;
   std::vector<MoeLayer> moe_layers_;
   Team team_;
   Workspace workspace_;
+  std::vector<std::unique_ptr<Communicator>> owned_groups_;
+  std::vector<Communicator*> groups_;
   Lane lane_;
 };
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "trimtab/communicator.h"
 #include "trimtab/team.h"
@@ -17,7 +18,8 @@
 namespace trimtab {
 
 // How rows for the experts are laid out: kStandard, rows sorted by local expert, [sum of counts, hidden]; kBatched,
-// [local experts, capacity, hidden].
+// [local experts * capacity, hidden], the rows of local expert e being the first counts[e] from e * capacity on; the
+// rows behind them are undefined and not to be read.
 enum class Format { kStandard, kBatched };
 
 // What the experts leave for the combine to do with the rows they return.
@@ -38,13 +40,18 @@ struct Request {
   // Multiply the row by its weight before the experts instead of after (top_k == 1 only): in f32, rounded to the dtype
   // of the row. Tokens::weights and the combine then use 1.
   bool weight_on_input = false;
+  // What goes with quantised rows, else no rows. dtype I8: F32 [tokens, 1]; dtype F8_E4M3: F8_E8M0 [tokens, hidden /
+  // 32]. They travel with their rows. weight_on_input multiplies the scale of an I8 row; F8_E4M3 rows can't be weighed
+  // so.
+  ConstRows scales = {};
 };
 
 // What a rank's experts have to work on. Views into the exchange: valid from kArrived to the end of the exchange.
 struct Tokens {
   Format format = Format::kStandard;
-  ConstRows x;                      // by format; the dtype of the request. Inside an expert: by source rank, then by
-                                    // token and pick of that rank.
+  // By format; the dtype of the request. Inside an expert: by source rank, then by token and pick of that rank (hybrid:
+  // first by the rank of the host that took the tokens; all_gather in levels: as they were gathered).
+  ConstRows x;
   std::span<const float> weights;   // [x.rows] router weight of each row, if the dispatcher carries them; else empty
   std::span<const int32_t> counts;  // [local experts] rows of each; counts, never running sums
   int64_t capacity = 0;             // kBatched: rows reserved per expert
@@ -57,6 +64,8 @@ struct Lane {
   Communicator& comm;
   Workspace& workspace;
   Team& team;
+  // Groups split from comm that some dispatchers need, see Dispatcher::make_groups().
+  std::span<Communicator* const> groups = {};
 };
 
 // The points where a call may have to wait for its peers, in order.
@@ -81,8 +90,10 @@ class Exchange {
   virtual void wait(Stage stage) = 0;
 
   virtual const Tokens& tokens() const = 0;
-  // y: f32 rows as tokens().x, what the experts made of them; stays valid and unchanged until kDrained. Throws
-  // InvalidArgument for a wrong shape, and for a Left that the dispatcher does not know what to do with.
+  // y: f32 rows as tokens().x, what the experts made of them; stays valid and unchanged until kDrained. With a
+  // dispatcher that uses the board it must be memory that peers can read (Communicator::allocate), such as the lane's
+  // workspace. Throws InvalidArgument for a wrong shape, and for a Left that the dispatcher does not know what to do
+  // with.
   virtual void send_back(ConstRows y, Left left) = 0;
   // out: f32 [tokens, hidden] of the request, overwritten. A token whose ids are all -1 gets zeros.
   virtual void finish(Rows out) = 0;
@@ -100,9 +111,14 @@ struct DispatchShape {
   int64_t max_tokens = 0;  // most tokens of one rank in one call
   int hidden = 0;
   int top_k = 0;
-  DType dtype = DType::kF32;  // of the rows that travel
+  DType dtype = DType::kF32;  // of the rows that travel: F32, BF16, I8 or F8_E4M3 (both with scales)
   // [ranks + 1]: rank r holds the slots [first_slots[r], first_slots[r + 1]).
   std::span<const int32_t> first_slots;
+  // Format::kBatched only: most rows of one expert in a call, >= 1; else 0.
+  int64_t capacity = 0;
+  // The output's bits must not depend on the number of ranks or the placement: a token's picks are added in the order
+  // of its ids. A dispatcher that can't promise it throws InvalidArgument.
+  bool exact_order = false;
 };
 
 class Dispatcher {
@@ -115,9 +131,12 @@ class Dispatcher {
   virtual int rank() const = 0;
   // Can experts apply the weights (Left::kSum), because rows arrive with them?
   virtual bool carries_weights() const = 0;
-  // Is finish()'s output complete, or a part that the caller must still sum over the tensor-parallel ranks?
+  // Is finish()'s output complete, or a part that the caller must still sum over the ranks?
   virtual bool output_is_reduced() const = 0;
-  // Most rows this rank's experts can get in one call (every pick of every rank: an expert may stand in a row more than
+  // The groups that a lane over comm needs, in the order of Lane::groups; none for most. Collective: every rank of comm
+  // calls it, once for each of its lanes.
+  virtual std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const;
+  // Most rows of Tokens::x in one call (kStandard: every pick of every rank, as an expert may stand in a row more than
   // once), and the workspace bytes every exchange takes, experts' output not included.
   virtual int64_t max_rows() const = 0;
   virtual size_t workspace_bytes() const = 0;
@@ -127,19 +146,57 @@ class Dispatcher {
   virtual ExchangePtr dispatch(const Request& request, Lane& lane) const = 0;
 };
 
+// All take Left::kWeightAndSum and Left::kSum, and carry weights.
+//
 // `pull`: ranks share memory. Each posts its picks sorted by expert; the owners read the rows from there straight into
-// expert order, and the sources read the results back in place. Output bits do not depend on the number of ranks or the
-// placement: a token's picks are summed in the order of its ids, in f32. Takes Left::kWeightAndSum and Left::kSum.
-// dispatch() throws InvalidArgument when the lane's Communicator has no board.
+// expert order, and the sources read the results back in place. Keeps exact order. dispatch() throws InvalidArgument
+// when the lane's Communicator has no board.
 std::unique_ptr<Dispatcher> make_pull_dispatcher(const DispatchShape& shape, int rank);
 
-// `all_gather`: every rank gets every token, computes its own experts' part, and the parts are summed back to the
-// owners. Uses collectives only, four a call. The sum over ranks changes the order of additions: with top_k picks the
-// result is within top_k * 2^-23 * sum of |weight * y| of pull's, not equal bit by bit; it depends on the placement,
-// not on timing. Takes Left::kWeightAndSum and Left::kSum.
-std::unique_ptr<Dispatcher> make_all_gather_dispatcher(const DispatchShape& shape, int rank);
+// `pull_batched`: as `pull`, in Format::kBatched. When an expert gets more rows than the shape's capacity, every rank
+// gets the same InvalidArgument at Stage::kArrived, with that expert and its rows, and the group goes on.
+std::unique_ptr<Dispatcher> make_pull_batched_dispatcher(const DispatchShape& shape, int rank);
 
-// By name, for configuration. Throws InvalidArgument with the list of names.
-std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape, int rank);
+// `all_gather`: every rank gets every token, computes its own experts' part, and the parts are summed back to the
+// owners. Uses collectives only. The sum over ranks changes the order of additions: with top_k picks the result is
+// within top_k * 2^-23 * sum of |weight * y| of pull's, not equal bit by bit; it depends on the placement, not on
+// timing. levels: none, or the sizes of groups whose product is the number of ranks (say, of data-parallel ranks, then
+// of context-parallel ones): tokens are gathered over the lane's groups[0], what that gave over groups[1] and so on,
+// and the sums are scattered back in reverse order. groups[0] are the ranks that stand side by side.
+std::unique_ptr<Dispatcher> make_all_gather_dispatcher(const DispatchShape& shape, int rank,
+                                                       std::span<const int> levels = {});
+
+// `all_to_all`: each pick's row goes to the rank of its expert and its result comes back, both in one exchange of
+// blocks between all pairs of ranks; counts are gathered. Dropless. Keeps exact order. Collectives only.
+std::unique_ptr<Dispatcher> make_all_to_all_dispatcher(const DispatchShape& shape, int rank);
+
+// `mc2`: as `all_to_all`, with the counts at the head of the blocks: one exchange less, for small batches. max_tokens
+// is the capacity of a rank; padding is id -1. Keeps exact order.
+std::unique_ptr<Dispatcher> make_mc2_dispatcher(const DispatchShape& shape, int rank);
+
+// `packed`: for ranks that are far from each other. A token goes once to each rank that has any of its picks, with the
+// list of them; the rows are made there, and one row, the sum of that rank's weighted picks, comes back. Sums as
+// all_gather does. With exact_order one row a pick comes back instead. Collectives only.
+std::unique_ptr<Dispatcher> make_packed_dispatcher(const DispatchShape& shape, int rank);
+
+// `hybrid`: `packed` between hosts, `pull` inside. A token goes once to each host that has any of its picks, to one
+// rank there, from which that host's ranks pull it. Sums over hosts as all_gather does over ranks. The lane's groups[0]
+// is the group of this rank's host. hosts: [ranks] as Communicator::hosts().
+std::unique_ptr<Dispatcher> make_hybrid_dispatcher(const DispatchShape& shape, std::span<const int32_t> hosts,
+                                                   int rank);
+
+// `grouped`: every rank has the same tokens and computes the picks that are its own, no token moves. The output is this
+// rank's part: output_is_reduced() is false, and the sum over the ranks is the caller's.
+std::unique_ptr<Dispatcher> make_grouped_dispatcher(const DispatchShape& shape, int rank);
+
+// For tensor-parallel ranks, which all have the same tokens: each dispatches only its slice of them with `inner`, and
+// the outputs are gathered, so that every one has all. The slices are as even as they go, some may be empty. The
+// lane's groups.back() is the tensor-parallel group; the other groups are inner's. max_tokens: of the whole batch;
+// inner must be made for a slice of it, (max_tokens + ranks of the group - 1) / ranks of the group.
+std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens);
+
+// By name, for configuration: all but slices. hosts: for `hybrid`. Throws InvalidArgument with the list of names.
+std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape, int rank,
+                                            std::span<const int32_t> hosts = {});
 
 }  // namespace trimtab

@@ -93,10 +93,14 @@ class MoeLayer {
     std::shared_ptr<const Router> router;
     // [num_experts + num_appended_experts] this rank's view of the placement.
     std::vector<int32_t> log2phy;
+    // Moves rows of a dtype that the experts accept; for a quantised one rows are quantised before they travel, and the
+    // output is the same as if the experts did it.
     std::shared_ptr<const Dispatcher> dispatcher;
     std::shared_ptr<const Experts> experts;
     std::optional<SharedExperts> shared;
     int layer = 0;  // for the capture
+    // The router's weight multiplies the experts' input instead of their output; one pick a token only.
+    bool weight_on_input = false;
   };
 
   // Throws InvalidArgument when the parts do not fit: formats, sizes, weights that the dispatcher does not carry.

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "trimtab/tensor.h"
 
@@ -16,6 +17,8 @@ namespace trimtab {
 class Workspace {
  public:
   explicit Workspace(size_t bytes) : buffer_(bytes) {}
+  // For lanes whose peers read in it: Communicator::allocate().
+  explicit Workspace(Buffer buffer) : buffer_(std::move(buffer)) {}
 
   // 64-byte aligned, uninitialised. Throws InvalidArgument with the sizes when the reserve does not hold it.
   std::byte* take_bytes(size_t bytes);

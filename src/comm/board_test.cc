@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/testing.h"
 #include "trimtab/communicator.h"
 #include "trimtab/error.h"
 
@@ -13,16 +14,17 @@ namespace trimtab {
 namespace {
 
 class Boards : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Boards, testing::Values(1, 2, 3, 4, 7), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ranks, Boards, testing::ValuesIn(rank_counts({1, 2, 3, 4, 7})),
+                         testing::PrintToStringParamName());
 
 // Memory behind item n is written again as soon as the rule allows it: a race here is one that TSan sees.
 TEST_P(Boards, ItemsAreReadInPlaceAndMemoryMayBeReusedAfterTheNextPost) {
   const int ranks = GetParam();
-  run_ranks(ranks, [&](Communicator& comm) {
+  run_group(ranks, [&](Communicator& comm) {
     Board& board = *comm.board();
-    std::vector<int> memory(2);
+    const Buffer memory = comm.allocate(2 * sizeof(int));
     for (int round = 1; round <= 100; ++round) {
-      int& mine = memory[static_cast<size_t>(round % 2)];
+      int& mine = memory.as<int>()[round % 2];
       mine = comm.rank() * 1000 + round;
       const uint64_t n = board.post(&mine);
       EXPECT_EQ(n, static_cast<uint64_t>(round));
@@ -60,12 +62,14 @@ TEST(BoardTest, ARankMayRunAheadAndThenWaitsForTheSlowest) {
 }
 
 TEST(BoardTest, GroupsHaveBoardsOfTheirOwn) {
-  run_ranks(2, [](Communicator& comm) {
+  TRIMTAB_NEEDS_RANKS(2);
+  run_group(2, [](Communicator& comm) {
     const auto other = comm.duplicate();
-    const int a = 1, b = 2;
-    const uint64_t first = comm.board()->post(&a);
-    EXPECT_EQ(first, 1U);
-    EXPECT_EQ(other->board()->post(&b), 1U);
+    const Buffer a = comm.allocate(sizeof(int)), b = other->allocate(sizeof(int));
+    *a.as<int>() = 1;
+    *b.as<int>() = 2;
+    EXPECT_EQ(comm.board()->post(a.data()), 1U);
+    EXPECT_EQ(other->board()->post(b.data()), 1U);
     other->board()->wait_posted(1, "test");
     comm.board()->wait_posted(1, "test");
     {
@@ -77,8 +81,35 @@ TEST(BoardTest, GroupsHaveBoardsOfTheirOwn) {
   });
 }
 
+// What pull relies on: memory of allocate() is the same memory at the same address on all ranks, other memory only
+// where ranks are threads.
+TEST(BoardTest, SharesWhatIsAllocated) {
+  TRIMTAB_NEEDS_RANKS(2);
+  run_group(2, [](Communicator& comm) {
+    const Buffer memory = comm.allocate(10000);
+    const int elsewhere = 0;
+    EXPECT_TRUE(comm.board()->shares(memory.data(), memory.bytes()));
+    EXPECT_EQ(comm.board()->shares(&elsewhere, sizeof elsewhere), !ranks_are_processes());
+    EXPECT_TRUE(comm.board()->shares(nullptr, 0));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.data()) % 64, 0U);
+    for (size_t i = 0; i < memory.bytes(); ++i) ASSERT_EQ(memory.data()[i], std::byte{0});
+    comm.board()->post(memory.data());
+    comm.board()->wait_posted(1, "test");
+    {
+      // Each writes into the other's memory.
+      const Board::Reading reading(*comm.board());
+      auto* theirs = static_cast<std::byte*>(const_cast<void*>(comm.board()->item(1 - comm.rank(), 1)));
+      theirs[9999] = static_cast<std::byte>(comm.rank() + 1);
+    }
+    comm.barrier();
+    EXPECT_EQ(memory.data()[9999], static_cast<std::byte>(2 - comm.rank()));
+    comm.barrier();
+  });
+}
+
 TEST(BoardTest, NothingIsReadOnceTheGroupHasFailed) {
-  run_ranks(2, [](Communicator& comm) {
+  TRIMTAB_NEEDS_RANKS(2);
+  run_group(2, [](Communicator& comm) {
     comm.board()->post(nullptr);
     comm.board()->wait_posted(1, "test");
     if (comm.rank() == 0) comm.abort("no more");

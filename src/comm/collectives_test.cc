@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "comm/testing.h"
 #include "trimtab/communicator.h"
 #include "trimtab/error.h"
 
@@ -18,7 +20,8 @@ class Collectives : public testing::TestWithParam<int> {
  protected:
   int ranks() const { return GetParam(); }
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::Values(1, 2, 3, 4, 7), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, testing::ValuesIn(rank_counts({1, 2, 3, 4, 7})),
+                         testing::PrintToStringParamName());
 
 std::span<const std::byte> bytes(const std::vector<int32_t>& v) {
   return std::as_bytes(std::span(v));
@@ -44,7 +47,7 @@ std::vector<int32_t> all_numbers(int ranks, int round) {
 }
 
 TEST_P(Collectives, AllGatherConcatenatesInRankOrder) {
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     ASSERT_EQ(comm.size(), ranks());
     for (int round = 0; round < 20; ++round) {  // more rounds than places in any ring
       const std::vector<int32_t> send = numbers(comm.rank(), round);
@@ -65,7 +68,7 @@ TEST_P(Collectives, AllGatherConcatenatesInRankOrder) {
 }
 
 TEST_P(Collectives, ReduceScatterAddsInRankOrder) {
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const auto n = static_cast<size_t>(ranks());
     std::vector<int64_t> counts(n);
     for (size_t r = 0; r < n; ++r) counts[r] = static_cast<int64_t>((r + 1) % 3);
@@ -90,9 +93,86 @@ TEST_P(Collectives, ReduceScatterAddsInRankOrder) {
   });
 }
 
+// Rank s sends rank r the numbers of (s, r): (s + 2 r + round) % 4 of them.
+std::vector<int32_t> block(int from, int to, int round) {
+  std::vector<int32_t> v(static_cast<size_t>((from + 2 * to + round) % 4));
+  std::iota(v.begin(), v.end(), from * 10000 + to * 100 + round);
+  return v;
+}
+
+TEST_P(Collectives, AllToAllExchangesTheBlocksOfEachPair) {
+  run_group(ranks(), [&](Communicator& comm) {
+    const auto n = static_cast<size_t>(ranks());
+    for (int round = 0; round < 20; ++round) {
+      std::vector<int32_t> send, expected;
+      std::vector<int64_t> send_bytes, expected_bytes, recv_bytes(n, -1);
+      for (int r = 0; r < ranks(); ++r) {
+        const std::vector<int32_t> to = block(comm.rank(), r, round), from = block(r, comm.rank(), round);
+        send.insert(send.end(), to.begin(), to.end());
+        send_bytes.push_back(std::ssize(bytes(to)));
+        expected.insert(expected.end(), from.begin(), from.end());
+        expected_bytes.push_back(std::ssize(bytes(from)));
+      }
+      std::vector<int32_t> recv(expected.size());
+      Pending pending = comm.all_to_all_v(bytes(send), send_bytes, bytes(recv), recv_bytes);
+      pending.wait();
+      EXPECT_EQ(recv, expected);
+      EXPECT_EQ(recv_bytes, expected_bytes);
+      pending.wait_released();
+    }
+  });
+}
+
+TEST(AllToAll, ShortReceiveBufferSaysWhatWasNeededAndTheGroupGoesOn) {
+  TRIMTAB_NEEDS_RANKS(2);
+  run_group(2, [](Communicator& comm) {
+    const std::vector<int32_t> send{1, 2, 3};
+    const std::vector<int64_t> send_bytes{8, 4};
+    std::vector<int32_t> recv(2);
+    std::vector<int64_t> recv_bytes(2);
+    Pending pending = comm.all_to_all_v(bytes(send), send_bytes, bytes(recv), recv_bytes);
+    if (comm.rank() == 0) {  // 2 numbers from either
+      EXPECT_THROW(pending.wait(), InvalidArgument);
+      EXPECT_EQ(recv_bytes, std::vector<int64_t>({8, 8}));
+    } else {
+      pending.wait();
+      EXPECT_EQ(recv, std::vector<int32_t>({3, 3}));
+    }
+    pending.wait_released();
+    comm.barrier();
+  });
+}
+
+TEST(Hosts, SplitBySharedMemory) {
+  run_ranks(5,
+            [](Communicator& comm) {
+              EXPECT_TRUE(std::ranges::equal(comm.hosts(), std::vector<int32_t>{0, 1, 0, 2, 1}));
+              EXPECT_EQ(comm.board(), nullptr);
+              const auto host = comm.split(comm.hosts()[static_cast<size_t>(comm.rank())], comm.rank());
+              EXPECT_NE(host->board(), nullptr);
+              for (const int32_t number : host->hosts()) EXPECT_EQ(number, 0);
+              const std::vector<int> sizes{2, 2, 1};
+              EXPECT_EQ(host->size(), sizes[static_cast<size_t>(comm.hosts()[static_cast<size_t>(comm.rank())])]);
+            },
+            {.hosts = {7, 3, 7, 5, 3}});
+  run_ranks(2, [](Communicator& comm) {
+    EXPECT_NE(comm.board(), nullptr);
+    EXPECT_TRUE(std::ranges::equal(comm.hosts(), std::vector<int32_t>{0, 0}));
+  });
+  EXPECT_THROW(run_ranks(2, [](Communicator&) {}, {.hosts = {0}}), InvalidArgument);
+}
+
 TEST_P(Collectives, BarrierHoldsUntilAllHaveCome) {
-  std::atomic<int> entered{0};
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
+    if (comm.board() == nullptr) return;  // no memory in which to look at each other
+    // Rank 0's counter, at the same address on all.
+    const Buffer memory = comm.allocate(sizeof(std::atomic<int>));
+    std::vector<std::byte*> counters(static_cast<size_t>(ranks()));
+    std::vector<int64_t> sizes(counters.size());
+    std::byte* const mine = memory.data();
+    comm.all_gather_v(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(counters)), sizes)
+        .wait_released();
+    auto& entered = *reinterpret_cast<std::atomic<int>*>(counters[0]);
     for (int round = 1; round <= 50; ++round) {
       ++entered;
       comm.barrier();
@@ -103,7 +183,7 @@ TEST_P(Collectives, BarrierHoldsUntilAllHaveCome) {
 }
 
 TEST_P(Collectives, EightMayBeInFlightAndTheNinthIsRefused) {
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     constexpr auto kInFlight = static_cast<size_t>(Communicator::kMaxInFlight);
     for (int repeat = 0; repeat < 3; ++repeat) {
       std::vector<std::vector<int32_t>> send(kInFlight), recv(kInFlight);
@@ -125,7 +205,7 @@ TEST_P(Collectives, EightMayBeInFlightAndTheNinthIsRefused) {
 }
 
 TEST_P(Collectives, ShortReceiveBufferIsAnErrorHereAndTheGroupGoesOn) {
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const std::vector<int32_t> send{comm.rank()};
     std::vector<int32_t> recv(static_cast<size_t>(comm.rank() == 0 ? ranks() - 1 : ranks()), -1);
     std::vector<int64_t> sizes(static_cast<size_t>(ranks()));
@@ -143,7 +223,7 @@ TEST_P(Collectives, ShortReceiveBufferIsAnErrorHereAndTheGroupGoesOn) {
 }
 
 TEST(CollectiveErrors, SizesThatDoNotFitAreRefusedAtTheStart) {
-  run_ranks(1, [](Communicator& comm) {
+  run_group(1, [](Communicator& comm) {
     std::vector<float> two(2), one(1);
     const std::vector<int64_t> counts{2}, negative{-1}, too_many{1, 1};
     std::vector<int64_t> sizes(2);
@@ -152,11 +232,16 @@ TEST(CollectiveErrors, SizesThatDoNotFitAreRefusedAtTheStart) {
     EXPECT_THROW(comm.reduce_scatter_v(one, negative, one), InvalidArgument);
     EXPECT_THROW(comm.reduce_scatter_v(two, too_many, one), InvalidArgument);
     EXPECT_THROW(comm.all_gather_v({}, {}, sizes), InvalidArgument);
+    std::vector<int64_t> one_size(1);
+    EXPECT_THROW(comm.all_to_all_v({}, sizes, {}, sizes), InvalidArgument);
+    EXPECT_THROW(comm.all_to_all_v(std::as_bytes(std::span(two)), counts, {}, one_size), InvalidArgument);
+    EXPECT_THROW(comm.all_to_all_v({}, negative, {}, one_size), InvalidArgument);
   });
 }
 
 TEST(CollectiveErrors, OtherCountsOnAnotherRankAreTyped) {
-  EXPECT_THROW(run_ranks(3,
+  TRIMTAB_NEEDS_RANKS(3);
+  EXPECT_THROW(run_group(3,
                          [](Communicator& comm) {
                            std::vector<int64_t> counts{1, 1, 1};
                            if (comm.rank() == 1) counts = {1, 1, 2};
@@ -167,7 +252,8 @@ TEST(CollectiveErrors, OtherCountsOnAnotherRankAreTyped) {
 }
 
 TEST(CollectiveErrors, AnotherOperationOnAnotherRankIsTyped) {
-  EXPECT_THROW(run_ranks(2,
+  TRIMTAB_NEEDS_RANKS(2);
+  EXPECT_THROW(run_group(2,
                          [](Communicator& comm) {
                            std::vector<int64_t> sizes(2);
                            if (comm.rank() == 0) comm.barrier();
@@ -188,7 +274,7 @@ std::vector<int32_t> who(Communicator& group, int number) {
 }
 
 TEST_P(Collectives, SplitGroupsByColorAndOrdersByKey) {
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const int rank = comm.rank();
     for (int round = 0; round < 3; ++round) {
       const auto half = comm.split(rank % 2, -rank);  // larger ranks first
@@ -206,7 +292,7 @@ TEST_P(Collectives, SplitGroupsByColorAndOrdersByKey) {
 }
 
 TEST_P(Collectives, NegativeColorTakesPartAndGetsNothing) {
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const auto rest = comm.split(comm.rank() == 0 ? -1 : 3, 0);
     EXPECT_EQ(rest == nullptr, comm.rank() == 0);
     if (rest != nullptr) {
@@ -218,7 +304,7 @@ TEST_P(Collectives, NegativeColorTakesPartAndGetsNothing) {
 }
 
 TEST_P(Collectives, DuplicateHasAnOrderOfItsOwn) {
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const auto other = comm.duplicate();
     const std::vector<int32_t> a = numbers(comm.rank(), 1), b = numbers(comm.rank(), 2);
     std::vector<int32_t> all_a(all_numbers(ranks(), 1).size()), all_b(all_numbers(ranks(), 2).size());
@@ -232,6 +318,31 @@ TEST_P(Collectives, DuplicateHasAnOrderOfItsOwn) {
     pa.wait_released();
     EXPECT_EQ(all_a, all_numbers(ranks(), 1));
     EXPECT_EQ(all_b, all_numbers(ranks(), 2));
+  });
+}
+
+// MPI counts bytes in int: more than 2 GiB between two ranks. Takes 5 GiB of memory, so only with TRIMTAB_HEAVY=1; 64
+// MiB and a bit otherwise.
+TEST(LongMessages, ArriveWhole) {
+  TRIMTAB_NEEDS_RANKS(2);
+  const char* heavy = std::getenv("TRIMTAB_HEAVY");
+  const bool long_ones = heavy != nullptr && std::string(heavy) == "1";
+  const int64_t bytes = (long_ones ? (int64_t{2} << 30) + (64 << 20) : 64 << 20) + 12345;
+  const auto pattern = [](int64_t i) { return static_cast<std::byte>(i * 2654435761 >> 11); };
+  run_group(2, [&](Communicator& comm) {
+    const bool sends = comm.rank() == 0;
+    const Buffer memory = comm.allocate(static_cast<size_t>(bytes));
+    const std::span<std::byte> all(memory.data(), memory.bytes());
+    if (sends) {
+      for (int64_t i = 0; i < bytes; ++i) all[static_cast<size_t>(i)] = pattern(i);
+    }
+    const std::vector<int64_t> send_bytes{0, sends ? bytes : 0};
+    std::vector<int64_t> recv_bytes(2);
+    comm.all_to_all_v(sends ? all : all.first(0), send_bytes, sends ? all.first(0) : all, recv_bytes).wait_released();
+    EXPECT_EQ(recv_bytes, (std::vector<int64_t>{sends ? 0 : bytes, 0}));
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < bytes; ++i) wrong += all[static_cast<size_t>(i)] != pattern(i) ? 1 : 0;
+    EXPECT_EQ(wrong, 0);
   });
 }
 

@@ -2,9 +2,12 @@
 #include "comm/failure_domain.h"
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 #include <thread>
 
 #include "base/cat.h"
+#include "comm/futex.h"
 #include "comm/group.h"
 #include "trimtab/error.h"
 
@@ -24,53 +27,144 @@ std::chrono::milliseconds checked_timeout(std::chrono::milliseconds timeout) {
   return std::min(timeout, kLongestTimeout);
 }
 
+std::vector<int32_t> checked_hosts(const std::vector<int32_t>& hosts, size_t ranks) {
+  if (hosts.empty()) return std::vector<int32_t>(ranks, 0);
+  if (hosts.size() != ranks) throw InvalidArgument(cat("hosts of ", hosts.size(), " ranks for a group of ", ranks));
+  return hosts;
+}
+
+// Ranks of the fullest host: the same answer on every rank.
+size_t most_on_a_host(const std::vector<int32_t>& hosts) {
+  std::ptrdiff_t most = 0;
+  for (const int32_t host : hosts) most = std::max(most, std::ranges::count(hosts, host));
+  return static_cast<size_t>(most);
+}
+
+struct alignas(64) Member {
+  std::atomic<int> reading{0};
+  std::atomic<int> sleepers{0};
+  std::atomic<uint32_t> word{0};
+};
+
 }  // namespace
+
+struct alignas(64) FailureDomain::State {
+  enum Phase { kFine, kBeingSaid, kFailed };
+
+  std::atomic<int> phase{kFine};
+  int culprit = 0;
+  int blamed = 0;
+  char reason[1024] = {};
+  // Behind it: [ranks]
+  Member& member(size_t rank) { return reinterpret_cast<Member*>(this + 1)[rank]; }
+};
+
+size_t FailureDomain::state_bytes(int ranks) {
+  static_assert(sizeof(State) % alignof(Member) == 0);
+  return sizeof(State) + checked_ranks(ranks) * sizeof(Member);
+}
 
 FailureDomain::FailureDomain(int ranks, const GroupOptions& options)
     : timeout_(checked_timeout(options.timeout)),
+      hosts_(checked_hosts(options.hosts, checked_ranks(ranks))),
       may_spin_(checked_ranks(ranks) <= std::thread::hardware_concurrency()),
-      readers_(checked_ranks(ranks)) {}
+      memory_(std::make_shared<ProcessMemory>()),
+      kept_(state_bytes(ranks)),
+      state_(kept_.as<State>()) {}
 
-void FailureDomain::fail(int rank, int blamed, const char* reason) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failed_) {
-      culprit_ = rank;
-      blamed_ = blamed;
-      try {
-        reason_ = reason;
-      } catch (...) {  // out of memory: the failure counts, the text is lost
-      }
-      failed_ = true;
-      for (Group* group : groups_) group->wake();
-    }
+FailureDomain::FailureDomain(int ranks, const GroupOptions& options, std::shared_ptr<SharedMemory> memory, Buffer kept,
+                             void* state)
+    : timeout_(checked_timeout(options.timeout)),
+      hosts_(checked_hosts(options.hosts, checked_ranks(ranks))),
+      may_spin_(most_on_a_host(hosts_) <= std::thread::hardware_concurrency()),
+      memory_(std::move(memory)),
+      kept_(std::move(kept)),
+      state_(static_cast<State*>(state)) {}
+
+FailureDomain::~FailureDomain() {
+  memory_->close();
+}
+
+bool FailureDomain::failed() const {
+  return state().phase == State::kFailed;
+}
+int FailureDomain::culprit() const {
+  return state().culprit;
+}
+int FailureDomain::blamed() const {
+  return state().blamed;
+}
+const char* FailureDomain::reason() const {
+  return state().reason;
+}
+
+void FailureDomain::fail(int rank, int blamed, const char* reason, bool tell_outside) noexcept {
+  int fine = State::kFine;
+  if (state().phase.compare_exchange_strong(fine, State::kBeingSaid)) {
+    state().culprit = rank;
+    state().blamed = blamed;
+    std::strncpy(state().reason, reason, sizeof state().reason - 1);
+    state().phase = State::kFailed;
+    for (int r = 0; r < ranks(); ++r) wake(r);
+    if (outside_ != nullptr && tell_outside) outside_->tell_failed(rank, blamed, reason);
   }
+  // The rank that says it may be dying: what it has not said soon, it never will.
+  for (int i = 0; state().phase != State::kFailed && i < 1000; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  state().phase = State::kFailed;
   // No peer begins to read any more; copies that have begun end soon and wait for nobody.
-  for (size_t r = 0; r < readers_.size(); ++r) {
-    while (static_cast<int>(r) != rank && readers_[r].depth > 0) std::this_thread::yield();
+  for (int r = 0; r < ranks(); ++r) {
+    if (r == rank) continue;
+    while (state().member(static_cast<size_t>(r)).reading > 0 && memory_->alive(r)) std::this_thread::yield();
   }
 }
 
 bool FailureDomain::begin_read(int rank) noexcept {
   // First the mark, then the look; fail() does it the other way round. One of the two sees the other (seq_cst).
-  ++readers_[static_cast<size_t>(rank)].depth;
-  if (!failed_) return true;
+  ++state().member(static_cast<size_t>(rank)).reading;
+  if (state().phase == State::kFine) return true;
   end_read(rank);
   return false;
 }
 
 void FailureDomain::end_read(int rank) noexcept {
-  --readers_[static_cast<size_t>(rank)].depth;
+  --state().member(static_cast<size_t>(rank)).reading;
 }
 
-void FailureDomain::enroll(Group* group) {
-  const std::lock_guard lock(mutex_);
-  groups_.push_back(group);
+FailureDomain::Sleeper::Sleeper(FailureDomain& domain, int rank)
+    : state_(domain.state()), rank_(static_cast<size_t>(rank)) {
+  ++state_.member(rank_).sleepers;
+}
+FailureDomain::Sleeper::~Sleeper() {
+  --state_.member(rank_).sleepers;
+}
+uint32_t FailureDomain::Sleeper::word() const {
+  return state_.member(rank_).word;
+}
+void FailureDomain::Sleeper::sleep(uint32_t word, std::chrono::nanoseconds timeout) const {
+  futex_wait(state_.member(rank_).word, word, timeout);
 }
 
-void FailureDomain::withdraw(Group* group) {
+bool FailureDomain::sleeps(int rank) const noexcept {
+  return state().member(static_cast<size_t>(rank)).sleepers > 0;
+}
+
+void FailureDomain::wake(int rank) noexcept {
+  if (!sleeps(rank)) return;
+  std::atomic<uint32_t>& word = state().member(static_cast<size_t>(rank)).word;
+  ++word;
+  futex_wake_all(word);
+}
+
+GroupState* FailureDomain::make_group(int ends) {
   const std::lock_guard lock(mutex_);
-  std::erase(groups_, group);
+  std::erase_if(groups_, [](const Buffer& group) { return group.as<GroupState>()->ends == 0; });
+  groups_.push_back(memory_->allocate(GroupState::bytes(ends)));
+  auto* group = new (groups_.back().data()) GroupState;
+  group->ends = ends;
+  for (int seat = 0; seat < ends; ++seat) new (&group->seat(seat)) GroupState::Seat;
+  return group;
 }
 
 }  // namespace trimtab

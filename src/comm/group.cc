@@ -2,6 +2,7 @@
 #include "comm/group.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/cat.h"
@@ -10,17 +11,25 @@
 namespace trimtab {
 namespace {
 
+using std::chrono::steady_clock;
+
 // A sleep and a wake-up cost 5 to 50 us; one round of spinning is about 20 ns a rank. A rank that was right to spin may
 // do so for longer the next time, one that was not gives up sooner.
 constexpr int kMinSpins = 8;
 constexpr int kMaxSpins = 512;
+// How often a rank that waits for a process looks whether it is still there.
+constexpr std::chrono::milliseconds kCheckProcesses{100};
+// A message from another host wakes nobody: whoever waits for one looks again after this long, at first and at last.
+constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{500};
 
-void pause_cpu() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
+std::vector<int32_t> number_hosts(const FailureDomain& domain, const std::vector<int>& members) {
+  std::vector<int32_t> numbers, seen;
+  for (const int member : members) {
+    const auto at = std::ranges::find(seen, domain.host(member));
+    numbers.push_back(static_cast<int32_t>(at - seen.begin()));
+    if (at == seen.end()) seen.push_back(domain.host(member));
+  }
+  return numbers;
 }
 
 }  // namespace
@@ -33,106 +42,148 @@ const char* name(Operation::Kind kind) {
       return "all_gather_v";
     case Operation::Kind::kReduceScatter:
       return "reduce_scatter_v";
+    case Operation::Kind::kAllToAll:
+      return "all_to_all_v";
   }
   return "unknown operation";
 }
 
-Group::Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members)
-    : domain_(std::move(domain)), members_(std::move(members)), seats_(members_.size()) {
-  for (Seat& seat : seats_) seat.spins = domain_->may_spin() ? kMaxSpins : 0;
-  domain_->enroll(this);
+std::span<const std::byte> Operation::block_for(int rank) const {
+  if (kind != Kind::kAllToAll && kind != Kind::kReduceScatter) return send;
+  const size_t unit = kind == Kind::kReduceScatter ? sizeof(float) : 1;
+  const auto before = counts.first(static_cast<size_t>(rank));
+  const auto offset = static_cast<size_t>(std::accumulate(before.begin(), before.end(), int64_t{0}));
+  return send.subspan(offset * unit, static_cast<size_t>(counts[before.size()]) * unit);
+}
+
+uint64_t Operation::checksum() const {
+  uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const std::byte byte : std::as_bytes(counts)) hash = (hash ^ static_cast<uint64_t>(byte)) * 1099511628211U;
+  return hash;
+}
+
+Group::Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank, GroupState* state)
+    : domain_(std::move(domain)),
+      members_(std::move(members)),
+      hosts_(number_hosts(*domain_, members_)),
+      rank_(rank),
+      state_(state),
+      seats_(members_.size()),
+      spins_(domain_->may_spin() ? kMaxSpins : 0) {
+  for (size_t r = 0; r < members_.size(); ++r) {
+    if (domain_->outside() != nullptr && hosts_[r] != hosts_[static_cast<size_t>(rank)]) continue;
+    seats_[r] = &state->seat(static_cast<int>(here_.size()));
+    here_.push_back(static_cast<int>(r));
+  }
 }
 
 Group::~Group() {
-  domain_->withdraw(this);
+  --state_->ends;
 }
 
-void Group::advance(int rank, Milestone what, uint64_t n) {
-  // Store, then look for waiters; wait() registers, then looks at the counters. Both orders are seq_cst, so one of the
-  // two sees the other. The last rank that comes to n sees all others there: it alone has to wake anybody.
-  seat(rank).progress[static_cast<size_t>(what)] = n;
-  if (waiters_ > 0 && standing(what, n).missing < 0) wake();
+bool Group::on_one_host() const {
+  return std::ranges::all_of(hosts_, [](int32_t host) { return host == 0; });
 }
 
-bool Group::reached(int rank, Milestone what, uint64_t n, const char* operation) {
-  const Standing now = standing(what, n);
-  if (now.missing < 0) return true;
-  if (now.left || domain_->failed()) throw_missing(rank, now, operation);
-  return false;
+void Group::advance(Milestone what, uint64_t n) {
+  // Store, then look for sleepers; a sleeper registers, then looks at the counters. Both orders are seq_cst, so one of
+  // the two sees the other. The last rank that comes to n sees all others there: it alone has to wake anybody.
+  seat(rank_).progress[static_cast<size_t>(what)] = n;
+  const bool anybody =
+      std::ranges::any_of(here_, [&](int r) { return domain_->sleeps(members_[static_cast<size_t>(r)]); });
+  if (!anybody || standing(what, n).missing >= 0) return;
+  for (const int r : here_) domain_->wake(members_[static_cast<size_t>(r)]);
 }
 
-void Group::wait(int rank, Milestone what, uint64_t n, const char* operation) {
-  if (reached(rank, what, n, operation) || spin(seat(rank), what, n)) return;
-  Standing now;
-  {
-    std::unique_lock lock(mutex_);
-    ++waiters_;
-    wake_.wait_for(lock, domain_->timeout(), [&] {
-      now = standing(what, n);
-      return now.missing < 0 || now.left || domain_->failed();
-    });
-    --waiters_;
-  }
-  if (now.missing >= 0) throw_missing(rank, now, operation);
-}
-
-void Group::leave(int rank) noexcept {
-  seat(rank).left = true;
-  if (waiters_ > 0) wake();
-}
-
-void Group::wake() noexcept {
-  // A waiter is either before its look at the counters, which then sees the news, or asleep.
-  {
-    const std::lock_guard lock(mutex_);
-  }
-  wake_.notify_all();
-}
-
-void Group::fail(int rank, int peer, const char* operation, const std::string& what) {
-  const CommError error(rank, peer, operation, what);
-  domain_->fail(member(rank), member(peer), error.what());
-  throw error;
-}
-
-void Group::throw_failed(int rank, const char* operation) {
-  // Waits for this rank's readers too: its buffers go when the exception passes.
-  domain_->fail(member(rank), member(rank), "");
-  const auto blamed = std::ranges::find(members_, domain_->blamed());
-  const int peer = blamed == members_.end() ? -1 : static_cast<int>(blamed - members_.begin());
-  throw CommError(rank, peer, operation, cat("failed: ", domain_->reason()));
-}
-
-Group::Standing Group::standing(Milestone what, uint64_t n) const {
+Standing Group::standing(Milestone what, uint64_t n) const {
   Standing found;
-  for (size_t r = 0; r < seats_.size(); ++r) {
-    if (progress(r, what) >= n) continue;
+  const auto behind = [&](int r) { return seat(r).progress[static_cast<size_t>(what)] < n; };
+  for (const int r : here_) {
+    if (!behind(r)) continue;
     // A rank may come to n and leave between the two looks; what it did before leaving counts.
-    if (seats_[r].left) {
-      if (progress(r, what) >= n) continue;
-      return {static_cast<int>(r), true};
+    if (seat(r).left) {
+      if (behind(r)) return {r, true};
+      continue;
     }
-    if (found.missing < 0) found.missing = static_cast<int>(r);
+    if (found.missing < 0) found.missing = r;
   }
   return found;
 }
 
-bool Group::spin(Seat& seat, Milestone what, uint64_t n) const {
-  for (int i = 0; i < seat.spins; ++i) {
-    if (standing(what, n).missing < 0) {
-      seat.spins = std::min(2 * seat.spins, kMaxSpins);
-      return true;
-    }
-    pause_cpu();
-  }
-  if (seat.spins > 0) seat.spins = std::max(seat.spins / 2, kMinSpins);
+void Group::leave() noexcept {
+  seat(rank_).left = true;
+  for (const int r : here_) domain_->wake(members_[static_cast<size_t>(r)]);
+}
+
+bool Group::settled(Standing now, const char* operation) {
+  if (now.missing < 0) return true;
+  if (domain_->failed()) throw_failed(operation);
+  if (now.left) fail(now.missing, operation, "has left the group");
   return false;
 }
 
-void Group::throw_missing(int rank, Standing now, const char* operation) {
-  if (domain_->failed()) throw_failed(rank, operation);
-  if (now.left) fail(rank, now.missing, operation, "has left the group");
-  fail(rank, now.missing, operation, cat("did not come within ", domain_->timeout().count(), " ms"));
+void Group::fail(int peer, const char* operation, const std::string& what) {
+  const CommError error(rank_, peer, operation, what);
+  domain_->fail(member(), members_[static_cast<size_t>(peer)], error.what());
+  throw error;
+}
+
+void Group::throw_failed(const char* operation) {
+  // Waits for this rank's readers too: its buffers go when the exception passes.
+  domain_->fail(member(), member(), "");
+  const auto blamed = std::ranges::find(members_, domain_->blamed());
+  const int peer = blamed == members_.end() ? -1 : static_cast<int>(blamed - members_.begin());
+  throw CommError(rank_, peer, operation, cat("failed: ", domain_->reason()));
+}
+
+bool Group::tune_spins(bool right) {
+  spins_ = right ? std::min(2 * spins_, kMaxSpins) : std::max(spins_ / 2, kMinSpins);
+  return right;
+}
+
+void Group::pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+Group::Nap::Nap(Group& group)
+    : group_(group),
+      end_(steady_clock::now() + group.domain_->timeout()),
+      sleeper_(*group.domain_, group.member()),
+      word_(sleeper_.word()),
+      checked_(steady_clock::now()),
+      slice_(kFirstNap) {}
+
+bool Group::Nap::over(Standing now, const char* operation) {
+  if (group_.settled(now, operation)) return true;
+  const auto time = steady_clock::now();
+  if (time - checked_ >= kCheckProcesses) {
+    checked_ = time;
+    if (!group_.domain_->memory().alive(group_.members_[static_cast<size_t>(now.missing)])) {
+      group_.fail(now.missing, operation, "its process has ended");
+    }
+  }
+  if (time >= end_) {
+    group_.fail(now.missing, operation, cat("did not come within ", group_.domain_->timeout().count(), " ms"));
+  }
+  return false;
+}
+
+void Group::Nap::sleep() {
+  // over() has looked after word_ was read: had a peer come since, the word would be another one.
+  std::chrono::nanoseconds longest = std::min<std::chrono::nanoseconds>(end_ - steady_clock::now(), kCheckProcesses);
+  if (Outside* outside = group_.domain_->outside(); outside != nullptr) {
+    longest = std::min<std::chrono::nanoseconds>(longest, slice_);
+    slice_ = std::min(2 * slice_, kLongestNap);
+    sleeper_.sleep(word_, longest);
+    outside->poll();
+  } else {
+    sleeper_.sleep(word_, longest);
+  }
+  word_ = sleeper_.word();
 }
 
 }  // namespace trimtab

@@ -9,8 +9,7 @@
 
 #include "base/cat.h"
 #include "comm/failure_domain.h"
-#include "comm/group.h"
-#include "comm/thread_communicator.h"
+#include "comm/group_communicator.h"
 #include "trimtab/communicator.h"
 #include "trimtab/error.h"
 
@@ -58,16 +57,25 @@ class Errors {
   int first_ = -1;
 };
 
-void run_rank(const std::shared_ptr<Group>& group, int rank, const std::function<void(Communicator&)>& body,
-              Errors& errors) {
-  ThreadCommunicator end(group, rank);
+struct Launch {
+  std::shared_ptr<FailureDomain> domain;
+  std::vector<int> members;
+  GroupState* state;
+};
+
+void run_rank(const Launch& launch, int rank, const std::function<void(Communicator&)>& body, Errors& errors) {
   try {
-    body(end);
-  } catch (const std::exception& error) {
-    end.abort(error.what());
-    errors.add(rank, std::current_exception());
+    GroupCommunicator end(launch.domain, launch.members, rank, launch.state);
+    try {
+      body(end);
+    } catch (const std::exception& error) {
+      end.abort(error.what());
+      throw;
+    } catch (...) {
+      end.abort("an exception of unknown type");
+      throw;
+    }
   } catch (...) {
-    end.abort("an exception of unknown type");
     errors.add(rank, std::current_exception());
   }
 }
@@ -75,25 +83,24 @@ void run_rank(const std::shared_ptr<Group>& group, int rank, const std::function
 }  // namespace
 
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options) {
-  const auto domain = std::make_shared<FailureDomain>(ranks, options);
-  std::vector<int> members(static_cast<size_t>(ranks));
-  std::iota(members.begin(), members.end(), 0);
-  auto group = std::make_shared<Group>(domain, std::move(members));
+  Launch launch{std::make_shared<FailureDomain>(ranks, options), std::vector<int>(static_cast<size_t>(ranks)), nullptr};
+  std::iota(launch.members.begin(), launch.members.end(), 0);
+  launch.state = launch.domain->make_group(ranks);
   Errors errors(ranks);
   {
     std::vector<std::jthread> threads;
     threads.reserve(static_cast<size_t>(ranks));
     try {
-      for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(group, r, body, errors); });
+      for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { run_rank(launch, r, body, errors); });
     } catch (const std::system_error& error) {  // no more threads: those that run must not wait for the others
       const auto missing = static_cast<int>(threads.size());
       const Error text(cat("can't start the thread of rank ", missing, " of ", ranks, ": ", error.what()));
-      domain->fail(missing, missing, text.what());
+      launch.domain->fail(missing, missing, text.what());
       throw text;
     }
   }
-  const bool failed = domain->failed();
-  errors.rethrow(failed ? domain->culprit() : -1, failed ? domain->blamed() : -1);
+  const FailureDomain& domain = *launch.domain;
+  errors.rethrow(domain.failed() ? domain.culprit() : -1, domain.failed() ? domain.blamed() : -1);
 }
 
 }  // namespace trimtab

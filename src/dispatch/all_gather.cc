@@ -1,199 +1,255 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rank gets the rows, ids and weights of all ranks, lets its own experts work on the picks that are theirs, sums
-// their results per token, and the sums are added over the ranks and scattered to the owners of the tokens. Gathers ids
-// and weights (8 bytes a pick), not logits. Picks of other ranks are skipped, never computed and multiplied by 0.
+// Every rank gets every token, lets its own experts work on the picks that are theirs, sums their results per token,
+// and the sums are added over the ranks and scattered to the owners of the tokens. Gathers ids and weights (8 bytes a
+// pick), not logits. In several levels, each level gathers what the one before it gave, and the sums go back in reverse
+// order.
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "base/cat.h"
-#include "dispatch/carver.h"
+#include "dispatch/dispatcher_of.h"
+#include "dispatch/local_picks.h"
 #include "dispatch/row_ops.h"
-#include "dispatch/shape.h"
 #include "dispatch/staged_exchange.h"
-#include "dispatch/standard_dispatcher.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 namespace {
 
-struct Memory {
-  Rows packed;                      // [max_tokens, hidden] x, where its rows do not lie side by side
-  Rows all_x;                       // [all tokens, hidden]
-  std::span<int32_t> all_ids;       // [all tokens, top_k]; once arranged, the row of each pick in expert order or -1
-  std::span<float> all_weights;     // [all tokens, top_k]
-  std::span<int64_t> x_bytes;       // [ranks] what each rank sent
-  std::span<int64_t> id_bytes;      // [ranks]
-  std::span<int64_t> weight_bytes;  // [ranks]
-  std::span<int64_t> part_sizes;    // [ranks] floats of each rank's tokens in parts
-  std::span<int32_t> local_counts;  // [local experts]
-  std::span<int32_t> cursors;       // [local experts]
-  Rows rows;                        // [max_rows, hidden]
-  std::span<float> row_weights;     // [max_rows]
-  Rows parts;                       // f32 [all tokens, hidden] this rank's experts' part of every token
-  Rows sums;                        // f32 [max_tokens, hidden]
+struct GatherShape : RankShape {
+  GatherShape(std::string_view dispatcher, const DispatchShape& shape, int r, std::span<const int> sizes)
+      : RankShape(dispatcher, shape, r), levels(sizes.begin(), sizes.end()) {
+    const int64_t product = std::accumulate(levels.begin(), levels.end(), int64_t{1}, std::multiplies());
+    if (levels.empty()) levels.push_back(ranks);
+    if (std::ranges::any_of(levels, [](int size) { return size < 1; }) || (!sizes.empty() && product != ranks)) {
+      throw InvalidArgument(cat(dispatcher, ": groups of ", product, " ranks in all for ", ranks));
+    }
+  }
+  std::vector<int> levels;  // ranks of each level's group
 };
 
-Memory plan_memory(Carver& carver, const RankShape& shape) {
-  const int64_t tokens = shape.all_tokens();
-  const int64_t picks = shape.all_picks();
-  Memory m;
-  m.packed = carver.take_rows(shape.max_tokens, shape.hidden, shape.dtype);
-  m.all_x = carver.take_rows(tokens, shape.hidden, shape.dtype);
-  m.all_ids = carver.take<int32_t>(picks);
-  m.all_weights = carver.take<float>(picks);
-  m.x_bytes = carver.take<int64_t>(shape.ranks);
-  m.id_bytes = carver.take<int64_t>(shape.ranks);
-  m.weight_bytes = carver.take<int64_t>(shape.ranks);
-  m.part_sizes = carver.take<int64_t>(shape.ranks);
-  m.local_counts = carver.take<int32_t>(shape.num_local());
-  m.cursors = carver.take<int32_t>(shape.num_local());
-  m.rows = carver.take_rows(shape.max_rows(), shape.hidden, shape.dtype);
-  m.row_weights = carver.take<float>(shape.max_rows());
-  m.parts = carver.take_rows(tokens, shape.hidden, DType::kF32);
-  m.sums = carver.take_rows(shape.max_tokens, shape.hidden, DType::kF32);
-  return m;
-}
+// The tokens of some ranks, one rank's after another's.
+struct Gathered {
+  ScaledRows rows;
+  std::span<int32_t> ids;    // [tokens, top_k]
+  std::span<float> weights;  // [tokens, top_k]
+};
 
-std::span<const std::byte> bytes_of(ConstRows rows) {
-  return {rows.data, static_cast<size_t>(rows.rows) * rows.row_bytes()};
-}
+struct Level {
+  Communicator* comm;
+  Gathered all;                                     // of the ranks of this level's group
+  std::array<std::span<int64_t>, 4> bytes_of_rank;  // [ranks of the group] of x, scales, ids and weights
+  std::span<int64_t> part_sizes;                    // [ranks of the group] floats of each one's tokens
+  Rows sums;                                        // f32 [tokens before this level, hidden]
+  std::array<Pending, 4> gathers;
+  Pending scatter;
+  int64_t num_tokens;  // gathered
+};
+
+struct Memory {
+  Gathered own;  // rows that do not lie side by side in the request
+  std::span<Level> levels;
+  Rows parts;  // f32 [all tokens, hidden] this rank's experts' part of every token
+  LocalPicks::Memory local;
+};
+
 std::span<float> floats_of(Rows rows) {
   return {reinterpret_cast<float*>(rows.data), static_cast<size_t>(rows.rows * rows.cols)};
 }
 
+// The rows, copied if need be to where they lie side by side.
+ConstRows side_by_side(ConstRows x, Rows copy) {
+  if (x.stride == x.cols || x.rows <= 1) return x;
+  for (int64_t t = 0; t < x.rows; ++t) std::memcpy(copy.row(t), x.row(t), x.row_bytes());
+  return copy.slice(0, x.rows);
+}
+
 class AllGatherExchange final : public StagedExchange {
  public:
+  using Shape = GatherShape;
   static constexpr const char* kName = "all_gather";
-  static Memory plan(Carver& carver, const RankShape& shape) { return plan_memory(carver, shape); }
-  static void check(const Lane&) {}  // collectives are all it needs
+  static constexpr bool kKeepsOrder = false;
+  static Memory plan(Carver& carver, const GatherShape& shape);
+  static std::vector<std::unique_ptr<Communicator>> make_groups(const GatherShape& shape, Communicator& comm);
+  static void check(const GatherShape& shape, const Lane& lane);
 
-  AllGatherExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
-      : StagedExchange(shape, request, lane), m_(memory) {
-    const std::span<std::byte> all_x(m_.all_x.data, static_cast<size_t>(m_.all_x.rows) * m_.all_x.row_bytes());
-    x_ = comm_.all_gather_v(bytes_of(side_by_side(request.x)), all_x, m_.x_bytes);
-    ids_ = comm_.all_gather_v(std::as_bytes(request.ids), std::as_writable_bytes(m_.all_ids), m_.id_bytes);
-    weights_ =
-        comm_.all_gather_v(std::as_bytes(request.weights), std::as_writable_bytes(m_.all_weights), m_.weight_bytes);
+  AllGatherExchange(const GatherShape& shape, const Request& request, Lane& lane, const Memory& memory)
+      : StagedExchange(shape, request, lane), m_(memory), picks_(shape, memory.local) {
+    for (size_t l = 0; l < m_.levels.size(); ++l) {
+      m_.levels[l].comm = m_.levels.size() == 1 ? &lane.comm : lane.groups[l];
+    }
+    const ConstRows scales =
+        request.scales.rows == 0 ? request.scales : side_by_side(request.scales, m_.own.rows.scales);
+    start_gather(m_.levels[0], {side_by_side(request.x, m_.own.rows.x), scales}, request.ids, request.weights);
   }
 
  private:
-  bool reached(Stage stage, bool block) override;
+  bool come_to(Stage stage, bool block) override;
   Tokens arrange() override;
   void publish(ConstRows y, Left left) override;
   void combine(Rows out) override;
 
-  ConstRows side_by_side(ConstRows x) const;
-  void measure_parts();
-  int64_t assign_rows();
+  void start_gather(Level& level, ConstScaledRows rows, std::span<const int32_t> ids, std::span<const float> weights);
+  void start_next_gather();
+  void measure(Level& level) const;
+  void start_scatter(Rows parts);
 
   const Memory m_;
-  Pending x_, ids_, weights_, sums_;
-  int64_t num_tokens_ = 0;  // of all ranks
+  LocalPicks picks_;
+  size_t started_ = 1;     // gathers, by level
+  size_t gathered_ = 0;    // levels
+  size_t scattering_ = 0;  // the level whose sums are in flight
 };
 
-ConstRows AllGatherExchange::side_by_side(ConstRows x) const {
-  if (x.stride == x.cols || x.rows <= 1) return x;
-  for (int64_t t = 0; t < x.rows; ++t) std::memcpy(m_.packed.row(t), x.row(t), x.row_bytes());
-  return m_.packed.slice(0, x.rows);
+Memory AllGatherExchange::plan(Carver& carver, const GatherShape& shape) {
+  const auto take_tokens = [&](int64_t tokens) {
+    return Gathered{take_scaled_rows(carver, tokens, shape), carver.take<int32_t>(tokens * shape.top_k),
+                    carver.take<float>(tokens * shape.top_k)};
+  };
+  Memory m;
+  m.own.rows = take_scaled_rows(carver, shape.max_tokens, shape);
+  m.levels = carver.take<Level>(std::ssize(shape.levels));
+  int64_t tokens = shape.max_tokens;
+  for (size_t l = 0; l < shape.levels.size(); ++l) {
+    Level level{};
+    level.sums = carver.take_rows(tokens, shape.hidden, DType::kF32);
+    tokens *= shape.levels[l];
+    level.all = take_tokens(tokens);
+    for (auto& bytes : level.bytes_of_rank) bytes = carver.take<int64_t>(shape.levels[l]);
+    level.part_sizes = carver.take<int64_t>(shape.levels[l]);
+    if (!carver.measuring()) std::construct_at(&m.levels[l], level);
+  }
+  m.parts = carver.take_rows(tokens, shape.hidden, DType::kF32);
+  m.local = LocalPicks::plan(carver, shape, shape.max_rows());
+  return m;
 }
 
-bool AllGatherExchange::reached(Stage stage, bool block) {
-  const auto done = [block](Pending& pending) { return block ? (pending.wait(), true) : pending.done(); };
-  const auto released = [block](Pending& pending) {
-    return block ? (pending.wait_released(), true) : pending.released();
-  };
+std::vector<std::unique_ptr<Communicator>> AllGatherExchange::make_groups(const GatherShape& shape,
+                                                                          Communicator& comm) {
+  std::vector<std::unique_ptr<Communicator>> groups;
+  if (shape.levels.size() == 1) return groups;
+  int inner = 1;  // ranks that the levels before this one bring together
+  for (const int size : shape.levels) {
+    const int block = comm.rank() / (inner * size);
+    groups.push_back(comm.split(block * inner + comm.rank() % inner, comm.rank()));
+    inner *= size;
+  }
+  return groups;
+}
+
+void AllGatherExchange::check(const GatherShape& shape, const Lane& lane) {
+  if (shape.levels.size() == 1) return;  // over the lane's own group
+  bool fits = lane.groups.size() == shape.levels.size();
+  for (size_t l = 0; fits && l < shape.levels.size(); ++l) fits = lane.groups[l]->size() == shape.levels[l];
+  if (!fits) {
+    throw InvalidArgument(cat(kName, " in ", shape.levels.size(),
+                              " levels needs a group of each level's size; the lane ", "has ", lane.groups.size(),
+                              " groups"));
+  }
+}
+
+void AllGatherExchange::start_gather(Level& level, ConstScaledRows rows, std::span<const int32_t> ids,
+                                     std::span<const float> weights) {
+  Communicator& comm = *level.comm;
+  level.gathers[0] = comm.all_gather_v(bytes_of(rows.x), bytes_of(level.all.rows.x), level.bytes_of_rank[0]);
+  if (shape_.scales().cols > 0) {
+    level.gathers[1] =
+        comm.all_gather_v(bytes_of(rows.scales), bytes_of(level.all.rows.scales), level.bytes_of_rank[1]);
+  }
+  level.gathers[2] =
+      comm.all_gather_v(std::as_bytes(ids), std::as_writable_bytes(level.all.ids), level.bytes_of_rank[2]);
+  level.gathers[3] =
+      comm.all_gather_v(std::as_bytes(weights), std::as_writable_bytes(level.all.weights), level.bytes_of_rank[3]);
+}
+
+void AllGatherExchange::start_next_gather() {
+  const Level& from = m_.levels[gathered_ - 1];
+  const auto picks = static_cast<size_t>(from.num_tokens * request_.top_k);
+  start_gather(m_.levels[gathered_], from.all.rows.slice(0, from.num_tokens), from.all.ids.first(picks),
+               from.all.weights.first(picks));
+  ++started_;
+}
+
+// How many tokens each rank has sent. Throws InvalidArgument when a rank was called with another top_k or hidden.
+void AllGatherExchange::measure(Level& level) const {
+  const auto row_bytes = static_cast<int64_t>(level.all.rows.x.row_bytes());
+  const int64_t pick_bytes = request_.top_k * static_cast<int64_t>(sizeof(int32_t));
+  const auto& [x_bytes, scale_bytes, id_bytes, weight_bytes] = level.bytes_of_rank;
+  level.num_tokens = 0;
+  for (size_t r = 0; r < x_bytes.size(); ++r) {
+    const int64_t tokens = x_bytes[r] / row_bytes;
+    if (x_bytes[r] % row_bytes != 0 || id_bytes[r] != tokens * pick_bytes || weight_bytes[r] != id_bytes[r]) {
+      throw InvalidArgument(cat("all_gather dispatch: rank ", r, " sent ", x_bytes[r], " bytes of x and ", id_bytes[r],
+                                " of ids, which does not fit hidden ", shape_.hidden, " and top_k ", request_.top_k));
+    }
+    level.part_sizes[r] = tokens * shape_.hidden;
+    level.num_tokens += tokens;
+  }
+}
+
+bool AllGatherExchange::come_to(Stage stage, bool block) {
   switch (stage) {
     case Stage::kArrived:
-      return done(x_) && done(ids_) && done(weights_);
+      for (; gathered_ < m_.levels.size(); ++gathered_) {
+        if (gathered_ == started_) start_next_gather();
+        Level& level = m_.levels[gathered_];
+        if (!std::ranges::all_of(level.gathers, [block](Pending& p) { return done(p, block); })) return false;
+        measure(level);
+      }
+      return true;
     case Stage::kReturned:
-      return done(sums_);
+      while (done(m_.levels[scattering_].scatter, block)) {
+        if (scattering_ == 0) return true;
+        const Rows sums = m_.levels[scattering_--].sums;
+        start_scatter(sums);
+      }
+      return false;
     case Stage::kDrained:
-      return released(x_) && released(ids_) && released(weights_) && released(sums_);
+      return std::ranges::all_of(m_.levels, [&](Level& level) {
+        const auto is_released = [block](Pending& p) { return released(p, block); };
+        return std::ranges::all_of(level.gathers, is_released) && released(level.scatter, block);
+      });
   }
   return false;
 }
 
-// How many tokens each rank has sent. Throws InvalidArgument when a rank was called with another top_k or hidden.
-void AllGatherExchange::measure_parts() {
-  const auto row_bytes = static_cast<int64_t>(m_.all_x.row_bytes());
-  const int64_t pick_bytes = request_.top_k * static_cast<int64_t>(sizeof(int32_t));
-  num_tokens_ = 0;
-  for (size_t r = 0; r < m_.x_bytes.size(); ++r) {
-    const int64_t tokens = m_.x_bytes[r] / row_bytes;
-    if (m_.x_bytes[r] % row_bytes != 0 || m_.id_bytes[r] != tokens * pick_bytes ||
-        m_.weight_bytes[r] != m_.id_bytes[r]) {
-      throw InvalidArgument(cat("all_gather dispatch: rank ", r, " sent ", m_.x_bytes[r], " bytes of x and ",
-                                m_.id_bytes[r], " of ids, which does not fit hidden ", shape_.hidden, " and top_k ",
-                                request_.top_k));
-    }
-    m_.part_sizes[r] = tokens * shape_.hidden;
-    num_tokens_ += tokens;
-  }
-}
-
-// Counting sort of all ranks' picks of this rank's experts; leaves in all_ids the row of each, -1 for the picks of
-// others. Tokens stand by source rank, so rows come out by expert, source rank, token and pick. Returns the rows.
-int64_t AllGatherExchange::assign_rows() {
-  const std::span<int32_t> ids = m_.all_ids.first(static_cast<size_t>(num_tokens_ * request_.top_k));
-  const int32_t first = shape_.first_slot();
-  const int32_t last = first + shape_.num_local();
-  std::ranges::fill(m_.local_counts, 0);
-  for (const int32_t id : ids) {
-    if (first <= id && id < last) ++m_.local_counts[static_cast<size_t>(id - first)];
-  }
-  int32_t rows = 0;
-  for (size_t slot = 0; slot < m_.cursors.size(); ++slot) {
-    m_.cursors[slot] = rows;
-    rows += m_.local_counts[slot];
-  }
-  for (int32_t& id : ids) id = first <= id && id < last ? m_.cursors[static_cast<size_t>(id - first)]++ : -1;
-  return rows;
-}
-
 Tokens AllGatherExchange::arrange() {
-  measure_parts();
-  const int64_t rows = assign_rows();
-  for_each_piece(team_, num_tokens_, [this](int64_t first, int64_t last) {
-    for (int64_t pick = first * request_.top_k; pick < last * request_.top_k; ++pick) {
-      const int32_t row = m_.all_ids[static_cast<size_t>(pick)];
-      if (row < 0) continue;
-      const float weight = m_.all_weights[static_cast<size_t>(pick)];
-      copy_row(m_.all_x, pick / request_.top_k, m_.rows, row, request_.weight_on_input, weight);
-      m_.row_weights[static_cast<size_t>(row)] = request_.weight_on_input ? 1.0F : weight;
-    }
-  });
-  return {Format::kStandard, m_.rows.slice(0, rows), m_.row_weights.first(static_cast<size_t>(rows)), m_.local_counts,
-          0};
+  const Level& last = m_.levels.back();
+  const auto picks = static_cast<size_t>(last.num_tokens * request_.top_k);
+  return picks_.arrange({last.all.rows.slice(0, last.num_tokens), last.all.ids.first(picks), last.all.weights,
+                         request_.top_k, request_.weight_on_input},
+                        team_);
+}
+
+// The parts of the tokens that level scattering_ has gathered, back to the ranks that they came from.
+void AllGatherExchange::start_scatter(Rows parts) {
+  Level& level = m_.levels[scattering_];
+  const int64_t own = scattering_ == 0 ? request_.x.rows : m_.levels[scattering_ - 1].num_tokens;
+  level.sums = level.sums.slice(0, own);
+  level.scatter = level.comm->reduce_scatter_v(floats_of(parts), level.part_sizes, floats_of(level.sums));
 }
 
 void AllGatherExchange::publish(ConstRows y, Left left) {
-  for_each_piece(team_, num_tokens_, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; ++t) {
-      float* part = m_.parts.row_as<float>(t);
-      std::fill_n(part, m_.parts.cols, 0.0F);
-      for (int64_t pick = t * request_.top_k; pick < (t + 1) * request_.top_k; ++pick) {
-        const int32_t row = m_.all_ids[static_cast<size_t>(pick)];
-        if (row < 0) continue;
-        add_scaled(part, y.row_as<float>(row), m_.parts.cols,
-                   combine_weight(left, request_.weight_on_input, m_.all_weights[static_cast<size_t>(pick)]));
-      }
-    }
-  });
-  sums_ = comm_.reduce_scatter_v(floats_of(m_.parts.slice(0, num_tokens_)), m_.part_sizes,
-                                 floats_of(m_.sums.slice(0, request_.x.rows)));
+  const Rows parts = m_.parts.slice(0, m_.levels.back().num_tokens);
+  picks_.sum(y, left, parts, team_);
+  scattering_ = m_.levels.size() - 1;
+  start_scatter(parts);
 }
 
 void AllGatherExchange::combine(Rows out) {
-  for_each_piece(team_, out.rows, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; ++t) std::memcpy(out.row(t), m_.sums.row(t), out.row_bytes());
-  });
+  copy_rows(m_.levels[0].sums, out, team_);
 }
 
 }  // namespace
 
-std::unique_ptr<Dispatcher> make_all_gather_dispatcher(const DispatchShape& shape, int rank) {
-  return std::make_unique<StandardDispatcher<AllGatherExchange>>(shape, rank);
+std::unique_ptr<Dispatcher> make_all_gather_dispatcher(const DispatchShape& shape, int rank,
+                                                       std::span<const int> levels) {
+  return std::make_unique<DispatcherOf<AllGatherExchange>>(shape, rank, levels);
 }
 
 }  // namespace trimtab

@@ -17,6 +17,7 @@ class Carver {
   // base: null to measure only.
   explicit Carver(std::byte* base) : base_(base) {}
 
+  bool measuring() const { return base_ == nullptr; }
   std::byte* take_bytes(size_t bytes) {
     std::byte* p = base_ == nullptr ? nullptr : base_ + used_;
     used_ += Workspace::padded(bytes);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ TEST(CountingNew, Counts) {
 }
 
 class Allocations : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, Allocations, testing::Values("pull", "all_gather"),
+INSTANTIATE_TEST_SUITE_P(All, Allocations, testing::ValuesIn(kKinds),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
@@ -29,11 +30,11 @@ TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
   scene.slots = place(Placing::kRedundant, kRanks, scene.num_experts);
   fill(scene, Routes::kUniform, 1);
   std::atomic<int64_t> before{0}, after{-1};
-  run_ranks(kRanks, [&](Communicator& comm) {
-    const auto dispatcher = make_dispatcher(GetParam(), shape_of(scene, 12, 4), comm.rank());
-    Workspace workspace(dispatcher->workspace_bytes());
+  run_scene_ranks(GetParam(), kRanks, [&](Communicator& comm) {
+    const TestedDispatcher dispatcher(GetParam(), shape_of(scene, 12, 4), comm);
+    Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
     Team team(2);
-    Lane lane{comm, workspace, team};
+    Lane lane{comm, workspace, team, dispatcher.groups()};
     const auto rank = static_cast<size_t>(comm.rank());
     const int64_t tokens = scene.tokens[rank];
     std::vector<bf16_t> x(static_cast<size_t>(tokens * scene.hidden));
@@ -42,7 +43,8 @@ TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
       for (int k = 0; k < 4; ++k) ids.push_back(scene.slot_of_pick(scene.first_token(comm.rank()) + t, k));
     }
     const std::vector<float> weights(ids.size(), 0.25F);
-    std::vector<float> y(static_cast<size_t>(dispatcher->max_rows() * scene.hidden)), out(x.size());
+    const Buffer y = comm.allocate(static_cast<size_t>(dispatcher->max_rows() * scene.hidden) * sizeof(float));
+    std::vector<float> out(x.size());
     for (int round = 0; round < 20; ++round) {
       comm.barrier();
       if (round == 3 && rank == 0) before = allocation_count();
@@ -51,8 +53,8 @@ TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
           dispatcher->dispatch({ConstRows(x.data(), tokens, scene.hidden), ids, weights, 4, false}, lane);
       exchange->wait(Stage::kArrived);
       const Tokens& arrived = exchange->tokens();
-      const Rows rows(y.data(), arrived.x.rows, scene.hidden);
-      run_experts(scene, comm.rank(), arrived, rows, Left::kSum);
+      const Rows rows(y.as<float>(), arrived.x.rows, scene.hidden);
+      std::memset(y.data(), 0, y.bytes());
       exchange->send_back(rows, Left::kSum);
       exchange->wait(Stage::kReturned);
       exchange->finish(Rows(out.data(), tokens, scene.hidden));

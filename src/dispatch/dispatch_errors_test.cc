@@ -55,7 +55,8 @@ class DispatchErrors : public testing::TestWithParam<const char*> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(All, DispatchErrors, testing::Values("pull", "all_gather"),
+INSTANTIATE_TEST_SUITE_P(All, DispatchErrors,
+                         testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed", "grouped"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_P(DispatchErrors, IdsOutOfRangeAreNamedByTokenAndPick) {
@@ -92,6 +93,28 @@ TEST_P(DispatchErrors, WeightOnInputNeedsOnePick) {
   Request wrong = request();
   wrong.weight_on_input = true;
   expect_dispatch_error(wrong, {"weight_on_input", "got 2"});
+}
+
+TEST_P(DispatchErrors, ScalesThatDoNotFitTheRows) {
+  Request wrong = request();
+  wrong.scales = ConstRows(weights_.data(), 3, 1);
+  expect_dispatch_error(wrong, {"scales", "[3, 1]", "F32"});
+  const auto expect_quantised = [&](DType dtype, int hidden, ConstRows scales, const std::vector<std::string>& parts) {
+    run_ranks(1, [&](Communicator& comm) {
+      const auto dispatcher = make_dispatcher(GetParam(), {kMaxTokens, hidden, 1, dtype, first_slots_}, 0);
+      Workspace workspace(dispatcher->workspace_bytes());
+      Team team(1);
+      Lane lane{comm, workspace, team};
+      const ConstRows x(reinterpret_cast<const std::byte*>(x_.data()), 2, hidden, hidden, dtype);
+      const Request quantised{x, std::span(ids_).first(2), std::span(weights_).first(2), 1, true, scales};
+      expect_error([&] { dispatcher->dispatch(quantised, lane); }, parts);
+    });
+  };
+  expect_quantised(DType::kI8, 8, {}, {"scales", "[0, 0]", "F32 [2, 1]"});
+  expect_quantised(DType::kI8, 8, ConstRows(weights_.data(), 2, 2), {"[2, 2]", "F32 [2, 1]"});
+  const auto* bytes = reinterpret_cast<const std::byte*>(weights_.data());
+  expect_quantised(DType::kF8E4M3, 64, ConstRows(bytes, 2, 1, 1, DType::kF8E8M0), {"[2, 1]", "F8_E8M0 [2, 2]"});
+  expect_quantised(DType::kF8E4M3, 64, ConstRows(bytes, 2, 2, 2, DType::kF8E8M0), {"weight_on_input", "F8_E4M3"});
 }
 
 TEST_P(DispatchErrors, MoreTokensThanReserved) {
@@ -162,6 +185,12 @@ TEST_P(DispatchErrors, ImpossibleShapes) {
   shape.dtype = DType::kF16;
   error(shape, 0, {"F16"});
   shape = shape_;
+  shape.dtype = DType::kF8E4M3;
+  error(shape, 0, {"F8_E4M3", "hidden 8"});
+  shape = shape_;
+  shape.capacity = 3;
+  error(shape, 0, {"capacity of 3"});
+  shape = shape_;
   shape.top_k = 0;
   error(shape, 0, {"top_k 0"});
   shape = shape_;
@@ -176,54 +205,49 @@ TEST_P(DispatchErrors, ImpossibleShapes) {
   error(shape, 0, {"more than"});
 }
 
-TEST(DispatcherNames, UnknownOnesGetTheList) {
-  const std::vector<int32_t> first{0, 1};
-  expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); }, {"push", "all_gather", "pull"});
+TEST(DispatchShapes, ExactOrderAndCapacityAreCheckedByKind) {
+  const std::vector<int32_t> first{0, 6};
+  DispatchShape shape{4, 8, 2, DType::kF32, first};
+  expect_error([&] { make_pull_batched_dispatcher(shape, 0); }, {"pull_batched", "capacity of 0", "at least 1"});
+  shape.capacity = int64_t{1} << 40;
+  expect_error([&] { make_pull_batched_dispatcher(shape, 0); }, {"pull_batched", "each of 6 experts"});
+  shape.capacity = 0;
+  shape.exact_order = true;
+  for (const char* kind : {"pull", "all_to_all", "mc2", "packed"}) EXPECT_NO_THROW(make_dispatcher(kind, shape, 0));
+  for (const char* kind : {"all_gather", "grouped"}) {
+    expect_error([&] { make_dispatcher(kind, shape, 0); }, {kind, "exact_order"});
+  }
+  const std::vector<int32_t> hosts{0};
+  expect_error([&] { make_hybrid_dispatcher(shape, hosts, 0); }, {"hybrid", "exact_order"});
+  shape.exact_order = false;
+  expect_error([&] { make_hybrid_dispatcher(shape, {}, 0); }, {"hybrid", "0 ranks for 1"});
+  expect_error([&] { make_all_gather_dispatcher(shape, 0, std::vector{2, 1}); },
+               {"all_gather", "2 ranks in all for 1"});
 }
 
-// A group whose ranks share no memory, as processes do not.
-class WithoutBoard final : public Communicator {
- public:
-  explicit WithoutBoard(Communicator& group) : group_(group) {}
-  int rank() const override { return group_.rank(); }
-  int size() const override { return group_.size(); }
-  void barrier() override { group_.barrier(); }
-  Pending all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv, std::span<int64_t> sizes) override {
-    return group_.all_gather_v(send, recv, sizes);
-  }
-  Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
-                           std::span<float> recv) override {
-    return group_.reduce_scatter_v(send, counts, recv);
-  }
-  std::unique_ptr<Communicator> split(int color, int key) override { return group_.split(color, key); }
-  Board* board() override { return nullptr; }
-  void abort(const char* reason) noexcept override { group_.abort(reason); }
-
- private:
-  // The pendings are the inner group's.
-  bool done(uint64_t, bool) override { return true; }
-  bool released(uint64_t, bool) override { return true; }
-
-  Communicator& group_;
-};
+TEST(DispatcherNames, UnknownOnesGetTheList) {
+  const std::vector<int32_t> first{0, 1};
+  expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); },
+               {"push", "all_gather", "all_to_all", "grouped", "hybrid", "mc2", "packed", "pull, pull_batched"});
+}
 
 TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {
   Scene scene{.tokens = {3, 5}, .top_k = 2};
   scene.slots = place(Placing::kLinear, 2, scene.num_experts);
   fill(scene, Routes::kUniform, 9);
   std::vector<float> out(scene.x.size());
-  run_ranks(2, [&](Communicator& group) {
-    WithoutBoard comm(group);
+  const auto body = [&](Communicator& comm) {
     const DispatchShape shape = shape_of(scene, 5, 2);
     const auto pull = make_pull_dispatcher(shape, comm.rank());
     const auto all_gather = make_all_gather_dispatcher(shape, comm.rank());
     Workspace workspace(std::max(pull->workspace_bytes(), all_gather->workspace_bytes()));
     Team team(1);
     Lane lane{comm, workspace, team};
-    expect_error([&] { RankCall(scene, *pull, lane); }, {"pull", "no board", "all_gather"});
+    expect_error([&] { RankCall(scene, *pull, lane); }, {"pull", "no board", "packed"});
     EXPECT_EQ(workspace.mark(), 0U);
     exchange_once(scene, *all_gather, lane, Left::kWeightAndSum, out);
-  });
+  };
+  run_ranks(2, body, {.hosts = {0, 1}});
   EXPECT_EQ(difference(scene, expect(scene), out, 4), "");
 }
 

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "comm/testing.h"
 #include "dispatch/testing.h"
 
 namespace trimtab {
@@ -48,7 +49,7 @@ class PolledCall {
 using Parameters = std::tuple<const char*, int, bool>;
 class Lanes : public testing::TestWithParam<Parameters> {};
 INSTANTIATE_TEST_SUITE_P(All, Lanes,
-                         testing::Combine(testing::Values("pull", "all_gather"), testing::Values(1, 2, 4, 7),
+                         testing::Combine(testing::ValuesIn(kKinds), testing::ValuesIn(rank_counts({1, 2, 4, 7})),
                                           testing::Bool()));
 
 TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
@@ -58,12 +59,14 @@ TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
   const std::array<Scene, 2> scenes{make_scene(ranks, 9, 1), make_scene(ranks, 6, 2)};
   std::array<std::vector<float>, 2> out;
   for (size_t i = 0; i < 2; ++i) out[i].resize(scenes[i].x.size());
-  run_ranks(ranks, [&](Communicator& comm) {
+  run_scene_ranks(name, ranks, [&](Communicator& comm) {
     const auto other = comm.duplicate();
-    const auto dispatcher = make_dispatcher(name, shape_of(scenes[0], 9, 4), comm.rank());
-    Workspace workspace_a(dispatcher->workspace_bytes()), workspace_b(dispatcher->workspace_bytes());
+    const TestedDispatcher dispatcher(name, shape_of(scenes[0], 9, 4), comm);
+    const TestedDispatcher twin(name, shape_of(scenes[0], 9, 4), *other);  // for its groups
+    Workspace workspace_a(comm.allocate(dispatcher->workspace_bytes()));
+    Workspace workspace_b(other->allocate(dispatcher->workspace_bytes()));
     Team team(2);  // one thread drives both lanes
-    Lane a{comm, workspace_a, team}, b{*other, workspace_b, team};
+    Lane a{comm, workspace_a, team, dispatcher.groups()}, b{*other, workspace_b, team, twin.groups()};
     for (int round = 0; round < 5; ++round) {
       workspace_a.release(0);
       workspace_b.release(0);
@@ -80,6 +83,7 @@ TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
     }
   });
   for (size_t i = 0; i < 2; ++i) {
+    bring_together(scenes[i], out[i]);
     EXPECT_EQ(difference(scenes[i], expect(scenes[i]), out[i], scenes[i].top_k + ranks), "") << "call " << i;
   }
 }
@@ -89,16 +93,18 @@ TEST_P(Lanes, AHundredExchangesOnOneWorkspace) {
   const int ranks = std::get<1>(GetParam());
   const Scene scene = make_scene(ranks, 7, 3);
   std::vector<float> once(scene.x.size()), out(scene.x.size());
-  run_ranks(ranks, [&](Communicator& comm) {
-    const auto dispatcher = make_dispatcher(name, shape_of(scene, 7, 4), comm.rank());
-    Workspace workspace(dispatcher->workspace_bytes());
+  run_scene_ranks(name, ranks, [&](Communicator& comm) {
+    const TestedDispatcher dispatcher(name, shape_of(scene, 7, 4), comm);
+    Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
     Team team(1);
-    Lane lane{comm, workspace, team};
+    Lane lane{comm, workspace, team, dispatcher.groups()};
     for (int round = 0; round < 100; ++round) {
       exchange_once(scene, *dispatcher, lane, Left::kSum, round == 0 ? once : out);
       workspace.release(0);
     }
   });
+  bring_together(scene, once);
+  bring_together(scene, out);
   EXPECT_EQ(difference(scene, expect(scene), once, scene.top_k + ranks), "");
   EXPECT_EQ(std::memcmp(once.data(), out.data(), out.size() * sizeof(float)), 0);
 }

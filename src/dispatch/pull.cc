@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <memory>
 
-#include "dispatch/carver.h"
+#include "base/cat.h"
+#include "dispatch/dispatcher_of.h"
+#include "dispatch/pick_order.h"
 #include "dispatch/row_ops.h"
-#include "dispatch/shape.h"
+#include "dispatch/scaled_rows.h"
+#include "dispatch/share.h"
 #include "dispatch/staged_exchange.h"
-#include "dispatch/standard_dispatcher.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -19,7 +21,7 @@ namespace {
 
 // Post 1.
 struct Offer {
-  ConstRows x;                      // [tokens, hidden]
+  ConstScaledRows rows;             // [tokens]
   std::span<const float> weights;   // [tokens, top_k]
   std::span<const int32_t> picks;   // token * top_k + k of every pick with an expert, by expert, then in order
   std::span<const int32_t> counts;  // [slots] picks of each expert
@@ -35,14 +37,17 @@ struct Answer {
 
 // The rows that one of this rank's experts gets from one source.
 struct Segment {
-  int32_t row = 0;   // first row in expert order
-  int32_t pick = 0;  // first of the source's picks
+  int32_t first = 0;  // rows of this rank before it
+  int32_t row = 0;    // where its first row stands: first, but for the gaps of kBatched
+  int32_t pick = 0;   // first of the source's picks
 };
 
 struct Memory {
   // Read by peers until the exchange is drained, so they are not members of it: its destructor waits for readers.
   Offer* offer = nullptr;
   Answer* answer = nullptr;
+  ScaledRows own;                    // [max_tokens] for Offer::rows where peers can't read the caller's
+  std::span<float> weights;          // [max_tokens * top_k] the same for Offer::weights
   std::span<int32_t> picks;          // [max_tokens * top_k] Offer::picks
   std::span<int32_t> counts;         // [slots] Offer::counts
   std::span<int32_t> starts;         // [slots] where this rank's rows begin in the owner's order; first a cursor
@@ -52,15 +57,17 @@ struct Memory {
   std::span<int32_t> cursors;        // [ranks]
   std::span<Segment> segments;       // [local experts, ranks] and one more, for the end
   std::span<int32_t> local_counts;   // [local experts]
-  Rows rows;                         // [max_rows, hidden]
+  ScaledRows rows;                   // [max_rows]
   std::span<float> row_weights;      // [max_rows]
 };
 
-Memory plan_memory(Carver& carver, const RankShape& shape) {
+Memory plan_memory(Carver& carver, const RankShape& shape, int64_t max_rows) {
   const int64_t picks = shape.max_tokens * shape.top_k;
   Memory m;
   m.offer = carver.take<Offer>(1).data();
   m.answer = carver.take<Answer>(1).data();
+  m.own = take_scaled_rows(carver, shape.max_tokens, shape);
+  m.weights = carver.take<float>(picks);
   m.picks = carver.take<int32_t>(picks);
   m.counts = carver.take<int32_t>(shape.num_slots());
   m.starts = carver.take<int32_t>(shape.num_slots());
@@ -70,153 +77,192 @@ Memory plan_memory(Carver& carver, const RankShape& shape) {
   m.cursors = carver.take<int32_t>(shape.ranks);
   m.segments = carver.take<Segment>(int64_t{shape.num_local()} * shape.ranks + 1);
   m.local_counts = carver.take<int32_t>(shape.num_local());
-  m.rows = carver.take_rows(shape.max_rows(), shape.hidden, shape.dtype);
-  m.row_weights = carver.take<float>(shape.max_rows());
+  m.rows = take_scaled_rows(carver, max_rows, shape);
+  m.row_weights = carver.take<float>(max_rows);
   return m;
 }
 
+template <Format format>
 class PullExchange final : public StagedExchange {
  public:
-  static constexpr const char* kName = "pull";
-  static Memory plan(Carver& carver, const RankShape& shape) { return plan_memory(carver, shape); }
-  static void check(const Lane& lane) {
+  static constexpr bool kBatched = format == Format::kBatched;
+  static constexpr const char* kName = kBatched ? "pull_batched" : "pull";
+  static constexpr Format kFormat = format;
+  static Memory plan(Carver& carver, const RankShape& shape) {
+    return plan_memory(carver, shape, kBatched ? shape.num_local() * shape.capacity : shape.max_rows());
+  }
+  static void check(const RankShape&, const Lane& lane) {
     if (lane.comm.board() == nullptr) {
-      throw InvalidArgument("pull needs ranks that share memory, but this Communicator has no board; use all_gather");
+      throw InvalidArgument(
+          cat(kName,
+              " needs ranks that share memory, but this Communicator has no board; use all_to_all, packed or hybrid"));
     }
   }
 
   PullExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), board_(*lane.comm.board()), m_(memory) {
-    const size_t num_picks = sort_picks();
-    std::construct_at(m_.offer, Offer{request.x, request.weights, m_.picks.first(num_picks), m_.counts, request.top_k,
-                                      request.weight_on_input});
+    const int32_t num_picks = sort_picks(request.ids, m_.counts, m_.starts, m_.picks);
+    std::construct_at(m_.offer,
+                      Offer{{share(board_, request.x, m_.own.x), share(board_, request.scales, m_.own.scales)},
+                            share(board_, request.weights, m_.weights),
+                            m_.picks.first(static_cast<size_t>(num_picks)),
+                            m_.counts,
+                            request.top_k,
+                            request.weight_on_input});
     first_post_ = board_.post(m_.offer);
   }
 
  private:
-  bool reached(Stage stage, bool block) override {
-    const auto post = first_post_ + static_cast<uint64_t>(stage);
-    if (!block) return board_.posted(post);
-    static constexpr const char* kNames[] = {"pull dispatch", "pull combine", "pull drain"};
-    board_.wait_posted(post, kNames[static_cast<size_t>(stage)]);
-    return true;
+  bool come_to(Stage stage, bool block) override {
+    if (!has_come(static_cast<uint64_t>(stage), block)) return false;
+    if (stage != Stage::kArrived) return true;
+    if (!laid_out_) lay_out();
+    // All ranks see from the counts that an expert overflows. Once each has said so, nobody reads the others' offers.
+    return overflowing_slot_ < 0 || has_come(1, block);
   }
   Tokens arrange() override;
-  void publish(ConstRows y, Left left) override { board_.post(std::construct_at(m_.answer, Answer{y, left})); }
+  void publish(ConstRows y, Left left) override;
   void combine(Rows out) override;
 
-  size_t sort_picks();
-  int64_t lay_out_segments();
+  bool has_come(uint64_t post, bool block);
+  void lay_out();
+  int32_t lay_out_slot(int32_t slot, int32_t place, bool own);
   void copy_rows(int64_t first, int64_t last);
   void find_places();
 
   Board& board_;
   const Memory m_;
   uint64_t first_post_ = 0;
+  bool laid_out_ = false;
+  int32_t num_rows_ = 0;
+  int32_t overflowing_slot_ = -1, overflow_ = 0;
 };
 
-// Counting sort of the picks by expert; keeps their order. Returns how many have an expert.
-size_t PullExchange::sort_picks() {
-  std::ranges::fill(m_.counts, 0);
-  for (const int32_t id : request_.ids) {
-    if (id >= 0) ++m_.counts[static_cast<size_t>(id)];
-  }
-  int32_t sum = 0;
-  for (size_t slot = 0; slot < m_.counts.size(); ++slot) {
-    m_.starts[slot] = sum;
-    sum += m_.counts[slot];
-  }
-  for (size_t i = 0; i < request_.ids.size(); ++i) {
-    const int32_t id = request_.ids[i];
-    if (id >= 0) m_.picks[static_cast<size_t>(m_.starts[static_cast<size_t>(id)]++)] = static_cast<int32_t>(i);
-  }
-  return static_cast<size_t>(sum);
-}
-
-Tokens PullExchange::arrange() {
-  const Board::Reading reading(board_);
-  for (int s = 0; s < shape_.ranks; ++s) {
-    m_.offers[static_cast<size_t>(s)] = static_cast<const Offer*>(board_.item(s, first_post_));
-  }
-  const int64_t rows = lay_out_segments();
-  for_each_piece(team_, rows, [this](int64_t first, int64_t last) { copy_rows(first, last); });
-  return {Format::kStandard, m_.rows.slice(0, rows), m_.row_weights.first(static_cast<size_t>(rows)), m_.local_counts,
-          0};
+template <Format format>
+bool PullExchange<format>::has_come(uint64_t post, bool block) {
+  if (!block) return board_.posted(first_post_ + post);
+  static constexpr const char* kNames[] = {"pull dispatch", "pull combine", "pull drain"};
+  board_.wait_posted(first_post_ + post, kNames[post]);
+  return true;
 }
 
 // Walks every owner's order (expert, source) over the counts of all ranks: fills the segments of this owner, and the
-// starts of this source at all owners. Returns the rows of this owner.
-int64_t PullExchange::lay_out_segments() {
-  const auto ranks = static_cast<size_t>(shape_.ranks);
-  const auto self = static_cast<size_t>(shape_.rank);
-  std::ranges::fill(m_.cursors, 0);
-  int32_t own_rows = 0;
-  for (size_t owner = 0; owner < ranks; ++owner) {
-    const auto first = static_cast<size_t>(shape_.first_slots[owner]);
-    const auto last = static_cast<size_t>(shape_.first_slots[owner + 1]);
-    int32_t row = 0;
-    for (size_t slot = first; slot < last; ++slot) {
-      const int32_t slot_row = row;
-      for (size_t s = 0; s < ranks; ++s) {
-        if (owner == self) m_.segments[(slot - first) * ranks + s] = {row, m_.cursors[s]};
-        if (s == self) m_.starts[slot] = row;
-        const int32_t count = m_.offers[s]->counts[slot];
-        row += count;
-        m_.cursors[s] += count;
-      }
-      if (owner == self) m_.local_counts[slot - first] = row - slot_row;
+// starts of this source at all owners.
+template <Format format>
+void PullExchange<format>::lay_out() {
+  {
+    const Board::Reading reading(board_);
+    for (int s = 0; s < shape_.ranks; ++s) {
+      m_.offers[static_cast<size_t>(s)] = static_cast<const Offer*>(board_.item(s, first_post_));
     }
-    if (owner == self) own_rows = row;
+    std::ranges::fill(m_.cursors, 0);
+    for (int owner = 0; owner < shape_.ranks; ++owner) {
+      const int32_t first = shape_.first_slots[static_cast<size_t>(owner)];
+      int32_t rows = 0;
+      for (int32_t slot = first; slot < shape_.first_slots[static_cast<size_t>(owner) + 1]; ++slot) {
+        const auto place = kBatched ? static_cast<int32_t>((slot - first) * shape_.capacity) : rows;
+        if (owner == shape_.rank) num_rows_ = rows;
+        const int32_t count = lay_out_slot(slot, place, owner == shape_.rank);
+        if (kBatched && count > shape_.capacity && overflowing_slot_ < 0) {
+          overflowing_slot_ = slot;
+          overflow_ = count;
+        }
+        rows += count;
+      }
+      if (owner == shape_.rank) num_rows_ = rows;
+    }
+    m_.segments.back() = {num_rows_, num_rows_, 0};
   }
-  m_.segments.back() = {own_rows, 0};
-  return own_rows;
+  laid_out_ = true;
+  if (overflowing_slot_ >= 0) board_.post(nullptr);
 }
 
-void PullExchange::copy_rows(int64_t first, int64_t last) {
+// The slot's rows stand from `place` on at its owner. Returns how many they are.
+template <Format format>
+int32_t PullExchange<format>::lay_out_slot(int32_t slot, int32_t place, bool own) {
+  const auto ranks = static_cast<size_t>(shape_.ranks);
+  int32_t rows = 0;
+  for (size_t s = 0; s < ranks; ++s) {
+    const int32_t count = m_.offers[s]->counts[static_cast<size_t>(slot)];
+    if (own) {
+      const auto local = static_cast<size_t>(slot - shape_.first_slot());
+      m_.segments[local * ranks + s] = {num_rows_ + rows, place + rows, m_.cursors[s]};
+    }
+    if (static_cast<int>(s) == shape_.rank) m_.starts[static_cast<size_t>(slot)] = place + rows;
+    rows += count;
+    m_.cursors[s] += count;
+  }
+  if (own) m_.local_counts[static_cast<size_t>(slot - shape_.first_slot())] = rows;
+  return rows;
+}
+
+template <Format format>
+Tokens PullExchange<format>::arrange() {
+  if (overflowing_slot_ >= 0) {
+    end_on_all_ranks();
+    throw InvalidArgument(cat(kName, ": the expert in slot ", overflowing_slot_, " gets ", overflow_,
+                              " rows, more than its capacity of ", shape_.capacity));
+  }
+  const Board::Reading reading(board_);
+  for_each_piece(team_, num_rows_, [this](int64_t first, int64_t last) { copy_rows(first, last); });
+  const int64_t rows = kBatched ? m_.rows.x.rows : num_rows_;
+  const ScaledRows used = m_.rows.slice(0, rows);
+  return {format,          used.x,          m_.row_weights.first(static_cast<size_t>(rows)),
+          m_.local_counts, shape_.capacity, used.scales};
+}
+
+template <Format format>
+void PullExchange<format>::copy_rows(int64_t first, int64_t last) {
   const auto ranks = static_cast<size_t>(shape_.ranks);
   // The last segment that begins at or before the row: empty ones share their begin with the one that follows.
-  const auto after = std::ranges::upper_bound(m_.segments, first, {}, [](const Segment& s) { return int64_t{s.row}; });
+  const auto after =
+      std::ranges::upper_bound(m_.segments, first, {}, [](const Segment& s) { return int64_t{s.first}; });
   auto segment = static_cast<size_t>(after - m_.segments.begin()) - 1;
-  for (int64_t row = first; row < last; ++row) {
-    while (m_.segments[segment + 1].row <= row) ++segment;
+  for (int64_t n = first; n < last; ++n) {
+    while (m_.segments[segment + 1].first <= n) ++segment;
     const Segment& from = m_.segments[segment];
     const Offer& offer = *m_.offers[segment % ranks];
-    const auto pick = static_cast<size_t>(offer.picks[static_cast<size_t>(from.pick + row - from.row)]);
+    const auto pick = static_cast<size_t>(offer.picks[static_cast<size_t>(from.pick + n - from.first)]);
     const float weight = offer.weights[pick];
-    copy_row(offer.x, static_cast<int64_t>(pick) / offer.top_k, m_.rows, row, offer.weight_on_input, weight);
+    const int64_t row = from.row + n - from.first;
+    copy_row(offer.rows, static_cast<int64_t>(pick) / offer.top_k, m_.rows, row, offer.weight_on_input, weight);
     m_.row_weights[static_cast<size_t>(row)] = offer.weight_on_input ? 1.0F : weight;
   }
 }
 
-void PullExchange::find_places() {
+template <Format format>
+void PullExchange<format>::publish(ConstRows y, Left left) {
+  if (!board_.shares(y.data, extent_bytes(y))) {
+    throw InvalidArgument("send_back: y must lie in memory that peers can read (Communicator::allocate)");
+  }
+  board_.post(std::construct_at(m_.answer, Answer{y, left}));
+}
+
+template <Format format>
+void PullExchange<format>::find_places() {
   size_t i = 0;
   for (size_t slot = 0; slot < m_.counts.size(); ++slot) {
     for (int32_t n = 0; n < m_.counts[slot]; ++n, ++i) {
-      m_.places[static_cast<size_t>(m_.offer->picks[i])] = m_.starts[slot] + n;
+      m_.places[static_cast<size_t>(m_.picks[i])] = m_.starts[slot] + n;
     }
   }
 }
 
-void PullExchange::combine(Rows out) {
+template <Format format>
+void PullExchange<format>::combine(Rows out) {
   find_places();
   {
     const Board::Reading reading(board_);
     for (int r = 0; r < shape_.ranks; ++r) {
       m_.answers[static_cast<size_t>(r)] = static_cast<const Answer*>(board_.item(r, first_post_ + 1));
     }
-    for_each_piece(team_, out.rows, [&](int64_t first, int64_t last) {
-      const auto top_k = static_cast<size_t>(request_.top_k);
-      for (int64_t t = first; t < last; ++t) {
-        float* sum = out.row_as<float>(t);
-        std::fill_n(sum, out.cols, 0.0F);
-        for (size_t i = static_cast<size_t>(t) * top_k; i < (static_cast<size_t>(t) + 1) * top_k; ++i) {
-          const int32_t id = request_.ids[i];
-          if (id < 0) continue;
-          const Answer& answer = *m_.answers[static_cast<size_t>(shape_.rank_of_slot(id))];
-          add_scaled(sum, answer.y.row_as<float>(m_.places[i]), out.cols,
-                     combine_weight(answer.left, request_.weight_on_input, request_.weights[i]));
-        }
-      }
+    sum_rows(team_, out, request_.top_k, [this](int64_t i) -> WeightedRow {
+      const auto pick = static_cast<size_t>(i);
+      const int32_t id = request_.ids[pick];
+      if (id < 0) return {};
+      const Answer& answer = *m_.answers[static_cast<size_t>(shape_.rank_of_slot(id))];
+      return {answer.y.template row_as<float>(m_.places[pick]),
+              combine_weight(answer.left, request_.weight_on_input, request_.weights[pick])};
     });
   }
   board_.post(nullptr);
@@ -225,7 +271,11 @@ void PullExchange::combine(Rows out) {
 }  // namespace
 
 std::unique_ptr<Dispatcher> make_pull_dispatcher(const DispatchShape& shape, int rank) {
-  return std::make_unique<StandardDispatcher<PullExchange>>(shape, rank);
+  return std::make_unique<DispatcherOf<PullExchange<Format::kStandard>>>(shape, rank);
+}
+
+std::unique_ptr<Dispatcher> make_pull_batched_dispatcher(const DispatchShape& shape, int rank) {
+  return std::make_unique<DispatcherOf<PullExchange<Format::kBatched>>>(shape, rank);
 }
 
 }  // namespace trimtab

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a dispatcher does with one row: copy it, weigh it, add it. Rows are never empty (hidden >= 1).
+// How a dispatcher shares work over rows with its team, and what the combine does with one row. Rows are never empty
+// (hidden >= 1).
 #pragma once
 
 #include <algorithm>
-#include <cassert>
+#include <array>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
+#include <span>
 
+#include "dispatch/add_rows.h"
 #include "trimtab/dispatcher.h"
 #include "trimtab/tensor.h"
 
@@ -26,37 +28,38 @@ void for_each_piece(Team& team, int64_t count, const Body& body) {
   });
 }
 
-template <class T>
-void scale_row(const T* __restrict from, T* __restrict to, int64_t count, float weight) {
-  for (int64_t h = 0; h < count; ++h) {
-    if constexpr (std::is_same_v<T, float>) {
-      to[h] = from[h] * weight;
-    } else {
-      to[h] = to_bf16(to_float(from[h]) * weight);
-    }
-  }
-}
-
-// Row i of `from` to row j of `to`, times weight if weigh. Both f32 or both bf16.
-inline void copy_row(ConstRows from, int64_t i, Rows to, int64_t j, bool weigh, float weight) {
-  assert(from.dtype == to.dtype);
-  if (!weigh) {
-    std::memcpy(to.row(j), from.row(i), to.row_bytes());
-  } else if (to.dtype == DType::kF32) {
-    scale_row(from.row_as<float>(i), to.row_as<float>(j), to.cols, weight);
-  } else {
-    scale_row(from.row_as<bf16_t>(i), to.row_as<bf16_t>(j), to.cols, weight);
-  }
-}
-
-// sum += weight * y, each element in f32.
-inline void add_scaled(float* __restrict sum, const float* __restrict y, int64_t count, float weight) {
-  for (int64_t h = 0; h < count; ++h) sum[h] += weight * y[h];
+inline void copy_rows(ConstRows from, Rows to, Team& team) {
+  for_each_piece(team, to.rows, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) std::memcpy(to.row(t), from.row(t), to.row_bytes());
+  });
 }
 
 // What the combine multiplies a row by.
 inline float combine_weight(Left left, bool weight_on_input, float weight) {
   return left == Left::kSum || weight_on_input ? 1.0F : weight;
+}
+
+// out[t] = the sum over i in [t * terms, (t + 1) * terms), in order, of row_of(i), a WeightedRow, leaving out those
+// without a row.
+template <class RowOf>
+void sum_rows(Team& team, Rows out, int64_t terms, const RowOf& row_of) {
+  for_each_piece(team, out.rows, [&](int64_t first, int64_t last) {
+    std::array<WeightedRow, 16> rows;  // more than most models pick
+    for (int64_t t = first; t < last; ++t) {
+      size_t count = 0;
+      bool more = false;
+      for (int64_t i = t * terms; i < (t + 1) * terms; ++i) {
+        if (count == rows.size()) {
+          add_rows(rows, out.row_as<float>(t), out.cols, more);
+          more = true;
+          count = 0;
+        }
+        const WeightedRow row = row_of(i);
+        if (row.y != nullptr) rows[count++] = row;
+      }
+      add_rows(std::span(rows).first(count), out.row_as<float>(t), out.cols, more);
+    }
+  });
 }
 
 }  // namespace trimtab

@@ -32,7 +32,9 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
       hidden(shape.hidden),
       top_k(shape.top_k),
       dtype(shape.dtype),
-      first_slots(shape.first_slots.begin(), shape.first_slots.end()) {
+      first_slots(shape.first_slots.begin(), shape.first_slots.end()),
+      capacity(shape.capacity),
+      exact_order(shape.exact_order) {
   check_first_slots(dispatcher, first_slots, rank);
   ranks = static_cast<int>(first_slots.size()) - 1;
   for (int owner = 0; owner < ranks; ++owner) {
@@ -42,8 +44,12 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
     throw InvalidArgument(
         cat(dispatcher, ": impossible shape: max_tokens ", max_tokens, ", hidden ", hidden, ", top_k ", top_k));
   }
-  if (dtype != DType::kF32 && dtype != DType::kBF16) {
-    throw InvalidArgument(cat(dispatcher, ": rows of dtype ", name(dtype), "; F32 and BF16 can travel"));
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kI8 && dtype != DType::kF8E4M3) {
+    throw InvalidArgument(cat(dispatcher, ": rows of dtype ", name(dtype), "; F32, BF16, I8 and F8_E4M3 can travel"));
+  }
+  if (dtype == DType::kF8E4M3 && hidden % kMxBlock != 0) {
+    throw InvalidArgument(cat(dispatcher, ": F8_E4M3 rows have a scale for each ", kMxBlock, " elements; hidden ",
+                              hidden, " is no multiple"));
   }
   // Rows are counted in int32. 16 bytes an element: no sum of the parts of a workspace overflows.
   int64_t picks = 0, elements = 0;
@@ -52,6 +58,12 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
     throw InvalidArgument(cat(dispatcher, ": ", ranks, " ranks x ", max_tokens, " tokens x top_k ", top_k, " x hidden ",
                               hidden, " is more than can be addressed"));
   }
+  int64_t places = 0;
+  if (capacity < 0 || __builtin_mul_overflow(capacity, int64_t{num_slots()}, &places) ||
+      places > std::numeric_limits<int32_t>::max() || __builtin_mul_overflow(places, int64_t{hidden} * 16, &elements)) {
+    throw InvalidArgument(cat(dispatcher, ": a capacity of ", capacity, " rows for each of ", num_slots(),
+                              " experts can't be addressed"));
+  }
 }
 
 void RankShape::check(const Request& request, const Lane& lane) const {
@@ -59,6 +71,26 @@ void RankShape::check(const Request& request, const Lane& lane) const {
     throw InvalidArgument(cat("dispatcher for rank ", rank, " of ", ranks, " used in the lane of rank ",
                               lane.comm.rank(), " of ", lane.comm.size()));
   }
+  check_rows(request);
+  const ConstRows& x = request.x;
+  if (request.top_k < 1 || request.top_k > top_k) {
+    throw InvalidArgument(cat("dispatch: top_k ", request.top_k, ", expected 1 to ", top_k));
+  }
+  if (request.weight_on_input && request.top_k != 1) {
+    throw InvalidArgument(cat("dispatch: weight_on_input needs top_k 1, got ", request.top_k));
+  }
+  if (request.weight_on_input && dtype == DType::kF8E4M3) {
+    throw InvalidArgument("dispatch: weight_on_input can't weigh F8_E4M3 rows; weigh them before they are quantised");
+  }
+  const auto picks = static_cast<size_t>(x.rows * request.top_k);
+  if (request.ids.size() != picks || request.weights.size() != picks) {
+    throw InvalidArgument(cat("dispatch: ", request.ids.size(), " ids and ", request.weights.size(), " weights for ",
+                              x.rows, " tokens with top_k ", request.top_k));
+  }
+  check_ids(request);
+}
+
+void RankShape::check_rows(const Request& request) const {
   const ConstRows& x = request.x;
   if (x.dtype != dtype || x.cols != hidden || x.stride < x.cols) {
     throw InvalidArgument(cat("dispatch: x is ", name(x.dtype), " with ", x.cols, " columns and stride ", x.stride,
@@ -68,18 +100,15 @@ void RankShape::check(const Request& request, const Lane& lane) const {
     throw InvalidArgument(
         cat("dispatch: ", x.rows, " tokens on rank ", rank, ", at most ", max_tokens, " were reserved for"));
   }
-  if (request.top_k < 1 || request.top_k > top_k) {
-    throw InvalidArgument(cat("dispatch: top_k ", request.top_k, ", expected 1 to ", top_k));
+  const ScaleShape expected = scales();
+  const ConstRows& given = request.scales;
+  if (expected.cols == 0 ? given.rows != 0
+                         : given.rows != x.rows || given.cols != expected.cols || given.dtype != expected.dtype ||
+                               given.stride < given.cols) {
+    throw InvalidArgument(cat("dispatch: scales ", name(given.dtype), " [", given.rows, ", ", given.cols,
+                              "] with stride ", given.stride, " for ", x.rows, " rows of ", name(dtype), ", expected ",
+                              name(expected.dtype), " [", expected.cols == 0 ? 0 : x.rows, ", ", expected.cols, "]"));
   }
-  if (request.weight_on_input && request.top_k != 1) {
-    throw InvalidArgument(cat("dispatch: weight_on_input needs top_k 1, got ", request.top_k));
-  }
-  const auto picks = static_cast<size_t>(x.rows * request.top_k);
-  if (request.ids.size() != picks || request.weights.size() != picks) {
-    throw InvalidArgument(cat("dispatch: ", request.ids.size(), " ids and ", request.weights.size(), " weights for ",
-                              x.rows, " tokens with top_k ", request.top_k));
-  }
-  check_ids(request);
 }
 
 void RankShape::check_ids(const Request& request) const {

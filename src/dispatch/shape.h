@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/quantize_rows.h"
 #include "trimtab/dispatcher.h"
 
 namespace trimtab {
@@ -21,13 +22,19 @@ struct RankShape {
   int top_k = 0;
   DType dtype = DType::kF32;
   std::vector<int32_t> first_slots;  // [ranks + 1]
+  int64_t capacity = 0;
+  bool exact_order = false;
 
   std::vector<int32_t> ranks_of_slots;  // [slots]
 
-  DispatchShape shape() const { return {max_tokens, hidden, top_k, dtype, first_slots}; }
+  DispatchShape shape() const { return {max_tokens, hidden, top_k, dtype, first_slots, capacity, exact_order}; }
+  ScaleShape scales() const { return scale_shape(dtype, hidden); }
   int num_slots() const { return first_slots.back(); }
   int first_slot() const { return first_slots[static_cast<size_t>(rank)]; }
-  int num_local() const { return first_slots[static_cast<size_t>(rank) + 1] - first_slot(); }
+  int num_slots_of(int r) const {
+    return first_slots[static_cast<size_t>(r) + 1] - first_slots[static_cast<size_t>(r)];
+  }
+  int num_local() const { return num_slots_of(rank); }
   int rank_of_slot(int32_t slot) const { return ranks_of_slots[static_cast<size_t>(slot)]; }
   // Tokens and picks of all ranks together.
   int64_t all_tokens() const { return ranks * max_tokens; }
@@ -41,6 +48,7 @@ struct RankShape {
   void check_out(Rows out, int64_t tokens) const;
 
  private:
+  void check_rows(const Request& request) const;
   void check_ids(const Request& request) const;
 };
 

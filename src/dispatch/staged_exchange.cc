@@ -40,7 +40,7 @@ bool StagedExchange::advance(Stage stage, bool block) {
   const Step& step = kSteps[static_cast<size_t>(stage)];
   if (state_ >= step.after) return true;
   require(step.before, step.name);
-  if (!reached(stage, block)) return false;
+  if (!come_to(stage, block)) return false;
   if (stage == Stage::kArrived) tokens_ = arrange();
   state_ = step.after;
   return true;

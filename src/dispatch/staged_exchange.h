@@ -3,13 +3,36 @@
 // polls or waits; and the end of one that is dropped half way.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "dispatch/shape.h"
 #include "trimtab/dispatcher.h"
 
 namespace trimtab {
 
+// Polls, or waits and says true.
+inline bool done(Pending& pending, bool block) {
+  return block ? (pending.wait(), true) : pending.done();
+}
+inline bool released(Pending& pending, bool block) {
+  return block ? (pending.wait_released(), true) : pending.released();
+}
+inline bool reached(Exchange& exchange, Stage stage, bool block) {
+  return block ? (exchange.wait(stage), true) : exchange.poll(stage);
+}
+
 class StagedExchange : public Exchange {
  public:
+  // What most exchanges are: standard rows, any pick of any rank, sums in the order of the ids, complete output.
+  using Shape = RankShape;
+  static constexpr Format kFormat = Format::kStandard;
+  static constexpr bool kKeepsOrder = true;
+  static constexpr bool kOutputIsReduced = true;
+  static std::vector<std::unique_ptr<Communicator>> make_groups(const RankShape&, Communicator&) { return {}; }
+  static size_t later_bytes(const RankShape&) { return 0; }
+  static int64_t max_rows(const RankShape& shape) { return shape.max_rows(); }
+
   // shape must outlive the exchange.
   StagedExchange(const RankShape& shape, const Request& request, Lane& lane)
       : shape_(shape), request_(request), comm_(lane.comm), team_(lane.team) {}
@@ -25,11 +48,14 @@ class StagedExchange : public Exchange {
 
  protected:
   // Have all peers come to the stage? block: wait until they have.
-  virtual bool reached(Stage stage, bool block) = 0;
+  virtual bool come_to(Stage stage, bool block) = 0;
   // Brings the rows into expert order.
   virtual Tokens arrange() = 0;
   virtual void publish(ConstRows y, Left left) = 0;
   virtual void combine(Rows out) = 0;
+
+  // All ranks end the exchange here and no peer reads this rank's memory: there is nothing to abort when it goes.
+  void end_on_all_ranks() { state_ = State::kDrained; }
 
   const RankShape& shape_;
   const Request request_;

@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "base/cat.h"
+#include "base/quantize_rows.h"
+#include "comm/testing.h"
 
 namespace trimtab {
 namespace {
@@ -20,12 +22,26 @@ float shift(int expert, int64_t column) {
   return 0.125F * static_cast<float>(expert * (column % 5)) - 1.0F;
 }
 
+bool is_quantised(DType dtype) {
+  return scale_shape(dtype, 1).cols > 0 || dtype == DType::kF8E4M3;
+}
+
 float round_to(DType dtype, float value) {
   return dtype == DType::kBF16 ? to_float(to_bf16(value)) : value;
 }
 
-float element(ConstRows rows, int64_t i, int64_t j) {
-  return rows.dtype == DType::kBF16 ? to_float(rows.row_as<bf16_t>(i)[j]) : rows.row_as<float>(i)[j];
+// Row i as floats.
+std::vector<float> values(ConstRows x, ConstRows scales, int64_t i) {
+  std::vector<float> row(static_cast<size_t>(x.cols));
+  const auto cols = static_cast<size_t>(x.cols);
+  if (is_quantised(x.dtype)) {
+    dequantize_rows(x.slice(i, 1), scales.slice(i, 1), Rows(row.data(), 1, x.cols));
+  } else {
+    for (size_t j = 0; j < cols; ++j) {
+      row[j] = x.dtype == DType::kBF16 ? to_float(x.row_as<bf16_t>(i)[j]) : x.row_as<float>(i)[j];
+    }
+  }
+  return row;
 }
 
 // Spreads `count` slots over the ranks as evenly as they go, the first ranks getting one more.
@@ -107,6 +123,63 @@ void fill(Scene& scene, Routes routes, uint32_t seed) {
     }
     for (int h = 0; h < scene.hidden; ++h) scene.x.push_back(round_to(scene.dtype, value(random)));
   }
+  if (!is_quantised(scene.dtype)) return;
+  const ScaleShape shape = scale_shape(scene.dtype, scene.hidden);
+  scene.rows.resize(scene.x.size());
+  scene.scales.resize(static_cast<size_t>(tokens) * shape.row_bytes());
+  const Rows x(scene.x.data(), tokens, scene.hidden);
+  const Rows rows(scene.rows.data(), tokens, scene.hidden, scene.hidden, scene.dtype);
+  const Rows scales(scene.scales.data(), tokens, shape.cols, shape.cols, shape.dtype);
+  quantize_rows(x, rows, scales);
+  dequantize_rows(rows, scales, x);
+}
+
+float Scene::input(int64_t token, int64_t column, float weight) const {
+  const auto i = static_cast<size_t>(token * hidden + column);
+  if (!weight_on_input) return x[i];
+  if (dtype != DType::kI8) return round_to(dtype, x[i] * weight);
+  return static_cast<float>(static_cast<int8_t>(rows[i])) *
+         (reinterpret_cast<const float*>(scales.data())[token] * weight);
+}
+
+bool is_exact(std::string_view kind) {
+  return std::ranges::find(kExactKinds, kind) != std::end(kExactKinds);
+}
+
+TestedDispatcher::TestedDispatcher(std::string_view kind, DispatchShape shape, Communicator& comm) {
+  const int ranks = comm.size(), rank = comm.rank();
+  const int64_t capacity = shape.capacity > 0 ? shape.capacity : ranks * shape.max_tokens * shape.top_k;
+  shape.capacity = 0;
+  if (kind == "pull_batched") {
+    shape.capacity = std::max<int64_t>(1, capacity);
+    dispatcher_ = make_dispatcher(kind, shape, rank);
+  } else if (kind == "packed_exact") {
+    shape.exact_order = true;
+    dispatcher_ = make_dispatcher("packed", shape, rank);
+  } else if (kind == "all_gather_levels") {
+    const int columns = ranks % 2 == 0 ? 2 : ranks;
+    dispatcher_ = make_all_gather_dispatcher(shape, rank, std::vector{columns, ranks / columns});
+  } else if (kind == "hybrid") {
+    dispatcher_ = make_dispatcher(kind, shape, rank, comm.hosts());
+  } else {
+    dispatcher_ = make_dispatcher(kind, shape, rank);
+  }
+  owned_ = dispatcher_->make_groups(comm);
+  for (const auto& group : owned_) groups_.push_back(group.get());
+}
+
+void run_scene_ranks(std::string_view kind, int ranks, const std::function<void(Communicator&)>& body,
+                     GroupOptions options) {
+  // Hosts of different sizes, whose ranks do not stand side by side. Processes are on the hosts on which they are.
+  const bool pretend = kind == "hybrid" && !ranks_are_processes();
+  for (int r = 0; pretend && r < ranks; ++r) options.hosts.push_back(r % 3 == 1 ? 1 : 0);
+  run_group(ranks, body, options);
+}
+
+void bring_together(const Scene& scene, std::vector<float>& out) {
+  std::vector<int64_t> begins;
+  for (int r = 0; r <= scene.ranks(); ++r) begins.push_back(scene.first_token(r) * scene.hidden);
+  bring_together(out, begins);
 }
 
 Expected expect(const Scene& scene) {
@@ -117,12 +190,9 @@ Expected expect(const Scene& scene) {
       for (int k = 0; k < scene.top_k; ++k) {
         const int32_t id = scene.ids[static_cast<size_t>(t * scene.top_k + k)];
         if (id < 0) continue;
-        float x = scene.x[static_cast<size_t>(t * scene.hidden + h)];
         double weight = scene.weights[static_cast<size_t>(t * scene.top_k + k)];
-        if (scene.weight_on_input) {
-          x = round_to(scene.dtype, x * static_cast<float>(weight));
-          weight = 1;
-        }
+        const float x = scene.input(t, h, static_cast<float>(weight));
+        if (scene.weight_on_input) weight = 1;
         sum += weight * (double{slope(id)} * x + shift(id, h));
         magnitude += std::abs(weight) * (std::abs(double{slope(id)} * x) + std::abs(shift(id, h)));
       }
@@ -134,34 +204,39 @@ Expected expect(const Scene& scene) {
 }
 
 void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Left left) {
-  int64_t row = 0;
+  int64_t begin = 0;
   for (size_t local = 0; local < tokens.counts.size(); ++local) {
     const auto slot = static_cast<size_t>(scene.slots.first[static_cast<size_t>(rank)]) + local;
     const int expert = scene.slots.logical[slot];
-    for (int32_t n = 0; n < tokens.counts[local]; ++n, ++row) {
+    if (tokens.format == Format::kBatched) begin = static_cast<int64_t>(local) * tokens.capacity;
+    for (int64_t row = begin; row < begin + tokens.counts[local]; ++row) {
       const float weight = left == Left::kSum ? tokens.weights[static_cast<size_t>(row)] : 1.0F;
+      const std::vector<float> x = values(tokens.x, tokens.scales, row);
       for (int64_t h = 0; h < y.cols; ++h) {
-        y.row_as<float>(row)[h] = weight * (slope(expert) * element(tokens.x, row, h) + shift(expert, h));
+        y.row_as<float>(row)[h] = weight * (slope(expert) * x[static_cast<size_t>(h)] + shift(expert, h));
       }
     }
+    begin += tokens.counts[local];
   }
 }
 
-RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane)
-    : scene_(scene), rank_(lane.comm.rank()) {
-  const int64_t tokens = scene.tokens[static_cast<size_t>(rank_)];
-  const int64_t first = scene.first_token(rank_);
-  const int64_t stride = scene.hidden + (rank_ % 2) * 3;
+RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, int owner)
+    : scene_(scene), comm_(lane.comm), owner_(owner < 0 ? lane.comm.rank() : owner) {
+  const int64_t tokens = scene.tokens[static_cast<size_t>(owner_)];
+  const int64_t first = scene.first_token(owner_);
+  const int64_t stride = scene.hidden + (owner_ % 2) * 3;
   const size_t element_bytes = static_cast<size_t>(bits(scene.dtype)) / 8;
   x_.assign(static_cast<size_t>(tokens * stride) * element_bytes, std::byte{0xff});
   const Rows x(x_.data(), tokens, scene.hidden, stride, scene.dtype);
   for (int64_t t = 0; t < tokens; ++t) {
     for (int h = 0; h < scene.hidden; ++h) {
-      const float value = scene.x[static_cast<size_t>((first + t) * scene.hidden + h)];
-      if (scene.dtype == DType::kBF16)
-        x.row_as<bf16_t>(t)[h] = to_bf16(value);
+      const auto i = static_cast<size_t>((first + t) * scene.hidden + h);
+      if (is_quantised(scene.dtype))
+        x.row(t)[h] = scene.rows[i];
+      else if (scene.dtype == DType::kBF16)
+        x.row_as<bf16_t>(t)[h] = to_bf16(scene.x[i]);
       else
-        x.row_as<float>(t)[h] = value;
+        x.row_as<float>(t)[h] = scene.x[i];
     }
     for (int k = 0; k < scene.top_k; ++k) {
       ids_.push_back(scene.slot_of_pick(first + t, k));
@@ -169,27 +244,32 @@ RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane)
     }
   }
   out_.assign(static_cast<size_t>(tokens * (scene.hidden + 1)), std::numeric_limits<float>::quiet_NaN());
-  exchange_ = dispatcher.dispatch({x, ids_, weights_, scene.top_k, scene.weight_on_input}, lane);
+  const ScaleShape shape = scale_shape(scene.dtype, scene.hidden);
+  scales_.assign(scene.scales.begin() + first * static_cast<int64_t>(shape.row_bytes()),
+                 scene.scales.begin() + (first + tokens) * static_cast<int64_t>(shape.row_bytes()));
+  const ConstRows scales(scales_.data(), shape.cols > 0 ? tokens : 0, shape.cols, shape.cols, shape.dtype);
+  exchange_ = dispatcher.dispatch({x, ids_, weights_, scene.top_k, scene.weight_on_input, scales}, lane);
 }
 
 void RankCall::compute(Left left) {
   const Tokens& tokens = exchange_->tokens();
-  y_.assign(static_cast<size_t>(tokens.x.rows * scene_.hidden), 0.0F);
-  const Rows y(y_.data(), tokens.x.rows, scene_.hidden);
-  run_experts(scene_, rank_, tokens, y, left);
+  y_ = comm_.allocate(static_cast<size_t>(tokens.x.rows * scene_.hidden) * sizeof(float));
+  const Rows y(y_.as<float>(), tokens.x.rows, scene_.hidden);
+  run_experts(scene_, comm_.rank(), tokens, y, left);
   exchange_->send_back(y, left);
 }
 
 void RankCall::finish(std::span<float> all_out) {
-  const int64_t tokens = scene_.tokens[static_cast<size_t>(rank_)];
+  const int64_t tokens = scene_.tokens[static_cast<size_t>(owner_)];
   const Rows out(reinterpret_cast<std::byte*>(out_.data()), tokens, scene_.hidden, scene_.hidden + 1, DType::kF32);
   exchange_->finish(out);
-  float* to = all_out.data() + scene_.first_token(rank_) * scene_.hidden;
+  float* to = all_out.data() + scene_.first_token(owner_) * scene_.hidden;
   for (int64_t t = 0; t < tokens; ++t) std::copy_n(out.row_as<float>(t), scene_.hidden, to + t * scene_.hidden);
 }
 
-void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out) {
-  RankCall call(scene, dispatcher, lane);
+void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out,
+                   int owner) {
+  RankCall call(scene, dispatcher, lane, owner);
   call.exchange().wait(Stage::kArrived);
   call.compute(left);
   call.exchange().wait(Stage::kReturned);
@@ -197,8 +277,19 @@ void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
   call.exchange().wait(Stage::kDrained);
 }
 
-DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k) {
-  return {max_tokens, scene.hidden, top_k, scene.dtype, scene.slots.first};
+DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k, int64_t capacity) {
+  return {max_tokens, scene.hidden, top_k, scene.dtype, scene.slots.first, capacity};
+}
+
+int64_t most_rows_of_a_slot(const Scene& scene) {
+  std::vector<int64_t> rows(scene.slots.logical.size() + 1);
+  for (int64_t t = 0; t < scene.all_tokens(); ++t) {
+    for (int k = 0; k < scene.top_k; ++k) {
+      const int32_t slot = scene.slot_of_pick(t, k);
+      if (slot >= 0) ++rows[static_cast<size_t>(slot)];
+    }
+  }
+  return *std::ranges::max_element(rows);
 }
 
 void poison(Workspace& workspace) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -40,13 +41,17 @@ struct Scene {
 
   std::vector<int32_t> ids = {};    // [all tokens, top_k] logical, or -1
   std::vector<float> weights = {};  // [all tokens, top_k]
-  std::vector<float> x = {};        // [all tokens, hidden], exact in dtype
+  std::vector<float> x = {};        // [all tokens, hidden], exact in dtype (of quantised rows: what they stand for)
+  // Of quantised rows: the rows and their scales as they travel.
+  std::vector<std::byte> rows = {}, scales = {};
 
   int ranks() const { return static_cast<int>(tokens.size()); }
   int64_t all_tokens() const;
   int64_t first_token(int rank) const;
   // The slot that a pick goes to: replicas take turns.
   int32_t slot_of_pick(int64_t token, int k) const;
+  // What an expert sees of a token's element.
+  float input(int64_t token, int64_t column, float weight) const;
 };
 
 // Fills ids, weights and x. Equal seeds and sizes give equal tokens, however they are spread over ranks.
@@ -61,10 +66,39 @@ Expected expect(const Scene& scene);
 // What a rank does with its rows: y = map of its slot's expert (times the row's weight if left is kSum).
 void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Left left);
 
+// A dispatcher under test and the groups that it needs. The capacity of the shape counts for pull_batched only (0: room
+// for every pick). Kinds: the names that make_dispatcher knows, and packed_exact,
+// all_gather_levels (over the rows and columns of a grid of ranks) and hybrid (over two hosts).
+class TestedDispatcher {
+ public:
+  TestedDispatcher(std::string_view kind, DispatchShape shape, Communicator& comm);
+  const Dispatcher& operator*() const { return *dispatcher_; }
+  const Dispatcher* operator->() const { return dispatcher_.get(); }
+  std::span<Communicator* const> groups() const { return groups_; }
+  std::unique_ptr<Dispatcher> take() { return std::move(dispatcher_); }
+
+ private:
+  std::vector<std::unique_ptr<Communicator>> owned_;
+  std::vector<Communicator*> groups_;
+  std::unique_ptr<Dispatcher> dispatcher_;
+};
+// All kinds that bring each token's whole sum back to it.
+constexpr const char* kKinds[] = {"pull",   "pull_batched",      "all_to_all", "mc2",   "packed_exact",
+                                  "packed", "all_gather_levels", "all_gather", "hybrid"};
+constexpr const char* kExactKinds[] = {"pull", "pull_batched", "all_to_all", "mc2", "packed_exact"};
+bool is_exact(std::string_view kind);
+
+// run_group, on the hosts that the kind wants.
+void run_scene_ranks(std::string_view kind, int ranks, const std::function<void(Communicator&)>& body,
+                     GroupOptions options = {});
+// After it, where ranks are processes: brings the rows of all ranks, [all tokens, hidden], to all.
+void bring_together(const Scene& scene, std::vector<float>& out);
+
 // One rank's call in flight, with memory of its own for what a caller owns; x has gaps between its rows on odd ranks.
 class RankCall {
  public:
-  RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane);
+  // owner: whose tokens of the scene the rank has, if not its own.
+  RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, int owner = -1);
 
   Exchange& exchange() { return *exchange_; }
   void compute(Left left);  // experts and send_back
@@ -73,17 +107,22 @@ class RankCall {
 
  private:
   const Scene& scene_;
-  const int rank_;
-  std::vector<std::byte> x_;
+  Communicator& comm_;
+  const int owner_;
+  std::vector<std::byte> x_, scales_;
   std::vector<int32_t> ids_;
-  std::vector<float> weights_, y_, out_;
+  std::vector<float> weights_, out_;
+  Buffer y_;
   ExchangePtr exchange_;
 };
 
 // All stages of one exchange, blocking.
-void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out);
+void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out,
+                   int owner = -1);
 
-DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k);
+// capacity: the most rows of one expert, for kinds that need it.
+DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k, int64_t capacity = 0);
+int64_t most_rows_of_a_slot(const Scene& scene);
 
 // Fills the free part of a workspace with NaN, so that what was never written shows.
 void poison(Workspace& workspace);

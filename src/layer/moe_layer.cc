@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "base/quantize_rows.h"
 #include "layer/call.h"
 #include "trimtab/error.h"
 #include "trimtab/layer.h"
@@ -21,9 +22,12 @@ void check(bool fits, const Parts&... what) {
 
 void check_dispatcher(const MoeLayer::Parts& p) {
   const DispatchShape shape = p.dispatcher->shape();
-  check(shape.hidden == p.experts->hidden() && shape.dtype == p.experts->dtype(), "the dispatcher moves ",
+  check(shape.hidden == p.experts->hidden() && p.experts->accepts(shape.dtype), "the dispatcher moves ",
         name(shape.dtype), " rows of ", shape.hidden, ", the experts take ", name(p.experts->dtype()), " rows of ",
         p.experts->hidden());
+  check(!p.weight_on_input || p.router->picks_per_token() == 1, "weights on the input need one pick a token, not ",
+        p.router->picks_per_token());
+  check(!p.weight_on_input || shape.dtype != DType::kF8E4M3, "weights on the input can't weigh F8_E4M3 rows");
   check(shape.top_k >= p.router->picks_per_token(), "the dispatcher is made for ", shape.top_k,
         " picks a token, the router gives ", p.router->picks_per_token());
   const auto rank = static_cast<size_t>(p.dispatcher->rank());
@@ -80,6 +84,23 @@ ConstRows as_dtype(ConstRows x, DType dtype, Workspace& workspace) {
   return rounded;
 }
 
+bool is_quantised(DType dtype) {
+  return dtype == DType::kI8 || dtype == DType::kF8E4M3;
+}
+
+// What travels: the rows as the experts take them, or what these would quantise them to, in the workspace.
+struct Travelling {
+  ConstRows rows, scales;
+};
+Travelling travelling(ConstRows rows, DType dtype, Lane& lane) {
+  if (!is_quantised(dtype)) return {rows, {}};
+  const ScaleShape shape = scale_shape(dtype, rows.cols);
+  const Rows q = lane.workspace.take_rows(rows.rows, rows.cols, dtype);
+  const Rows scales = lane.workspace.take_rows(rows.rows, shape.cols, shape.dtype);
+  lane.team.for_each(rows.rows, [&](int64_t t) { quantize_rows(rows.slice(t, 1), q.slice(t, 1), scales.slice(t, 1)); });
+  return {q, scales};
+}
+
 void add(ConstRows y, Rows out) {
   for (int64_t t = 0; t < out.rows; ++t) {
     const float* from = y.row_as<float>(t);
@@ -124,6 +145,10 @@ size_t MoeLayer::workspace_bytes(int64_t max_tokens) const {
   total += 2 * padded(bytes_of(max_tokens, parts_.router->picks_per_token(), DType::kF32));
   total += padded(bytes_of(router.num_zero_experts > 0 ? max_tokens : 0, 1, DType::kF32));
   total += padded(bytes_of(max_tokens, hidden, parts_.experts->dtype()));
+  if (const DType dtype = parts_.dispatcher->shape().dtype; is_quantised(dtype)) {
+    const ScaleShape scales = scale_shape(dtype, hidden);
+    total += padded(bytes_of(max_tokens, hidden, dtype)) + padded(bytes_of(max_tokens, scales.cols, scales.dtype));
+  }
   total += parts_.dispatcher->workspace_bytes();
   total += padded(bytes_of(max_rows, hidden, DType::kF32)) + padded(parts_.experts->scratch_bytes(max_rows));
   if (parts_.shared) {
@@ -171,8 +196,14 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
         " bytes of workspace, ", left, " are left");
   const Routed routed = route(x, lane, options);
   const ConstRows rows = as_dtype(x, parts_.experts->dtype(), lane.workspace);
-  const ExchangePtr exchange = parts_.dispatcher->dispatch(
-      {.x = rows, .ids = routed.ids, .weights = routed.weights, .top_k = parts_.router->picks_per_token()}, lane);
+  const Travelling sent = travelling(rows, parts_.dispatcher->shape().dtype, lane);
+  const ExchangePtr exchange = parts_.dispatcher->dispatch({.x = sent.rows,
+                                                            .ids = routed.ids,
+                                                            .weights = routed.weights,
+                                                            .top_k = parts_.router->picks_per_token(),
+                                                            .weight_on_input = parts_.weight_on_input,
+                                                            .scales = sent.scales},
+                                                           lane);
 
   SharedExperts::Half half;
   if (parts_.shared) half = parts_.shared->first(x, rows, lane);

@@ -5,12 +5,12 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "comm/testing.h"
 #include "layer/layer_testing.h"
 #include "trimtab/error.h"
 
@@ -23,9 +23,9 @@ using namespace layer_testing;
 std::vector<std::vector<float>> forward_all(const World& world, const Placement& placement) {
   const int ranks = placement.num_ranks();
   std::vector<std::vector<float>> outputs(static_cast<size_t>(ranks));
-  run_ranks(ranks, [&](Communicator& comm) {
+  run_group(ranks, [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(world.options.threads);
     Lane lane{comm, workspace, team};
     const int64_t tokens = tokens_of(comm.rank());
@@ -38,6 +38,7 @@ std::vector<std::vector<float>> forward_all(const World& world, const Placement&
     expect_rows(world, x, out, "rank");
     outputs[static_cast<size_t>(comm.rank())] = out;
   });
+  bring_together(outputs);
   return outputs;
 }
 
@@ -48,7 +49,8 @@ class MoeLayerTest : public testing::TestWithParam<std::tuple<std::string, int>>
 };
 
 INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, MoeLayerTest,
-                         testing::Combine(testing::Values("pull", "all_gather"), testing::Values(1, 2, 3, 4, 7)),
+                         testing::Combine(testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
+                                          testing::ValuesIn(rank_counts({1, 2, 3, 4, 7}))),
                          [](const auto& param) {
                            return std::get<0>(param.param) + "_" + std::to_string(std::get<1>(param.param));
                          });
@@ -74,7 +76,7 @@ TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
   const World world({.dispatcher = dispatcher()});
   const auto permuted = forward_all(world, Placement(1, kExperts, slots, logical));
   const auto linear = forward_all(world, Placement::linear(1, kExperts, ranks));
-  if (dispatcher() == "pull") {
+  if (dispatcher() != "all_gather" && dispatcher() != "packed") {
     EXPECT_EQ(permuted, linear);
   }
 }
@@ -82,11 +84,11 @@ TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
 TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
   const World world({.dispatcher = dispatcher(), .zero_experts = 0});
   const Placement placement = Placement::linear(1, kExperts, ranks());
-  std::mutex mutex;  // guards the two below
-  std::vector<int64_t> from_counts(kExperts), from_capture(kExperts);
-  run_ranks(ranks(), [&](Communicator& comm) {
+  const std::vector<std::vector<float>> none(static_cast<size_t>(ranks()), std::vector<float>(kExperts));
+  auto from_counts = none, from_capture = none;  // [ranks][experts]
+  run_group(ranks(), [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(1);
     Lane lane{comm, workspace, team};
     const int64_t tokens = tokens_of(comm.rank());
@@ -97,31 +99,39 @@ TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
       EXPECT_EQ(first_token, 11);
       EXPECT_EQ(top_k, kTopK);
       EXPECT_EQ(ids.size(), static_cast<size_t>(tokens * kTopK));
-      const std::lock_guard lock(mutex);
-      for (const int32_t e : ids) ++from_capture[static_cast<size_t>(e)];
+      for (const int32_t e : ids) ++from_capture[static_cast<size_t>(comm.rank())][static_cast<size_t>(e)];
     };
     // Counts are added to what is there: 1000 each.
     std::vector<int32_t> counts(static_cast<size_t>(placement.slots_of_rank(comm.rank())), 1000);
     run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane,
                       {.capture = &capture, .first_token = 11, .local_counts = counts}));
-    const std::lock_guard lock(mutex);
     for (size_t s = 0; s < counts.size(); ++s) {
       const auto slot = static_cast<size_t>(placement.first_slot(comm.rank())) + s;
-      from_counts[static_cast<size_t>(placement.logical(0)[slot])] += counts[s] - 1000;
+      from_counts[static_cast<size_t>(comm.rank())][static_cast<size_t>(placement.logical(0)[slot])] +=
+          static_cast<float>(counts[s] - 1000);
     }
   });
-  EXPECT_EQ(from_counts, from_capture);
+  bring_together(from_counts);
+  bring_together(from_capture);
+  const auto sum = [](const std::vector<std::vector<float>>& counts) {
+    std::vector<float> total(kExperts);
+    for (const auto& of_rank : counts) {
+      for (size_t e = 0; e < total.size(); ++e) total[e] += of_rank[e];
+    }
+    return total;
+  };
+  EXPECT_EQ(sum(from_counts), sum(from_capture));
 }
 
 // Two microbatches, in every mix of empty and full halves, equal the same tokens one after the other.
 TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
   const World world({.dispatcher = dispatcher()});
   const Placement placement = Placement::linear(1, kExperts, ranks());
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const std::unique_ptr<Communicator> other = comm.duplicate();
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspaces[2] = {Workspace(layer.workspace_bytes(kMaxTokens)),
-                               Workspace(layer.workspace_bytes(kMaxTokens))};
+    Workspace workspaces[2] = {Workspace(comm.allocate(layer.workspace_bytes(kMaxTokens))),
+                               Workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)))};
     Team team(1);
     Lane first{comm, workspaces[0], team};
     Lane second{*other, workspaces[1], team};
@@ -150,8 +160,8 @@ TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
     const auto body = [&](Communicator& comm) {
       const std::unique_ptr<Communicator> other = comm.duplicate();
       const MoeLayer layer = world.layer(placement, comm.rank());
-      Workspace workspaces[2] = {Workspace(layer.workspace_bytes(kMaxTokens)),
-                                 Workspace(layer.workspace_bytes(kMaxTokens))};
+      Workspace workspaces[2] = {Workspace(comm.allocate(layer.workspace_bytes(kMaxTokens))),
+                                 Workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)))};
       Team team(1);
       Lane first{comm, workspaces[0], team};
       Lane second{*other, workspaces[1], team};
@@ -169,7 +179,7 @@ TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
       ADD_FAILURE() << "rank " << comm.rank() << " finished";
     };
     // No timeout that would turn a hang into an error.
-    EXPECT_THROW(run_ranks(ranks(), body, {.timeout = std::chrono::hours(1)}), InvalidArgument) << failing;
+    EXPECT_THROW(run_group(ranks(), body, {.timeout = std::chrono::hours(1)}), InvalidArgument) << failing;
   }
 }
 
@@ -182,7 +192,7 @@ TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
   RouterConfig router = world.router->config();
   router.num_appended_experts = 1;
   const Placement placement = Placement::linear(1, kExperts + 1, ranks());
-  run_ranks(ranks(), [&](Communicator& comm) {
+  run_group(ranks(), [&](Communicator& comm) {
     const int rank = comm.rank();
     std::vector<std::shared_ptr<const Mlp>> slots;
     for (int s = placement.first_slot(rank); s < placement.first_slot(rank + 1); ++s) {
@@ -198,7 +208,7 @@ TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
              {.max_tokens = kMaxTokens, .hidden = kHidden, .top_k = kTopK + 1, .first_slots = placement.first_slots()},
              rank),
          .experts = make_grouped_experts(std::move(slots), kHidden, DType::kF32)});
-    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(1);
     Lane lane{comm, workspace, team};
     const int64_t tokens = tokens_of(rank);
@@ -213,7 +223,7 @@ TEST(MoeLayer, OutputBitsDoNotDependOnRanksOrThreads) {
   // All ranks' tokens as one rank's batches: the same rows must come out with the same bits.
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     std::vector<std::vector<float>> reference;
-    for (const int ranks : {7, 1, 2, 3, 4}) {
+    for (const int ranks : rank_counts({7, 4, 3, 2, 1})) {
       for (const int threads : {1, 3}) {
         const World world({.dtype = dtype, .threads = threads});
         const auto outputs = forward_all(world, Placement::linear(1, kExperts, ranks));
@@ -230,7 +240,7 @@ TEST(MoeLayer, AFailingRankFailsAllAndNobodyHangs) {
   std::atomic<int> comm_errors = 0;
   const auto body = [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(1);
     Lane lane{comm, workspace, team};
     std::vector<float> x = input_of(comm.rank(), 4);
@@ -284,9 +294,9 @@ TEST(MoeLayer, RefusesPartsThatDoNotFit) {
 TEST(MoeLayer, RefusesWrongInputs) {
   const World world({});
   const Placement placement = Placement::linear(1, kExperts, 1);
-  run_ranks(1, [&](Communicator& comm) {
+  run_group(1, [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, 0);
-    Workspace workspace(layer.workspace_bytes(kMaxTokens));
+    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(1);
     Lane lane{comm, workspace, team};
     std::vector<float> x(static_cast<size_t>(kHidden * (kMaxTokens + 1))), out(x.size());
@@ -306,7 +316,7 @@ TEST(MoeLayer, RefusesWrongInputs) {
                                    {.local_counts = counts})),
                  InvalidArgument);
     // Room for the exchange, not for what the experts may have to do.
-    Workspace small(layer.workspace_bytes(kMaxTokens) - 16384);
+    Workspace small(comm.allocate(layer.workspace_bytes(kMaxTokens) - 16384));
     Lane narrow{comm, small, team};
     EXPECT_THROW(
         run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), narrow)),

@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "model/decoder_weights.h"
 #include "model/row_ops.h"
+#include "trimtab/dispatch_choice.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -85,24 +86,37 @@ struct Decoder::Activations {
   Rows rounded;                   // [widest_input] bf16
 };
 
+namespace {
+
+std::vector<Communicator*> pointers_to(const std::vector<std::unique_ptr<Communicator>>& groups) {
+  std::vector<Communicator*> pointers;
+  for (const auto& group : groups) pointers.push_back(group.get());
+  return pointers;
+}
+
+}  // namespace
+
 Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement, Communicator& comm,
                  const DecoderOptions& options)
     : weights_(std::move(weights)),
       options_(options),
       placement_(placement),
       inverse_frequencies_(inverse_frequencies(config())),
-      moe_layers_(make_moe_layers(comm.rank(), comm.size())),
+      dispatcher_(make_dispatcher(comm)),
+      moe_layers_(make_moe_layers(comm.rank())),
       team_(options.threads),
-      workspace_(workspace_bytes()),
-      lane_{comm, workspace_, team_} {}
+      workspace_(comm.allocate(workspace_bytes())),
+      owned_groups_(dispatcher_->make_groups(comm)),
+      groups_(pointers_to(owned_groups_)),
+      lane_{comm, workspace_, team_, groups_} {}
 
 Decoder::~Decoder() = default;
 
-std::vector<MoeLayer> Decoder::make_moe_layers(int rank, int num_ranks) const {
-  if (placement_.num_ranks() != num_ranks || placement_.num_layers() != num_moe_layers(config()) ||
+std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) const {
+  if (placement_.num_ranks() != comm.size() || placement_.num_layers() != num_moe_layers(config()) ||
       placement_.num_experts() != config().router.num_experts) {
     throw InvalidArgument(cat("the placement is for ", placement_.num_ranks(), " ranks, ", placement_.num_layers(),
-                              " MoE layers of ", placement_.num_experts(), " experts; there are ", num_ranks, ", ",
+                              " MoE layers of ", placement_.num_experts(), " experts; there are ", comm.size(), ", ",
                               num_moe_layers(config()), " and ", config().router.num_experts));
   }
   if (options_.max_tokens < 1) throw InvalidArgument(cat("max_tokens must be at least 1, not ", options_.max_tokens));
@@ -112,8 +126,16 @@ std::vector<MoeLayer> Decoder::make_moe_layers(int rank, int num_ranks) const {
   shape.top_k = config().router.top_k;
   shape.dtype = weights_->expert_format().rows();
   shape.first_slots = placement_.first_slots();
-  const std::shared_ptr<const Dispatcher> dispatcher = make_dispatcher(options_.dispatcher, shape, rank);
+  const DispatchRule rule = choose_dispatcher({.ranks = comm.size(),
+                                               .hosts = 1 + *std::ranges::max_element(comm.hosts()),
+                                               .max_tokens = shape.max_tokens,
+                                               .hidden = shape.hidden,
+                                               .top_k = shape.top_k},
+                                              options_.dispatcher);
+  return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
+}
 
+std::vector<MoeLayer> Decoder::make_moe_layers(int rank) const {
   std::vector<MoeLayer> layers;
   for (const LayerWeights& w : weights_->layers_) {
     if (w.dense) continue;
@@ -130,7 +152,7 @@ std::vector<MoeLayer> Decoder::make_moe_layers(int rank, int num_ranks) const {
     parts.gate = w.gate;
     parts.router = w.router;
     parts.log2phy = placement_.log2phy(w.moe_layer, rank);
-    parts.dispatcher = dispatcher;
+    parts.dispatcher = dispatcher_;
     parts.experts = make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format());
     if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
     parts.layer = w.moe_layer;

@@ -15,6 +15,12 @@ namespace {
 
 using Json = nlohmann::json;
 
+#ifdef TRIMTAB_WITH_MPI
+constexpr bool kHasMpi = true;
+#else
+constexpr bool kHasMpi = false;
+#endif
+
 TEST(Run, PrintsTextSpeedAndLoad) {
   const Scratch scratch;
   const std::string prompts = scratch.file("prompts", "The evening\n\nВыберите\r\nimport os");
@@ -137,6 +143,63 @@ TEST(Run, TracesEveryPick) {
   EXPECT_EQ(all, fed * 4);
 }
 
+// The same command on processes: `script RANKS trimtab run ...`; null when the script skips.
+Json run_under(const std::string& script, const std::string& options) {
+  const Scratch scratch;
+  const std::string out = scratch.file("stdout");
+  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/" + script + " " + TRIMTAB_BINARY + " run " +
+                              kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 " + options + " >" + out;
+  const int status = WEXITSTATUS(std::system(command.c_str()));
+  if (status == 77) return nullptr;
+  EXPECT_EQ(status, 0) << read_file(out);
+  return Json::parse(read_file(out), nullptr, false);
+}
+
+void expect_same_run(const Json& processes, const Json& threads) {
+  for (const char* key : {"outputs", "ranks", "steps", "tokens", "par_per_layer", "rank_load"}) {
+    EXPECT_EQ(processes.at(key), threads.at(key)) << key;
+  }
+}
+
+TEST(Run, ProcessesGiveWhatThreadsGive) {
+  for (const std::string dispatcher : {"pull", "all_gather", "packed", "hybrid"}) {
+    const Scratch scratch;
+    const std::string options = "--dispatcher " + dispatcher + " --trace-out " + scratch.file("trace.npy");
+    const Json processes = run_under("mpi/run.sh 4", options);
+    if (!kHasMpi || processes.is_null()) GTEST_SKIP() << "needs MPI and mpiexec";
+    const std::string trace = read_file(scratch.file("trace.npy"));
+    const Outcome threads =
+        trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
+    ASSERT_EQ(threads.status, 0) << threads.err;
+    expect_same_run(processes, Json::parse(threads.out));
+    EXPECT_EQ(trace, read_file(scratch.file("trace.npy")));
+  }
+}
+
+TEST(Run, SeveralHostsGiveWhatThreadsGive) {
+  for (const std::string dispatcher : {"all_gather", "all_to_all", "packed"}) {
+    const std::string options = "--dispatcher " + dispatcher;
+    const Json processes = run_under("hosts/run.sh 2 2 full", options);
+    if (!kHasMpi || processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
+    const Outcome threads =
+        trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
+    ASSERT_EQ(threads.status, 0) << threads.err;
+    expect_same_run(processes, Json::parse(threads.out));
+  }
+}
+
+TEST(Run, OtherRanksThanMpiexecStartedAreRefused) {
+  const Scratch scratch;
+  const std::string err = scratch.file("stderr");
+  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 2 " + TRIMTAB_BINARY + " run " +
+                              kTinyMoe + " --ranks 3 2>" + err + " >/dev/null";
+  const int status = WEXITSTATUS(std::system(command.c_str()));
+  if (!kHasMpi || status == 77) GTEST_SKIP() << "needs MPI and mpiexec";
+  EXPECT_EQ(status, 1);
+  EXPECT_TRUE(contains(read_file(err), "trimtab: --ranks 3, but mpiexec has started 2 processes, a rank each"))
+      << read_file(err);
+}
+
 // The wording is CLI11's in part, and differs between its versions.
 TEST(Run, WrongUsageIsOneLineAndStatus2) {
   const std::vector<Failure> failures = {
@@ -145,8 +208,9 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --ranks 0", "--ranks"},
       {"run x --ranks two", "--ranks"},
       {"run x --steps 0", "--steps"},
+      {"run x --timeout 0", "--timeout"},
       {"run x --threads-per-rank 0", "--threads-per-rank"},
-      {"run x --dispatcher push", "--dispatcher: push not in {pull,all_gather}"},
+      {"run x --dispatcher push", "--dispatcher: push not in {auto,pull,all_gather,all_to_all,mc2,packed,hybrid}"},
       {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
       {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
       {"run x --temperature nan", "--temperature: nan is not a number from 0 to 1000"},
@@ -245,8 +309,8 @@ TEST(Command, KnowsItsVersionAndTeaches) {
   const Outcome run_help = trimtab("run --help");
   EXPECT_EQ(run_help.status, 0);
   for (const char* part :
-       {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype", "--threads-per-rank", "--seed",
-        "--temperature", "--trace-out", "--json", "Examples", "PAR, the peak-to-average"}) {
+       {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype", "--threads-per-rank", "--timeout",
+        "--seed", "--temperature", "--trace-out", "--json", "Examples", "PAR, the peak-to-average"}) {
     EXPECT_TRUE(contains(run_help.out, part)) << part;
   }
 }

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which dispatcher for what. The choice depends only on what every rank knows alike, so that all choose the same.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "trimtab/dispatcher.h"
+
+namespace trimtab {
+
+struct DispatchSituation {
+  int ranks = 1;
+  int hosts = 1;           // that the ranks are on: Communicator::hosts()
+  int64_t max_tokens = 0;  // the most that any rank has in a call; not this rank's own number
+  int hidden = 0;
+  int top_k = 0;
+  Format format = Format::kStandard;  // that the experts take
+  bool exact_order = false;           // as DispatchShape::exact_order
+  bool same_tokens = false;           // every rank has the same tokens, and the caller sums the outputs
+};
+
+// A row of the table: the first whose condition holds is taken.
+struct DispatchRule {
+  std::string_view dispatcher;
+  std::string_view condition;  // in words
+  bool (*holds)(const DispatchSituation& situation);
+};
+std::span<const DispatchRule> dispatch_rules();
+
+// forced: a dispatcher's name, taken as it is, or "auto". Throws InvalidArgument for a situation that no row is for.
+// The rule says why; say it once where the program logs.
+DispatchRule choose_dispatcher(const DispatchSituation& situation, std::string_view forced = "auto");
+
+}  // namespace trimtab

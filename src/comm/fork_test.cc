@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are processes, made by fork() and not by MPI: what happens when one of them is killed.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/group_communicator.h"
+#include "comm/process_group.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+// A page that all processes see, in which they meet.
+struct Meeting {
+  static constexpr size_t kBytes = 256;
+  std::atomic<int> arrived[64];  // by round
+  std::byte words[64][4][kBytes];
+};
+
+class Forked {
+ public:
+  explicit Forked(int ranks) : ranks_(ranks) {
+    void* p = ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    meeting_ = static_cast<Meeting*>(p);
+  }
+  ~Forked() { ::munmap(meeting_, sizeof(Meeting)); }
+  Forked(const Forked&) = delete;
+  Forked& operator=(const Forked&) = delete;
+
+  // Runs body on each rank; returns what waitpid says of each. A body that returns "" has succeeded.
+  std::vector<int> run(const std::function<std::string(Communicator&)>& body) {
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) ::_exit(live(rank, body));
+      children.push_back(child);
+    }
+    std::vector<int> statuses;
+    for (const pid_t child : children) ::waitpid(child, &statuses.emplace_back(), 0);
+    return statuses;
+  }
+
+ private:
+  int live(int rank, const std::function<std::string(Communicator&)>& body) {
+    std::string problem;
+    try {
+      GroupOptions options;
+      const HostMemory::Exchange exchange = [&](std::span<const std::byte> mine) { return meet(rank, mine); };
+      options.hosts = find_hosts(exchange);
+      const auto [domain, state] = begin_process_group(rank, options, exchange);
+      std::vector<int> members(static_cast<size_t>(ranks_));
+      std::iota(members.begin(), members.end(), 0);
+      GroupCommunicator comm(domain, members, rank, state);
+      problem = body(comm);
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    if (!problem.empty()) std::fprintf(stderr, "rank %d: %s\n", rank, problem.c_str());
+    return problem.empty() ? 0 : 1;
+  }
+
+  std::vector<std::byte> meet(int rank, std::span<const std::byte> mine) {
+    const size_t round = round_++;
+    std::memcpy(meeting_->words[round][rank], mine.data(), mine.size());
+    ++meeting_->arrived[round];
+    while (meeting_->arrived[round] < ranks_) std::this_thread::yield();
+    std::vector<std::byte> all;
+    for (int r = 0; r < ranks_; ++r) {
+      all.insert(all.end(), meeting_->words[round][r], meeting_->words[round][r] + mine.size());
+    }
+    return all;
+  }
+
+  const int ranks_;
+  Meeting* meeting_;
+  size_t round_ = 0;
+};
+
+// The error of a barrier that the others have to wait in for the dead rank.
+std::string told_of(Communicator& comm, int dead, const char* part) {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    comm.barrier();
+  } catch (const CommError& error) {
+    const std::string text = error.what();
+    if (error.peer() != dead || text.find(part) == std::string::npos) return text;
+    return std::chrono::steady_clock::now() - begin < std::chrono::seconds(20) ? "" : "late: " + text;
+  }
+  return "no CommError";
+}
+
+TEST(ForkedRanks, ReduceInOrder) {
+  for (const int status : Forked(3).run([](Communicator& comm) -> std::string {
+         const std::vector<float> send{1.0e8F, 3.0F, static_cast<float>(comm.rank())};
+         const std::vector<int64_t> counts{1, 1, 1};
+         float sum = -1;
+         comm.reduce_scatter_v(send, counts, std::span(&sum, 1)).wait_released();
+         const std::vector<float> expected{3.0e8F, 9.0F, 3.0F};
+         return sum == expected[static_cast<size_t>(comm.rank())] ? "" : "sum " + std::to_string(sum);
+       })) {
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST(ForkedRanks, AKilledRankIsNoticedLongBeforeTheTimeout) {
+  const auto statuses = Forked(3).run([](Communicator& comm) -> std::string {
+    if (comm.rank() == 1) ::raise(SIGKILL);
+    return told_of(comm, 1, "its process has ended");
+  });
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+  EXPECT_EQ(statuses[2], 0);
+}
+
+// abort() waits for readers, but not for dead ones.
+TEST(ForkedRanks, AReaderThatIsKilledHoldsNobodyUp) {
+  const auto statuses = Forked(2).run([](Communicator& comm) -> std::string {
+    const Board::Reading* reading = nullptr;
+    if (comm.rank() == 1) reading = new Board::Reading(*comm.board());
+    comm.barrier();
+    if (reading != nullptr) ::raise(SIGKILL);
+    return told_of(comm, 1, "its process has ended");
+  });
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+}
+
+// /dev/shm that is full is an error, not a signal.
+TEST(ForkedRanks, TooMuchMemoryIsAnError) {
+  for (const int status : Forked(1).run([](Communicator& comm) -> std::string {
+         try {
+           const Buffer all = comm.allocate(size_t{1} << 46);
+         } catch (const Error&) {
+           const Buffer some = comm.allocate(1 << 20);
+           return "";
+         }
+         return "no Error";
+       })) {
+    EXPECT_EQ(status, 0);
+  }
+}
+
+// Freed memory is used again, joined with its neighbours, and zero.
+TEST(ForkedRanks, MemoryComesBack) {
+  for (const int status : Forked(1).run([](Communicator& comm) -> std::string {
+         Buffer a = comm.allocate(5000), b = comm.allocate(5000), c = comm.allocate(5000);
+         std::byte* const first = a.data();
+         a.data()[1] = std::byte{7};
+         b = {};
+         a = {};
+         const Buffer again = comm.allocate(16000);
+         if (again.data() != first) return "a and b were not joined";
+         return again.data()[1] == std::byte{0} ? "" : "not zero";
+       })) {
+    EXPECT_EQ(status, 0);
+  }
+}
+
+}  // namespace
+}  // namespace trimtab

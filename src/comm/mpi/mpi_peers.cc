@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/mpi/mpi_peers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "comm/mpi/mpi_calls.h"
+#include "comm/mpi/mpi_network.h"
+
+namespace trimtab {
+namespace {
+
+constexpr size_t kLongestMessage = size_t{1} << 30;  // MPI-3 counts are int
+
+template <class T>
+int int_size() {
+  return static_cast<int>(sizeof(T));
+}
+
+}  // namespace
+
+MpiPeers::MpiPeers(MpiNetwork& network, std::vector<int> members, int rank, const std::vector<bool>& here,
+                   int first_tag)
+    : network_(network), members_(std::move(members)), rank_(rank), header_tag_(first_tag) {
+  for (size_t r = 0; r < here.size(); ++r) {
+    if (!here[r]) peers_.emplace_back().rank = static_cast<int>(r);
+  }
+  listening_.assign(peers_.size(), MPI_REQUEST_NULL);
+  heard_.resize(peers_.size());
+  const std::lock_guard lock(mpi::calls());
+  for (size_t p = 0; p < peers_.size(); ++p) listen(p);
+}
+
+MpiPeers::~MpiPeers() {
+  const std::lock_guard lock(mpi::calls());
+  int finalized = 0;
+  if (MPI_Finalized(&finalized); finalized != 0) return;
+  for (std::vector<MPI_Request>* requests : {&listening_, &receives_.requests}) {
+    for (MPI_Request& request : *requests) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+  }
+}
+
+const MpiPeers::Peer& MpiPeers::peer(int rank) const {
+  return *std::ranges::find(peers_, rank, &Peer::rank);
+}
+
+void MpiPeers::listen(size_t p) {
+  const int from = member(peers_[p].rank);
+  const int code = MPI_Irecv(&peers_[p].incoming, int_size<Announcement>(), MPI_BYTE, from, header_tag_,
+                             network_.comm(), &listening_[p]);
+  if (code != MPI_SUCCESS) network_.fail(from, "MPI_Irecv", code);
+}
+
+// Takes in the headers that have come.
+void MpiPeers::hear() {
+  if (network_.domain().failed()) return;
+  int count = 0;
+  do {
+    const int code = MPI_Testsome(static_cast<int>(listening_.size()), listening_.data(), &count, heard_.data(),
+                                  MPI_STATUSES_IGNORE);
+    if (code != MPI_SUCCESS) return network_.fail(member(rank_), "MPI_Testsome", code);
+    for (int i = 0; i < count; ++i) {  // count is MPI_UNDEFINED, below 0, once all have left
+      const auto p = static_cast<size_t>(heard_[static_cast<size_t>(i)]);
+      Peer& peer = peers_[p];
+      if (peer.incoming.kind == kLeft) {
+        peer.left = true;
+        continue;
+      }
+      peer.headers[++peer.started % kHeaders] = peer.incoming;
+      listen(p);
+    }
+  } while (count > 0);
+}
+
+template <class Byte, class Begin>
+void MpiPeers::in_messages(int rank, std::span<Byte> bytes, Transfers& transfers, const Begin& begin) {
+  while (!bytes.empty()) {
+    const std::span<Byte> message = bytes.first(std::min(bytes.size(), kLongestMessage));
+    bytes = bytes.subspan(message.size());
+    transfers.ranks.push_back(rank);
+    const int code =
+        begin(message.data(), static_cast<int>(message.size()), &transfers.requests.emplace_back(MPI_REQUEST_NULL));
+    if (code != MPI_SUCCESS) return network_.fail(member(rank), "MPI_Isend or MPI_Irecv", code);
+  }
+}
+
+void MpiPeers::start(uint64_t ticket, const Operation& operation) {
+  const std::lock_guard lock(mpi::calls());
+  Transfers& sends = sends_[ticket % sends_.size()];
+  sends.requests.clear();
+  sends.ranks.clear();
+  sends.headers.resize(peers_.size());
+  if (network_.domain().failed()) return;
+  for (size_t p = 0; p < peers_.size(); ++p) {
+    const int to = peers_[p].rank;
+    const std::span<const std::byte> block = operation.block_for(to);
+    sends.headers[p] = {static_cast<int32_t>(operation.kind), operation.checksum(), std::ssize(block)};
+    sends.ranks.push_back(to);
+    const int code = MPI_Isend(&sends.headers[p], int_size<Announcement>(), MPI_BYTE, member(to), header_tag_,
+                               network_.comm(), &sends.requests.emplace_back(MPI_REQUEST_NULL));
+    if (code != MPI_SUCCESS) return network_.fail(member(to), "MPI_Isend", code);
+    in_messages(to, block, sends, [&](const std::byte* data, int bytes, MPI_Request* request) {
+      return MPI_Isend(data, bytes, MPI_BYTE, member(to), header_tag_ + 1, network_.comm(), request);
+    });
+  }
+}
+
+Standing MpiPeers::first_unfinished(Transfers& transfers) {
+  const std::lock_guard lock(mpi::calls());
+  if (network_.domain().failed()) return {rank_, false};
+  int finished = 0;
+  const int code = MPI_Testall(static_cast<int>(transfers.requests.size()), transfers.requests.data(), &finished,
+                               MPI_STATUSES_IGNORE);
+  if (code != MPI_SUCCESS) network_.fail(member(rank_), "MPI_Testall", code);
+  if (finished != 0) {
+    transfers.requests.clear();
+    transfers.ranks.clear();
+    return {};
+  }
+  // Testall frees none before all are through; ask each one where it stands.
+  for (size_t i = 0; i < transfers.requests.size(); ++i) {
+    int done = 0;
+    MPI_Request_get_status(transfers.requests[i], &done, MPI_STATUS_IGNORE);
+    if (done == 0) return {transfers.ranks[i], false};
+  }
+  return {transfers.ranks.front(), false};
+}
+
+Standing MpiPeers::sending(uint64_t ticket) {
+  return first_unfinished(sends_[ticket % sends_.size()]);
+}
+
+Standing MpiPeers::standing(uint64_t ticket) {
+  const std::lock_guard lock(mpi::calls());
+  hear();
+  Standing found;
+  for (const Peer& peer : peers_) {
+    if (peer.started >= ticket) continue;
+    if (peer.left) return {peer.rank, true};
+    if (found.missing < 0) found.missing = peer.rank;
+  }
+  return found;
+}
+
+OutsidePeers::Announcement MpiPeers::announcement(int rank, uint64_t ticket) const {
+  return peer(rank).headers[ticket % kHeaders];
+}
+
+void MpiPeers::receive(int rank, std::span<std::byte> to) {
+  const std::lock_guard lock(mpi::calls());
+  if (network_.domain().failed()) return;
+  in_messages(rank, to, receives_, [&](std::byte* data, int bytes, MPI_Request* request) {
+    return MPI_Irecv(data, bytes, MPI_BYTE, member(rank), header_tag_ + 1, network_.comm(), request);
+  });
+}
+
+Standing MpiPeers::receiving() {
+  return first_unfinished(receives_);
+}
+
+void MpiPeers::leave() noexcept {
+  const Announcement farewell{kLeft, 0, 0};
+  for (const Peer& peer : peers_) {
+    network_.send_away(std::as_bytes(std::span(&farewell, 1)), member(peer.rank), header_tag_);
+  }
+  // Peers may still have to get what this rank has sent last.
+  const auto end = std::chrono::steady_clock::now() + network_.domain().timeout();
+  for (Transfers& sends : sends_) {
+    while (first_unfinished(sends).missing >= 0 && !network_.domain().failed() &&
+           std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+}
+
+}  // namespace trimtab

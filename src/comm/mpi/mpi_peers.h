@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// One group's ranks on other hosts. For each collective a rank sends each of them a header, which says what it is in
+// and how much it has for that rank, and then the bytes, in messages of at most 1 GiB. Messages between two ranks keep
+// their order, so headers need no ticket.
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/outside.h"
+
+namespace trimtab {
+
+class MpiNetwork;
+
+class MpiPeers final : public OutsidePeers {
+ public:
+  // Uses the tags first_tag, for headers, and the next one, for bytes.
+  MpiPeers(MpiNetwork& network, std::vector<int> members, int rank, const std::vector<bool>& here, int first_tag);
+  ~MpiPeers() override;
+  MpiPeers(const MpiPeers&) = delete;
+  MpiPeers& operator=(const MpiPeers&) = delete;
+
+  void start(uint64_t ticket, const Operation& operation) override;
+  Standing sending(uint64_t ticket) override;
+  Standing standing(uint64_t ticket) override;
+  Announcement announcement(int rank, uint64_t ticket) const override;
+  void receive(int rank, std::span<std::byte> to) override;
+  Standing receiving() override;
+  void leave() noexcept override;
+
+ private:
+  // A peer starts at most kMaxInFlight collectives beyond what this rank has started, which is as far beyond what it
+  // has completed.
+  static constexpr uint64_t kHeaders = 2 * GroupState::kRing;
+  static constexpr int32_t kLeft = -1;  // the kind that means: no more will come
+
+  struct Peer {
+    int rank = 0;
+    Announcement incoming;
+    std::array<Announcement, kHeaders> headers{};  // by ticket
+    uint64_t started = 0;
+    bool left = false;
+  };
+  // Requests, and the peer that each is about.
+  struct Transfers {
+    std::vector<MPI_Request> requests;
+    std::vector<int> ranks;
+    std::vector<Announcement> headers;  // being sent
+  };
+
+  int member(int rank) const { return members_[static_cast<size_t>(rank)]; }
+  const Peer& peer(int rank) const;
+  void listen(size_t peer);
+  void hear();
+  // Cuts bytes into messages and calls begin(data, bytes, request) for each.
+  template <class Byte, class Begin>
+  void in_messages(int rank, std::span<Byte> bytes, Transfers& transfers, const Begin& begin);
+  Standing first_unfinished(Transfers& transfers);
+
+  MpiNetwork& network_;
+  const std::vector<int> members_;
+  const int rank_;
+  const int header_tag_;
+  std::vector<Peer> peers_;
+  std::vector<MPI_Request> listening_;  // [peers_]
+  std::vector<int> heard_;              // [peers_] what MPI_Testsome fills
+  std::array<Transfers, GroupState::kRing> sends_;
+  Transfers receives_;
+};
+
+}  // namespace trimtab

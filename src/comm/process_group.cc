@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/process_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "comm/group.h"
+
+namespace trimtab {
+namespace {
+
+template <class T>
+std::vector<T> exchange_values(const HostMemory::Exchange& exchange, const T& mine) {
+  const std::vector<std::byte> bytes = exchange(std::as_bytes(std::span(&mine, 1)));
+  std::vector<T> all(bytes.size() / sizeof(T));
+  std::memcpy(static_cast<void*>(all.data()), bytes.data(), bytes.size());
+  return all;
+}
+
+}  // namespace
+
+std::vector<int32_t> find_hosts(const HostMemory::Exchange& exchange) {
+  struct Id {
+    char text[128];
+  };
+  Id mine = {};
+  std::strncpy(mine.text, HostMemory::host_id().c_str(), sizeof mine.text - 1);
+  std::vector<int32_t> hosts;
+  std::vector<std::string> seen;
+  for (const Id& id : exchange_values(exchange, mine)) {
+    const auto at = std::ranges::find(seen, id.text);
+    hosts.push_back(static_cast<int32_t>(at - seen.begin()));
+    if (at == seen.end()) seen.emplace_back(id.text);
+  }
+  return hosts;
+}
+
+ProcessGroup begin_process_group(int rank, const GroupOptions& options, const HostMemory::Exchange& exchange) {
+  const std::vector<int32_t>& hosts = options.hosts;
+  const auto ranks = static_cast<int>(hosts.size());
+  const auto memory = HostMemory::share(rank, hosts, exchange);
+
+  // The first rank of each host keeps what the host shares.
+  const auto first = static_cast<size_t>(std::ranges::find(hosts, hosts[static_cast<size_t>(rank)]) - hosts.begin());
+  const bool keeper = first == static_cast<size_t>(rank);
+  Buffer kept;
+  if (keeper) kept = memory->allocate(FailureDomain::state_bytes(ranks));
+  void* const domain_state = exchange_values(exchange, static_cast<void*>(kept.data()))[first];
+  ProcessGroup group;
+  group.domain = std::make_shared<FailureDomain>(ranks, options, memory, std::move(kept), domain_state);
+  if (keeper) group.state = group.domain->make_group(static_cast<int>(std::ranges::count(hosts, hosts[first])));
+  group.state = exchange_values(exchange, group.state)[first];
+  return group;
+}
+
+}  // namespace trimtab

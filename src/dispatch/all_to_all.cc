@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each pick's row is sent to the rank of its expert, and its result comes back the same way. Rows leave sorted by slot,
+// so a rank's block is in its own order of experts; the owner merges the blocks of all sources by expert. It also
+// applies the weights: a product is the same wherever it is made, and then only a sum is left to the source.
+//
+// all_to_all: the counts of all slots are gathered. mc2: a block begins with the counts of its rank's slots.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+
+#include "base/cat.h"
+#include "dispatch/dispatcher_of.h"
+#include "dispatch/pick_order.h"
+#include "dispatch/records.h"
+#include "dispatch/row_ops.h"
+#include "dispatch/staged_exchange.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+struct Memory {
+  std::span<int32_t> counts;        // [slots] of this rank's picks
+  std::span<int32_t> starts;        // [slots]
+  std::span<int32_t> picks;         // [max_tokens, top_k] by slot
+  std::span<int32_t> places;        // [max_tokens, top_k] of each pick among them
+  std::span<std::byte> outbox;      // a block for each rank: the records of this rank's picks, by slot
+  std::span<int64_t> bases;         // [ranks] record i of all stands at bases[its rank] + i records
+  std::span<int64_t> sent_bytes;    // [ranks]
+  std::span<std::byte> inbox;       // a block from each rank: the records for this rank's experts, by slot
+  std::span<int64_t> inbox_bytes;   // [ranks]
+  std::span<int32_t> all_counts;    // kGathered: [ranks, slots]
+  std::span<int64_t> count_bytes;   // kGathered: [ranks]
+  std::span<int32_t> arrived;       // [ranks, local experts] records of each
+  std::span<int32_t> cursors;       // [ranks]
+  std::span<int32_t> local_counts;  // [local experts]
+  std::span<int32_t> row_of;        // [max_rows] where the row of each arrived record stands
+  ScaledRows rows;                  // [max_rows] by expert
+  std::span<float> weights;         // [max_rows]
+  Rows answers;                     // f32 [max_rows, hidden] as the records arrived
+  std::span<int64_t> answer_bytes;  // [ranks]
+  Rows results;                     // f32 [max_tokens * top_k, hidden] as picks
+  std::span<int64_t> result_bytes;  // [ranks]
+};
+
+enum class Counts { kGathered, kInBlocks };
+
+template <Counts kCounts>
+class AllToAllExchange final : public StagedExchange {
+ public:
+  static constexpr bool kInBlocks = kCounts == Counts::kInBlocks;
+  static constexpr const char* kName = kInBlocks ? "mc2" : "all_to_all";
+  static Memory plan(Carver& carver, const RankShape& shape);
+  static void check(const RankShape&, const Lane&) {}  // collectives are all it needs
+
+  AllToAllExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
+      : StagedExchange(shape, request, lane), m_(memory), records_(shape, sizeof(float)) {
+    const int32_t num_picks = sort_picks(request.ids, m_.counts, m_.starts, m_.picks);
+    if constexpr (!kInBlocks) {
+      counts_ = comm_.all_gather_v(std::as_bytes(m_.counts), std::as_writable_bytes(m_.all_counts), m_.count_bytes);
+    }
+    const size_t bytes = lay_out_outbox();
+    fill_outbox(num_picks);
+    rows_ = comm_.all_to_all_v(m_.outbox.first(bytes), m_.sent_bytes, m_.inbox, m_.inbox_bytes);
+  }
+
+ private:
+  bool come_to(Stage stage, bool block) override;
+  Tokens arrange() override;
+  void publish(ConstRows y, Left left) override;
+  void combine(Rows out) override;
+
+  // Bytes in front of the records of a block for a rank.
+  static size_t head_bytes(const RankShape& shape, int rank) {
+    return kInBlocks ? Records::padded(static_cast<size_t>(shape.num_slots_of(rank)) * sizeof(int32_t)) : 0;
+  }
+  size_t lay_out_outbox();
+  void fill_outbox(int32_t num_picks);
+  void read_counts();
+  int32_t assign_rows();
+
+  const Memory m_;
+  const Records records_;
+  Pending counts_, rows_, answers_;
+};
+
+template <Counts kCounts>
+Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
+  const int64_t picks = shape.max_tokens * shape.top_k;
+  const size_t record = Records(shape, sizeof(float)).bytes();
+  size_t outbox = static_cast<size_t>(picks) * record;
+  for (int r = 0; r < shape.ranks; ++r) outbox += head_bytes(shape, r);
+  const size_t inbox =
+      static_cast<size_t>(shape.max_rows()) * record + static_cast<size_t>(shape.ranks) * head_bytes(shape, shape.rank);
+  Memory m;
+  m.counts = carver.take<int32_t>(shape.num_slots());
+  m.starts = carver.take<int32_t>(shape.num_slots());
+  m.picks = carver.take<int32_t>(picks);
+  m.places = carver.take<int32_t>(picks);
+  m.outbox = carver.take<std::byte>(static_cast<int64_t>(outbox));
+  m.bases = carver.take<int64_t>(shape.ranks);
+  m.sent_bytes = carver.take<int64_t>(shape.ranks);
+  m.inbox = carver.take<std::byte>(static_cast<int64_t>(inbox));
+  m.inbox_bytes = carver.take<int64_t>(shape.ranks);
+  if constexpr (!kInBlocks) {
+    m.all_counts = carver.take<int32_t>(int64_t{shape.ranks} * shape.num_slots());
+    m.count_bytes = carver.take<int64_t>(shape.ranks);
+  }
+  m.arrived = carver.take<int32_t>(int64_t{shape.ranks} * shape.num_local());
+  m.cursors = carver.take<int32_t>(shape.ranks);
+  m.local_counts = carver.take<int32_t>(shape.num_local());
+  m.row_of = carver.take<int32_t>(shape.max_rows());
+  m.rows = take_scaled_rows(carver, shape.max_rows(), shape);
+  m.weights = carver.take<float>(shape.max_rows());
+  m.answers = carver.take_rows(shape.max_rows(), shape.hidden, DType::kF32);
+  m.answer_bytes = carver.take<int64_t>(shape.ranks);
+  m.results = carver.take_rows(picks, shape.hidden, DType::kF32);
+  m.result_bytes = carver.take<int64_t>(shape.ranks);
+  return m;
+}
+
+// Writes the heads; returns the bytes of all blocks.
+template <Counts kCounts>
+size_t AllToAllExchange<kCounts>::lay_out_outbox() {
+  size_t heads = 0, records = 0;
+  for (int r = 0; r < shape_.ranks; ++r) {
+    const auto counts = m_.counts.subspan(static_cast<size_t>(shape_.first_slots[static_cast<size_t>(r)]),
+                                          static_cast<size_t>(shape_.num_slots_of(r)));
+    const size_t head = head_bytes(shape_, r);
+    if (head > 0) std::memcpy(m_.outbox.data() + heads + records, counts.data(), counts.size_bytes());
+    heads += head;
+    m_.bases[static_cast<size_t>(r)] = static_cast<int64_t>(heads);
+    const size_t block =
+        static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})) * records_.bytes();
+    m_.sent_bytes[static_cast<size_t>(r)] = static_cast<int64_t>(head + block);
+    records += block;
+  }
+  return heads + records;
+}
+
+template <Counts kCounts>
+void AllToAllExchange<kCounts>::fill_outbox(int32_t num_picks) {
+  const ConstScaledRows rows{request_.x, request_.scales};
+  for_each_piece(team_, num_picks, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const auto pick = static_cast<size_t>(m_.picks[static_cast<size_t>(i)]);
+      m_.places[pick] = static_cast<int32_t>(i);
+      std::byte* base = m_.outbox.data() + m_.bases[static_cast<size_t>(shape_.rank_of_slot(request_.ids[pick]))];
+      const float weight = request_.weights[pick];
+      copy_row(rows, static_cast<int64_t>(pick) / request_.top_k, records_.rows(base, i + 1), i,
+               request_.weight_on_input, weight);
+      *records_.template tail<float>(base, i) = request_.weight_on_input ? 1.0F : weight;
+    }
+  });
+}
+
+template <Counts kCounts>
+bool AllToAllExchange<kCounts>::come_to(Stage stage, bool block) {
+  switch (stage) {
+    case Stage::kArrived:
+      return done(counts_, block) && done(rows_, block);
+    case Stage::kReturned:
+      return done(answers_, block);
+    case Stage::kDrained:
+      return released(counts_, block) && released(rows_, block) && released(answers_, block);
+  }
+  return false;
+}
+
+// Fills arrived. Throws InvalidArgument when a rank was called with another hidden size.
+template <Counts kCounts>
+void AllToAllExchange<kCounts>::read_counts() {
+  const auto local = static_cast<size_t>(shape_.num_local());
+  const size_t head = head_bytes(shape_, shape_.rank);
+  const std::byte* block = m_.inbox.data();
+  for (size_t s = 0; s < static_cast<size_t>(shape_.ranks); ++s) {
+    const std::span<int32_t> arrived = m_.arrived.subspan(s * local, local);
+    const auto bytes = static_cast<size_t>(m_.inbox_bytes[s]);
+    if (kInBlocks) {
+      if (bytes >= head && local > 0) std::memcpy(arrived.data(), block, arrived.size_bytes());
+    } else {
+      std::copy_n(m_.all_counts.begin() + static_cast<int64_t>(s) * shape_.num_slots() + shape_.first_slot(), local,
+                  arrived.begin());
+    }
+    const int64_t rows = std::accumulate(arrived.begin(), arrived.end(), int64_t{0});
+    if (bytes != head + static_cast<size_t>(rows) * records_.bytes()) {
+      throw InvalidArgument(cat(kName, " dispatch: rank ", s, " sent ", bytes, " bytes for ", rows, " rows of ",
+                                records_.bytes(), " bytes"));
+    }
+    m_.answer_bytes[s] = rows * shape_.hidden * static_cast<int64_t>(sizeof(float));
+    block += bytes;
+  }
+}
+
+// Where the row of each record stands: by expert, source, then as in the source's block. Returns the rows.
+template <Counts kCounts>
+int32_t AllToAllExchange<kCounts>::assign_rows() {
+  const auto local = static_cast<size_t>(shape_.num_local());
+  int32_t records = 0;
+  for (size_t s = 0; s < m_.cursors.size(); ++s) {
+    m_.cursors[s] = records;
+    for (const int32_t count : m_.arrived.subspan(s * local, local)) records += count;
+  }
+  int32_t row = 0;
+  for (size_t slot = 0; slot < local; ++slot) {
+    const int32_t first = row;
+    for (size_t s = 0; s < m_.cursors.size(); ++s) {
+      for (int32_t n = 0; n < m_.arrived[s * local + slot]; ++n) {
+        m_.row_of[static_cast<size_t>(m_.cursors[s]++)] = row++;
+      }
+    }
+    m_.local_counts[slot] = row - first;
+  }
+  return row;
+}
+
+template <Counts kCounts>
+Tokens AllToAllExchange<kCounts>::arrange() {
+  read_counts();
+  const int32_t num_rows = assign_rows();
+  std::byte* base = m_.inbox.data();
+  int64_t done = 0;  // records of earlier sources
+  for (int s = 0; s < shape_.ranks; ++s) {
+    base += head_bytes(shape_, shape_.rank);
+    const int64_t end = m_.cursors[static_cast<size_t>(s)];
+    const ScaledRows records = records_.rows(base, end);
+    for_each_piece(team_, end - done, [&](int64_t first, int64_t last) {
+      for (int64_t i = done + first; i < done + last; ++i) {
+        const int32_t row = m_.row_of[static_cast<size_t>(i)];
+        copy_row(records, i, m_.rows, row, false, 1.0F);
+        m_.weights[static_cast<size_t>(row)] = *records_.template tail<float>(base, i);
+      }
+    });
+    done = end;
+  }
+  const ScaledRows used = m_.rows.slice(0, num_rows);
+  return {Format::kStandard, used.x, m_.weights.first(static_cast<size_t>(num_rows)), m_.local_counts, 0, used.scales};
+}
+
+template <Counts kCounts>
+void AllToAllExchange<kCounts>::publish(ConstRows y, Left left) {
+  for_each_piece(team_, y.rows, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const int32_t row = m_.row_of[static_cast<size_t>(i)];
+      scale_row(y.row_as<float>(row), m_.answers.row_as<float>(i), y.cols,
+                left == Left::kSum ? 1.0F : m_.weights[static_cast<size_t>(row)]);
+    }
+  });
+  answers_ = comm_.all_to_all_v(bytes_of(ConstRows(m_.answers.slice(0, y.rows))), m_.answer_bytes, bytes_of(m_.results),
+                                m_.result_bytes);
+}
+
+template <Counts kCounts>
+void AllToAllExchange<kCounts>::combine(Rows out) {
+  sum_rows(team_, out, request_.top_k, [this](int64_t pick) -> WeightedRow {
+    const auto i = static_cast<size_t>(pick);
+    if (request_.ids[i] < 0) return {};
+    return {m_.results.row_as<float>(m_.places[i])};
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Dispatcher> make_all_to_all_dispatcher(const DispatchShape& shape, int rank) {
+  return std::make_unique<DispatcherOf<AllToAllExchange<Counts::kGathered>>>(shape, rank);
+}
+
+std::unique_ptr<Dispatcher> make_mc2_dispatcher(const DispatchShape& shape, int rank) {
+  return std::make_unique<DispatcherOf<AllToAllExchange<Counts::kInBlocks>>>(shape, rank);
+}
+
+}  // namespace trimtab

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trimtab/dispatch_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+std::string choice(const DispatchSituation& situation) {
+  return std::string(choose_dispatcher(situation).dispatcher);
+}
+
+TEST(DispatchChoice, ByHostsBatchAndFormat) {
+  const DispatchSituation one{.ranks = 4, .hosts = 1, .max_tokens = 512, .hidden = 2048, .top_k = 8};
+  EXPECT_EQ(choice(one), "pull");
+  DispatchSituation s = one;
+  s.ranks = 1;
+  EXPECT_EQ(choice(s), "pull");
+  s = one;
+  s.format = Format::kBatched;
+  EXPECT_EQ(choice(s), "pull_batched");
+  s.hosts = 2;
+  EXPECT_THROW(choose_dispatcher(s), InvalidArgument);
+  s = one;
+  s.hosts = 2;
+  EXPECT_EQ(choice(s), "hybrid");
+  s.exact_order = true;
+  EXPECT_EQ(choice(s), "packed");
+  s = one;
+  s.hosts = 4;
+  EXPECT_EQ(choice(s), "packed");
+  s.ranks = s.hosts = 2;
+  EXPECT_EQ(choice(s), "packed");
+  s.max_tokens = 16;
+  EXPECT_EQ(choice(s), "all_gather");
+  s.top_k = 1;
+  EXPECT_EQ(choice(s), "packed");
+  s.same_tokens = true;
+  EXPECT_EQ(choice(s), "grouped");
+}
+
+TEST(DispatchChoice, CanBeForcedAndSaysWhy) {
+  const DispatchRule forced = choose_dispatcher({.ranks = 4}, "mc2");
+  EXPECT_EQ(forced.dispatcher, "mc2");
+  EXPECT_EQ(forced.condition, "asked for");
+  EXPECT_NE(choose_dispatcher({.ranks = 4}).condition.find("one host"), std::string_view::npos);
+}
+
+// Each rule is taken somewhere: none is hidden behind those above it. And the table knows real dispatchers only.
+TEST(DispatchChoice, EveryRuleIsReached) {
+  std::vector<bool> reached(dispatch_rules().size());
+  for (const int ranks : {1, 2, 4}) {
+    for (const int hosts : {1, 2, 4}) {
+      for (const int64_t tokens : {1, 4096}) {
+        for (const int flags : {0, 1, 2, 4}) {
+          const DispatchSituation s{.ranks = ranks,
+                                    .hosts = std::min(hosts, ranks),
+                                    .max_tokens = tokens,
+                                    .hidden = 2048,
+                                    .top_k = 8,
+                                    .format = flags == 4 ? Format::kBatched : Format::kStandard,
+                                    .exact_order = flags == 1,
+                                    .same_tokens = flags == 2};
+          const auto rules = dispatch_rules();
+          const auto rule = std::ranges::find_if(rules, [&](const DispatchRule& r) { return r.holds(s); });
+          if (rule != rules.end()) reached[static_cast<size_t>(rule - rules.begin())] = true;
+        }
+      }
+    }
+  }
+  for (size_t i = 0; i < reached.size(); ++i) EXPECT_TRUE(reached[i]) << dispatch_rules()[i].condition;
+  const std::vector<int32_t> first{0, 1}, hosts{0};
+  for (const DispatchRule& rule : dispatch_rules()) {
+    const int64_t capacity = rule.dispatcher == "pull_batched" ? 1 : 0;
+    EXPECT_NO_THROW(make_dispatcher(rule.dispatcher, {1, 1, 1, DType::kF32, first, capacity}, 0, hosts));
+  }
+}
+
+}  // namespace
+}  // namespace trimtab

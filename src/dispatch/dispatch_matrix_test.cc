@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every dispatcher over ranks, placements, token counts, top-k, routings and types of rows, against sums made token by
+// token; and those that keep the order bit by bit against `pull` on one rank. TRIMTAB_HEAVY=1: every type of rows with
+// each of the others, and 100,000 random calls.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/cat.h"
+#include "comm/testing.h"
+#include "dispatch/testing.h"
+
+namespace trimtab {
+namespace {
+
+constexpr int64_t kMaxTokens = 24;
+constexpr int kNumExperts = 12;
+constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kI8, DType::kF8E4M3};
+
+// Sanitizers make a scene 10 to 20 times as slow: they see every fifth.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint32_t kEvery = 5;
+#else
+constexpr uint32_t kEvery = 1;
+#endif
+
+bool heavy() {
+  const char* text = std::getenv("TRIMTAB_HEAVY");
+  return text != nullptr && std::string_view(text) == "1";
+}
+
+// The ways in which tokens are spread over ranks.
+std::vector<std::vector<int64_t>> token_counts(int ranks) {
+  const auto n = static_cast<size_t>(ranks);
+  std::vector<std::vector<int64_t>> all{std::vector<int64_t>(n, 0), std::vector<int64_t>(n, 1), std::vector<int64_t>(n),
+                                        std::vector<int64_t>(n, 0), std::vector<int64_t>(n, kMaxTokens)};
+  for (size_t r = 0; r < n; ++r) all[2][r] = std::min(kMaxTokens, 5 + 3 * static_cast<int64_t>(r));
+  all[3][n - 1] = 23;
+  return all;
+}
+
+// The outputs of all scenes, run one after another on one workspace a rank.
+std::vector<std::vector<float>> run_scenes(const std::vector<Scene>& scenes, std::string_view kind) {
+  std::vector<std::vector<float>> outs;
+  int64_t max_tokens = 0, capacity = 1;
+  for (const Scene& s : scenes) {
+    outs.emplace_back(s.x.size());
+    max_tokens = std::max(max_tokens, *std::ranges::max_element(s.tokens));
+    capacity = std::max(capacity, most_rows_of_a_slot(s));
+  }
+  run_scene_ranks(kind, scenes.front().ranks(), [&](Communicator& comm) {
+    const TestedDispatcher dispatcher(kind, shape_of(scenes.front(), max_tokens, kNumExperts, capacity), comm);
+    Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
+    Team team(1 + comm.rank() % 2);
+    Lane lane{comm, workspace, team, dispatcher.groups()};
+    for (size_t i = 0; i < scenes.size(); ++i) {
+      poison(workspace);
+      exchange_once(scenes[i], *dispatcher, lane, i % 2 == 0 ? Left::kWeightAndSum : Left::kSum, outs[i]);
+      workspace.release(0);
+    }
+  });
+  for (size_t i = 0; i < scenes.size(); ++i) bring_together(scenes[i], outs[i]);
+  return outs;
+}
+
+// The scene on one rank with experts in order.
+Scene on_one_rank(Scene scene) {
+  scene.tokens = {scene.all_tokens()};
+  scene.slots = place(Placing::kLinear, 1, scene.num_experts);
+  return scene;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Scenes of all token counts, top-k and routings.
+std::vector<Scene> all_scenes(int ranks, Placing placing, DType dtype, std::vector<std::string>& labels) {
+  std::vector<Scene> scenes;
+  uint32_t seed = 0;
+  for (const auto& tokens : token_counts(ranks)) {
+    for (const int top_k : {1, 3, 8, kNumExperts}) {
+      for (const Routes routes : kRoutes) {
+        for (const bool on_input : {false, true}) {
+          if (++seed % kEvery != 0 || (on_input && (top_k != 1 || dtype == DType::kF8E4M3))) continue;
+          Scene scene{.tokens = tokens, .num_experts = kNumExperts, .top_k = top_k, .dtype = dtype};
+          if (dtype == DType::kF8E4M3) scene.hidden = 64;
+          scene.weight_on_input = on_input;
+          scene.slots = place(placing, ranks, kNumExperts);
+          fill(scene, routes, seed);
+          labels.push_back(cat(name(dtype), ", tokens of the last rank ", tokens.back(), ", top_k ", top_k, ", routes ",
+                               static_cast<int>(routes), ", weight_on_input ", on_input, ", seed ", seed));
+          scenes.push_back(std::move(scene));
+        }
+      }
+    }
+  }
+  return scenes;
+}
+
+using Parameters = std::tuple<const char*, int, Placing>;
+class DispatchMatrix : public testing::TestWithParam<Parameters> {};
+
+std::string parameter_name(const testing::TestParamInfo<Parameters>& info) {
+  constexpr const char* kNames[] = {"linear", "permuted", "redundant", "everywhere", "first_rank_empty"};
+  const auto& [kind, ranks, placing] = info.param;
+  return cat(kind, "_", ranks, "_ranks_", kNames[static_cast<size_t>(placing)]);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DispatchMatrix,
+                         testing::Combine(testing::ValuesIn(kKinds), testing::ValuesIn(rank_counts({1, 2, 3, 4, 8})),
+                                          testing::ValuesIn(kPlacings)),
+                         parameter_name);
+
+TEST_P(DispatchMatrix, GivesTheSumOverPicks) {
+  const auto& [kind, ranks, placing] = GetParam();
+  const auto turn = (static_cast<size_t>(ranks) + static_cast<size_t>(placing)) % std::size(kDTypes);
+  for (const DType dtype : kDTypes) {
+    if (dtype != kDTypes[turn] && !heavy()) continue;
+    std::vector<std::string> labels;
+    const std::vector<Scene> scenes = all_scenes(ranks, placing, dtype, labels);
+    const auto outs = run_scenes(scenes, kind);
+    std::vector<std::vector<float>> alone;
+    if (is_exact(kind)) {
+      std::vector<Scene> single;
+      for (const Scene& scene : scenes) single.push_back(on_one_rank(scene));
+      alone = run_scenes(single, "pull");
+    }
+    for (size_t i = 0; i < scenes.size(); ++i) {
+      const int additions = scenes[i].top_k + (is_exact(kind) ? 0 : ranks);
+      EXPECT_EQ(difference(scenes[i], expect(scenes[i]), outs[i], additions), "") << labels[i];
+      if (is_exact(kind)) {
+        EXPECT_TRUE(same_bits(outs[i], alone[i])) << "other bits: " << labels[i];
+      }
+    }
+  }
+}
+
+class EachKind : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, EachKind, testing::ValuesIn(kKinds),
+                         [](const auto& chosen) { return std::string(chosen.param); });
+
+// Random sizes, placements, routings. TRIMTAB_TEST_SEED repeats one that failed.
+TEST_P(EachKind, RandomScenes) {
+  const char* text = std::getenv("TRIMTAB_TEST_SEED");
+  const uint32_t begin = text == nullptr ? 20240607U : static_cast<uint32_t>(std::strtoul(text, nullptr, 10));
+  const uint32_t rounds = heavy() ? 100'000 / static_cast<uint32_t>(std::size(kKinds)) + 1 : 40;
+  for (uint32_t seed = begin; seed < begin + rounds; ++seed) {
+    SCOPED_TRACE(cat("TRIMTAB_TEST_SEED=", seed));
+    std::mt19937 random(seed);
+    const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    Scene scene;
+    const int ranks = pick(1, 6);
+    if (!can_have_ranks(ranks)) continue;
+    for (int r = 0; r < ranks; ++r) scene.tokens.push_back(pick(0, 2) == 0 ? 0 : pick(0, 40));
+    scene.num_experts = pick(ranks > 1 ? ranks - 1 : 1, kNumExperts);
+    scene.dtype = kDTypes[pick(0, 3)];
+    scene.hidden = scene.dtype == DType::kF8E4M3 ? 32 * pick(1, 3) : pick(1, 70);
+    scene.top_k = pick(1, scene.num_experts);
+    scene.weight_on_input = scene.top_k == 1 && scene.dtype != DType::kF8E4M3 && pick(0, 1) == 0;
+    scene.slots = place(kPlacings[pick(0, 4)], ranks, scene.num_experts);
+    fill(scene, kRoutes[pick(0, 3)], seed);
+    const auto outs = run_scenes({scene}, GetParam());
+    EXPECT_EQ(difference(scene, expect(scene), outs[0], scene.top_k + ranks), "");
+    if (is_exact(GetParam())) {
+      EXPECT_TRUE(same_bits(outs[0], run_scenes({on_one_rank(scene)}, "pull")[0]));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trimtab

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// A dispatcher whose exchanges keep all their memory in the lane's workspace.
+#pragma once
+
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "base/cat.h"
+#include "dispatch/carver.h"
+#include "dispatch/shape.h"
+#include "dispatch/staged_exchange.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+
+// Exchange: a StagedExchange made of (shape, request, lane, memory), with
+//   kName; Shape, kFormat, kKeepsOrder and kOutputIsReduced where the defaults of StagedExchange don't hold;
+//   static Memory plan(Carver&, const Shape&), which takes all that one exchange needs;
+//   static size_t later_bytes(const Shape&), the workspace that it takes once rows have arrived, if any;
+//   static std::vector<std::unique_ptr<Communicator>> make_groups(const Shape&, Communicator&), if it needs any;
+//   static void check(const Shape&, const Lane&), which throws InvalidArgument for a lane that it can't use.
+template <class Exchange>
+class DispatcherOf final : public Dispatcher {
+ public:
+  // more: what else Exchange::Shape is made of.
+  template <class... More>
+  DispatcherOf(const DispatchShape& shape, int rank, const More&... more)
+      : shape_(Exchange::kName, shape, rank, more...) {
+    const bool batched = Exchange::kFormat == Format::kBatched;
+    if (batched ? shape.capacity < 1 : shape.capacity != 0) {
+      throw InvalidArgument(cat(Exchange::kName, ": a capacity of ", shape.capacity, " rows an expert, expected ",
+                                batched ? "at least 1" : "none"));
+    }
+    if (shape.exact_order && !Exchange::kKeepsOrder) {
+      throw InvalidArgument(cat(Exchange::kName, " adds in an order that depends on the placement: no exact_order"));
+    }
+  }
+
+  std::string_view name() const override { return Exchange::kName; }
+  Format format() const override { return Exchange::kFormat; }
+  DispatchShape shape() const override { return shape_.shape(); }
+  int rank() const override { return shape_.rank; }
+  bool carries_weights() const override { return true; }
+  bool output_is_reduced() const override { return Exchange::kOutputIsReduced; }
+  std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const override {
+    return Exchange::make_groups(shape_, comm);
+  }
+  int64_t max_rows() const override {
+    return Exchange::kFormat == Format::kBatched ? shape_.num_local() * shape_.capacity : Exchange::max_rows(shape_);
+  }
+  size_t workspace_bytes() const override {
+    Carver measure(nullptr);
+    measure.take_bytes(sizeof(Exchange));
+    Exchange::plan(measure, shape_);
+    return measure.used() + Exchange::later_bytes(shape_);
+  }
+
+  ExchangePtr dispatch(const Request& request, Lane& lane) const override {
+    shape_.check(request, lane);
+    Exchange::check(shape_, lane);
+    Carver carver(lane.workspace.take_bytes(workspace_bytes() - Exchange::later_bytes(shape_)));
+    std::byte* place = carver.take_bytes(sizeof(Exchange));
+    const auto memory = Exchange::plan(carver, shape_);
+    return ExchangePtr(new (place) Exchange(shape_, request, lane, memory));
+  }
+
+ private:
+  const typename Exchange::Shape shape_;
+};
+
+}  // namespace trimtab

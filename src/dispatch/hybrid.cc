@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several hosts: a token goes once to each host that has any of its picks, to one rank there; inside a host the ranks
+// pull each other's tokens from shared memory. A host's sum comes back in one row.
+//
+// The exchange inside the host is a pull of its own, over the tokens that have come to each of its ranks; its results
+// are what goes back between the hosts.
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "base/cat.h"
+#include "dispatch/dispatcher_of.h"
+#include "dispatch/packing.h"
+#include "dispatch/staged_exchange.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+struct HybridShape : RankShape {
+  HybridShape(std::string_view dispatcher, const DispatchShape& shape, int r, std::span<const int32_t> hosts);
+
+  std::vector<int32_t> destinations;   // [ranks] the rank of its host that takes this rank's tokens
+  std::vector<int32_t> slots_on_host;  // [slots] as the exchange inside this rank's host numbers them, -1 on others
+  int64_t max_arriving = 0;            // tokens
+  std::unique_ptr<const Dispatcher> inside;
+};
+
+// The rank that takes the tokens of `source` for the host of `rank`: sources of a host take turns.
+int32_t delegate(std::span<const int32_t> hosts, int source, int rank) {
+  std::vector<int32_t> ranks;
+  for (size_t r = 0; r < hosts.size(); ++r) {
+    if (hosts[r] == hosts[static_cast<size_t>(rank)]) ranks.push_back(static_cast<int32_t>(r));
+  }
+  if (hosts[static_cast<size_t>(source)] == hosts[static_cast<size_t>(rank)]) return source;
+  const auto place = std::count(hosts.begin(), hosts.begin() + source, hosts[static_cast<size_t>(source)]);
+  return ranks[static_cast<size_t>(place) % ranks.size()];
+}
+
+HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape, int r, std::span<const int32_t> hosts)
+    : RankShape(dispatcher, shape, r) {
+  if (std::ssize(hosts) != ranks) {
+    throw InvalidArgument(cat(dispatcher, ": hosts of ", hosts.size(), " ranks for ", ranks));
+  }
+  std::vector<int32_t> first_on_host{0};
+  slots_on_host.assign(static_cast<size_t>(num_slots()), -1);
+  int rank_on_host = 0;
+  for (int other = 0; other < ranks; ++other) {
+    destinations.push_back(delegate(hosts, rank, other));
+    if (hosts[static_cast<size_t>(other)] != hosts[static_cast<size_t>(rank)]) continue;
+    if (other < rank) ++rank_on_host;
+    const auto first = slots_on_host.begin() + first_slots[static_cast<size_t>(other)];
+    std::iota(first, first + num_slots_of(other), first_on_host.back());
+    first_on_host.push_back(first_on_host.back() + num_slots_of(other));
+  }
+  // The same on all ranks of the host, as the exchange inside wants it.
+  std::vector<int64_t> arriving(static_cast<size_t>(ranks));
+  for (int source = 0; source < ranks; ++source) {
+    arriving[static_cast<size_t>(delegate(hosts, source, rank))] += max_tokens;
+  }
+  max_arriving = *std::ranges::max_element(arriving);
+  inside = make_pull_dispatcher({max_arriving, hidden, top_k, dtype, first_on_host}, rank_on_host);
+}
+
+struct Memory {
+  Packing::Memory packing;
+  std::span<std::byte> inbox;       // [max_arriving] records
+  std::span<int64_t> inbox_bytes;   // [ranks]
+  std::span<int32_t> ids;           // [max_arriving, top_k]
+  std::span<float> weights;         // [max_arriving, top_k]
+  Rows answers;                     // f32 [max_arriving, hidden]
+  std::span<int64_t> answer_bytes;  // [ranks]
+  Rows results;                     // f32, one a record
+  std::span<int64_t> result_bytes;  // [ranks]
+};
+
+class HybridExchange final : public StagedExchange {
+ public:
+  using Shape = HybridShape;
+  static constexpr const char* kName = "hybrid";
+  static constexpr bool kKeepsOrder = false;
+  static Memory plan(Carver& carver, const HybridShape& shape);
+  static size_t later_bytes(const HybridShape& shape) { return shape.inside->workspace_bytes(); }
+  static std::vector<std::unique_ptr<Communicator>> make_groups(const HybridShape&, Communicator& comm) {
+    std::vector<std::unique_ptr<Communicator>> groups;
+    groups.push_back(comm.split(comm.hosts()[static_cast<size_t>(comm.rank())], comm.rank()));
+    return groups;
+  }
+  static void check(const HybridShape& shape, const Lane& lane) {
+    const int on_host = static_cast<int>(shape.inside->shape().first_slots.size()) - 1;
+    if (lane.groups.empty() || lane.groups[0]->size() != on_host || lane.groups[0]->rank() != shape.inside->rank() ||
+        lane.groups[0]->board() == nullptr) {
+      throw InvalidArgument(cat("hybrid needs the group of its host's ", on_host, " ranks as the lane's groups[0]"));
+    }
+  }
+
+  HybridExchange(const HybridShape& shape, const Request& request, Lane& lane, const Memory& memory)
+      : StagedExchange(shape, request, lane),
+        hybrid_(shape),
+        m_(memory),
+        packing_(shape, memory.packing),
+        lane_{*lane.groups[0], lane.workspace, lane.team} {
+    packing_.pack(request_, shape.destinations, team_);
+    tokens_ = comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
+  }
+
+ private:
+  bool come_to(Stage stage, bool block) override;
+  Tokens arrange() override { return inside_->tokens(); }
+  void publish(ConstRows y, Left left) override { inside_->send_back(y, left); }
+  void combine(Rows out) override { packing_.sum_records(m_.results, out, team_); }
+
+  void dispatch_inside();
+  void return_sums();
+
+  const HybridShape& hybrid_;
+  const Memory m_;
+  Packing packing_;
+  Lane lane_;  // inside the host
+  ExchangePtr inside_;
+  int64_t arrived_ = 0;  // tokens
+  bool returning_ = false;
+  Pending tokens_, sums_;
+};
+
+Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
+  Memory m;
+  m.packing = Packing::plan(carver, shape);
+  m.inbox = carver.take<std::byte>(shape.max_arriving * static_cast<int64_t>(Packing::record_bytes(shape)));
+  m.inbox_bytes = carver.take<int64_t>(shape.ranks);
+  m.ids = carver.take<int32_t>(shape.max_arriving * shape.top_k);
+  m.weights = carver.take<float>(shape.max_arriving * shape.top_k);
+  m.answers = carver.take_rows(shape.max_arriving, shape.hidden, DType::kF32);
+  m.answer_bytes = carver.take<int64_t>(shape.ranks);
+  m.results = carver.take_rows(shape.max_tokens * std::min(shape.top_k, shape.ranks), shape.hidden, DType::kF32);
+  m.result_bytes = carver.take<int64_t>(shape.ranks);
+  return m;
+}
+
+bool HybridExchange::come_to(Stage stage, bool block) {
+  switch (stage) {
+    case Stage::kArrived:
+      if (!done(tokens_, block)) return false;
+      if (inside_ == nullptr) dispatch_inside();
+      return reached(*inside_, stage, block);
+    case Stage::kReturned:
+      if (!reached(*inside_, stage, block)) return false;
+      if (!returning_) return_sums();
+      return done(sums_, block);
+    case Stage::kDrained:
+      return reached(*inside_, stage, block) && released(tokens_, block) && released(sums_, block);
+  }
+  return false;
+}
+
+void HybridExchange::dispatch_inside() {
+  const auto record = static_cast<int64_t>(Packing::record_bytes(shape_));
+  for (size_t s = 0; s < m_.inbox_bytes.size(); ++s) {
+    const int64_t tokens = m_.inbox_bytes[s] / record;
+    m_.answer_bytes[s] = tokens * static_cast<int64_t>(m_.answers.row_bytes());
+    arrived_ += tokens;
+  }
+  const auto picks = static_cast<size_t>(arrived_ * request_.top_k);
+  const std::span<int32_t> ids = m_.ids.first(picks);
+  packing_.read_picks(m_.inbox, arrived_, ids, m_.weights, team_);
+  for (int32_t& id : ids) {
+    if (id >= 0) id = hybrid_.slots_on_host[static_cast<size_t>(id)];
+  }
+  const ScaledRows rows = packing_.rows(m_.inbox, arrived_);
+  inside_ = hybrid_.inside->dispatch(
+      {rows.x, ids, m_.weights.first(picks), request_.top_k, request_.weight_on_input, rows.scales}, lane_);
+}
+
+void HybridExchange::return_sums() {
+  const Rows sums = m_.answers.slice(0, arrived_);
+  inside_->finish(sums);
+  sums_ = comm_.all_to_all_v(bytes_of(ConstRows(sums)), m_.answer_bytes, bytes_of(m_.results), m_.result_bytes);
+  returning_ = true;
+}
+
+}  // namespace
+
+std::unique_ptr<Dispatcher> make_hybrid_dispatcher(const DispatchShape& shape, std::span<const int32_t> hosts,
+                                                   int rank) {
+  return std::make_unique<DispatcherOf<HybridExchange>>(shape, rank, hosts);
+}
+
+}  // namespace trimtab

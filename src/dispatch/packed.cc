@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// A token goes once to each rank that has any of its picks, and one row, their weighted sum, comes back: for ranks far
+// from each other, where bytes are dear. With exact_order one row a pick comes back, so that the source can add them in
+// the order of the ids.
+#include <memory>
+#include <numeric>
+
+#include "base/cat.h"
+#include "dispatch/dispatcher_of.h"
+#include "dispatch/local_picks.h"
+#include "dispatch/packing.h"
+#include "dispatch/staged_exchange.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+struct Memory {
+  Packing::Memory packing;
+  std::span<int32_t> destinations;  // [ranks]
+  std::span<std::byte> inbox;       // [all tokens] records
+  std::span<int64_t> inbox_bytes;   // [ranks]
+  std::span<int32_t> ids;           // [all tokens, top_k]
+  std::span<float> weights;         // [all tokens, top_k]
+  LocalPicks::Memory local;
+  Rows answers;                     // f32, one a record, or one a pick
+  std::span<int64_t> answer_bytes;  // [ranks]
+  Rows results;                     // f32, one a record, or one a pick
+  std::span<int64_t> result_bytes;  // [ranks]
+};
+
+class PackedExchange final : public StagedExchange {
+ public:
+  static constexpr const char* kName = "packed";
+  static Memory plan(Carver& carver, const RankShape& shape);
+  static void check(const RankShape&, const Lane&) {}  // collectives are all it needs
+
+  PackedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
+      : StagedExchange(shape, request, lane), m_(memory), packing_(shape, memory.packing), picks_(shape, memory.local) {
+    std::iota(m_.destinations.begin(), m_.destinations.end(), 0);
+    packing_.pack(request_, m_.destinations, team_);
+    tokens_ = comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
+  }
+
+ private:
+  bool come_to(Stage stage, bool block) override {
+    switch (stage) {
+      case Stage::kArrived:
+        return done(tokens_, block);
+      case Stage::kReturned:
+        return done(answers_, block);
+      case Stage::kDrained:
+        return released(tokens_, block) && released(answers_, block);
+    }
+    return false;
+  }
+  Tokens arrange() override;
+  void publish(ConstRows y, Left left) override;
+  void combine(Rows out) override {
+    if (shape_.exact_order) {
+      packing_.sum_picks(m_.results, out, team_);
+    } else {
+      packing_.sum_records(m_.results, out, team_);
+    }
+  }
+
+  const Memory m_;
+  Packing packing_;
+  LocalPicks picks_;
+  Pending tokens_, answers_;
+};
+
+Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
+  const int64_t most_answers = shape.exact_order ? shape.max_rows() : shape.all_tokens();
+  const int64_t most_results =
+      shape.max_tokens * (shape.exact_order ? shape.top_k : std::min(shape.top_k, shape.ranks));
+  Memory m;
+  m.packing = Packing::plan(carver, shape);
+  m.destinations = carver.take<int32_t>(shape.ranks);
+  m.inbox = carver.take<std::byte>(shape.all_tokens() * static_cast<int64_t>(Packing::record_bytes(shape)));
+  m.inbox_bytes = carver.take<int64_t>(shape.ranks);
+  m.ids = carver.take<int32_t>(shape.all_picks());
+  m.weights = carver.take<float>(shape.all_picks());
+  m.local = LocalPicks::plan(carver, shape, shape.max_rows());
+  m.answers = carver.take_rows(most_answers, shape.hidden, DType::kF32);
+  m.answer_bytes = carver.take<int64_t>(shape.ranks);
+  m.results = carver.take_rows(most_results, shape.hidden, DType::kF32);
+  m.result_bytes = carver.take<int64_t>(shape.ranks);
+  return m;
+}
+
+Tokens PackedExchange::arrange() {
+  const auto count = std::accumulate(m_.inbox_bytes.begin(), m_.inbox_bytes.end(), int64_t{0}) /
+                     static_cast<int64_t>(Packing::record_bytes(shape_));
+  const auto picks = static_cast<size_t>(count * request_.top_k);
+  packing_.read_picks(m_.inbox, count, m_.ids.first(picks), m_.weights, team_);
+  return picks_.arrange(
+      {packing_.rows(m_.inbox, count), m_.ids.first(picks), m_.weights, request_.top_k, request_.weight_on_input},
+      team_);
+}
+
+void PackedExchange::publish(ConstRows y, Left left) {
+  const auto record = static_cast<int64_t>(Packing::record_bytes(shape_));
+  const auto row_bytes = static_cast<int64_t>(m_.answers.row_bytes());
+  int64_t records = 0, answers = 0;
+  for (size_t s = 0; s < m_.inbox_bytes.size(); ++s) {
+    const int64_t count = m_.inbox_bytes[s] / record;
+    const int64_t rows = shape_.exact_order ? picks_.rows_of(records, records + count) : count;
+    m_.answer_bytes[s] = rows * row_bytes;
+    records += count;
+    answers += rows;
+  }
+  const Rows rows = m_.answers.slice(0, answers);
+  if (shape_.exact_order) {
+    picks_.weigh(y, left, rows, team_);
+  } else {
+    picks_.sum(y, left, rows, team_);
+  }
+  answers_ = comm_.all_to_all_v(bytes_of(ConstRows(rows)), m_.answer_bytes, bytes_of(m_.results), m_.result_bytes);
+}
+
+}  // namespace
+
+std::unique_ptr<Dispatcher> make_packed_dispatcher(const DispatchShape& shape, int rank) {
+  return std::make_unique<DispatcherOf<PackedExchange>>(shape, rank);
+}
+
+}  // namespace trimtab

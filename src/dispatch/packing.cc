@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dispatch/packing.h"
+
+#include <algorithm>
+
+#include "dispatch/row_ops.h"
+
+namespace trimtab {
+
+Packing::Memory Packing::plan(Carver& carver, const RankShape& shape) {
+  const int64_t picks = shape.max_tokens * shape.top_k;
+  const int64_t records = shape.max_tokens * std::min(shape.top_k, shape.ranks);
+  Memory m;
+  m.outbox = carver.take<std::byte>(records * static_cast<int64_t>(record_bytes(shape)));
+  m.sent_bytes = carver.take<int64_t>(shape.ranks);
+  m.counts = carver.take<int32_t>(shape.ranks);
+  m.last_token = carver.take<int32_t>(shape.ranks);
+  m.cursors = carver.take<int32_t>(shape.ranks);
+  m.record_of = carver.take<int32_t>(picks);
+  m.first_picks = carver.take<int32_t>(records);
+  m.picks_before = carver.take<int32_t>(records + 1);
+  return m;
+}
+
+// Numbers the records by destination, then token. Returns how many there are.
+int32_t Packing::number_records(std::span<const int32_t> destinations) {
+  const std::span<const int32_t> ids = request_->ids;
+  const auto destination = [&](size_t pick) {
+    return static_cast<size_t>(destinations[static_cast<size_t>(shape_.rank_of_slot(ids[pick]))]);
+  };
+  std::ranges::fill(m_.counts, 0);
+  std::ranges::fill(m_.last_token, -1);
+  for (size_t pick = 0; pick < ids.size(); ++pick) {
+    if (ids[pick] < 0) continue;
+    const auto token = static_cast<int32_t>(pick) / request_->top_k;
+    const size_t to = destination(pick);
+    if (m_.last_token[to] != token) ++m_.counts[to];
+    m_.last_token[to] = token;
+  }
+  int32_t sum = 0;
+  for (size_t r = 0; r < m_.counts.size(); ++r) {
+    m_.cursors[r] = sum;
+    sum += m_.counts[r];
+    m_.sent_bytes[r] = m_.counts[r] * static_cast<int64_t>(records_.bytes());
+  }
+  std::ranges::fill(m_.last_token, -1);
+  for (size_t pick = 0; pick < ids.size(); ++pick) {
+    m_.record_of[pick] = -1;
+    if (ids[pick] < 0) continue;
+    const auto token = static_cast<int32_t>(pick) / request_->top_k;
+    const size_t to = destination(pick);
+    if (m_.last_token[to] != token) m_.first_picks[static_cast<size_t>(m_.cursors[to]++)] = static_cast<int32_t>(pick);
+    m_.last_token[to] = token;
+    m_.record_of[pick] = m_.cursors[to] - 1;
+  }
+  return sum;
+}
+
+void Packing::write_record(int32_t record) {
+  const auto first = static_cast<size_t>(m_.first_picks[static_cast<size_t>(record)]);
+  const auto top_k = static_cast<size_t>(request_->top_k);
+  const size_t token = first / top_k;
+  std::byte* base = m_.outbox.data();
+  copy_row({request_->x, request_->scales}, static_cast<int64_t>(token), records_.rows(base, record + 1), record, false,
+           1.0F);
+  Pick* to = records_.tail<Pick>(base, record);
+  const Pick* end = to + top_k;
+  for (size_t pick = first; pick < (token + 1) * top_k; ++pick) {
+    if (m_.record_of[pick] == record) *to++ = {request_->ids[pick], request_->weights[pick]};
+  }
+  while (to != end) *to++ = {-1, 0.0F};
+}
+
+void Packing::pack(const Request& request, std::span<const int32_t> destinations, Team& team) {
+  request_ = &request;
+  num_records_ = number_records(destinations);
+  std::span<int32_t> before = m_.picks_before;
+  std::fill_n(before.begin(), num_records_ + 1, 0);
+  for (size_t pick = 0; pick < request.ids.size(); ++pick) {
+    if (m_.record_of[pick] >= 0) ++before[static_cast<size_t>(m_.record_of[pick]) + 1];
+  }
+  for (size_t record = 0; record < static_cast<size_t>(num_records_); ++record) before[record + 1] += before[record];
+  for_each_piece(team, num_records_, [this](int64_t first, int64_t last) {
+    for (int64_t record = first; record < last; ++record) write_record(static_cast<int32_t>(record));
+  });
+}
+
+std::span<const std::byte> Packing::outbox() const {
+  return m_.outbox.first(static_cast<size_t>(num_records_) * records_.bytes());
+}
+
+void Packing::read_picks(std::span<std::byte> inbox, int64_t count, std::span<int32_t> ids, std::span<float> weights,
+                         Team& team) const {
+  const auto top_k = static_cast<size_t>(request_->top_k);
+  for_each_piece(team, count, [&](int64_t first, int64_t last) {
+    for (int64_t record = first; record < last; ++record) {
+      const Pick* picks = records_.tail<Pick>(inbox.data(), record);
+      for (size_t k = 0; k < top_k; ++k) {
+        ids[static_cast<size_t>(record) * top_k + k] = picks[k].slot;
+        weights[static_cast<size_t>(record) * top_k + k] = picks[k].weight;
+      }
+    }
+  });
+}
+
+void Packing::sum_records(ConstRows results, Rows out, Team& team) const {
+  sum_rows(team, out, request_->top_k, [&](int64_t pick) -> WeightedRow {
+    const int32_t record = m_.record_of[static_cast<size_t>(pick)];
+    if (record < 0 || m_.first_picks[static_cast<size_t>(record)] != pick) return {};
+    return {results.row_as<float>(record)};
+  });
+}
+
+void Packing::sum_picks(ConstRows results, Rows out, Team& team) const {
+  sum_rows(team, out, request_->top_k, [&](int64_t pick) -> WeightedRow {
+    const int32_t record = m_.record_of[static_cast<size_t>(pick)];
+    if (record < 0) return {};
+    const auto first = m_.first_picks[static_cast<size_t>(record)];
+    int32_t row = m_.picks_before[static_cast<size_t>(record)];
+    for (int32_t before = first; before < pick; ++before) {
+      if (m_.record_of[static_cast<size_t>(before)] == record) ++row;
+    }
+    return {results.row_as<float>(row)};
+  });
+}
+
+}  // namespace trimtab

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows on their way through a collective: a record is a row, its scales and what the dispatcher adds, side by side.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dispatch/scaled_rows.h"
+#include "dispatch/shape.h"
+
+namespace trimtab {
+
+class Records {
+ public:
+  // tail_bytes: what the dispatcher adds to each row.
+  Records(const RankShape& shape, size_t tail_bytes)
+      : hidden_(shape.hidden),
+        dtype_(shape.dtype),
+        scales_(shape.scales()),
+        scales_at_(aligned(static_cast<size_t>(hidden_) * static_cast<size_t>(bits(dtype_)) / 8, 4)),
+        tail_at_(aligned(scales_at_ + scales_.row_bytes(), 4)),
+        bytes_(padded(tail_at_ + tail_bytes)) {}
+
+  size_t bytes() const { return bytes_; }
+  // What stands in front of records is padded to this, so that they stay aligned.
+  static constexpr size_t padded(size_t bytes) { return aligned(bytes, 16); }
+
+  // Views into `count` records that begin at `first`.
+  ScaledRows rows(std::byte* first, int64_t count) const {
+    const Rows x(first, count, hidden_, stride(dtype_), dtype_);
+    if (scales_.cols == 0) return {x, {}};
+    return {x, Rows(first + scales_at_, count, scales_.cols, stride(scales_.dtype), scales_.dtype)};
+  }
+  template <class T>
+  T* tail(std::byte* first, int64_t i) const {
+    return reinterpret_cast<T*>(first + static_cast<size_t>(i) * bytes_ + tail_at_);
+  }
+
+ private:
+  static constexpr size_t aligned(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+  int64_t stride(DType dtype) const { return static_cast<int64_t>(bytes_) * 8 / bits(dtype); }
+
+  int64_t hidden_;
+  DType dtype_;
+  ScaleShape scales_;
+  size_t scales_at_, tail_at_, bytes_;
+};
+
+}  // namespace trimtab

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor-parallel ranks, which all hold the same tokens: each takes a slice through another dispatcher, and the slices
+// of the output are gathered. Into memory of the exchange, not the caller's rows: x may still be read.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/cat.h"
+#include "dispatch/carver.h"
+#include "dispatch/row_ops.h"
+#include "dispatch/scaled_rows.h"
+#include "dispatch/staged_exchange.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+// Slice `part` of `count` tokens in `parts`, as even as they go: the first ones are one longer.
+struct Slice {
+  int64_t first, count;
+};
+Slice slice_of(int64_t count, int parts, int part) {
+  const int64_t each = count / parts, longer = count % parts;
+  return {part * each + std::min<int64_t>(part, longer), each + (part < longer ? 1 : 0)};
+}
+
+struct Memory {
+  Rows own;                      // f32 [slice, hidden] the output of this rank's slice
+  Rows all;                      // f32 [max_tokens, hidden]
+  std::span<int64_t> all_bytes;  // [ranks of the group]
+};
+
+class SlicedExchange final : public Exchange {
+ public:
+  SlicedExchange(ExchangePtr inner, const RankShape& shape, int64_t tokens, Lane& lane, const Memory& memory)
+      : inner_(std::move(inner)),
+        shape_(shape),
+        tokens_(tokens),
+        group_(*lane.groups.back()),
+        team_(lane.team),
+        m_(memory) {}
+  SlicedExchange(const SlicedExchange&) = delete;
+  SlicedExchange& operator=(const SlicedExchange&) = delete;
+  ~SlicedExchange() override {
+    // Before the gather no peer reads what is this exchange's own.
+    if (started_ && !drained_) group_.abort("an exchange was dropped before it was drained");
+  }
+
+  bool poll(Stage stage) override { return advance(stage, false); }
+  void wait(Stage stage) override { advance(stage, true); }
+  const Tokens& tokens() const override { return inner_->tokens(); }
+  void send_back(ConstRows y, Left left) override { inner_->send_back(y, left); }
+  void finish(Rows out) override {
+    if (!gathered_ || finished_) throw InvalidArgument("exchange: finish() comes once, after kReturned");
+    shape_.check_out(out, tokens_);
+    copy_rows(m_.all, out, team_);
+    finished_ = true;
+  }
+
+ private:
+  bool advance(Stage stage, bool block) {
+    switch (stage) {
+      case Stage::kArrived:
+        return reached(*inner_, stage, block);
+      case Stage::kReturned:
+        if (!started_) {
+          if (!reached(*inner_, stage, block)) return false;
+          inner_->finish(m_.own);
+          outputs_ = group_.all_gather_v(bytes_of(ConstRows(m_.own)), bytes_of(m_.all), m_.all_bytes);
+          started_ = true;
+        }
+        gathered_ = gathered_ || done(outputs_, block);
+        return gathered_;
+      case Stage::kDrained:
+        if (!finished_) throw InvalidArgument("exchange: kDrained comes after finish()");
+        drained_ = reached(*inner_, stage, block) && released(outputs_, block);
+        return drained_;
+    }
+    return false;
+  }
+
+  ExchangePtr inner_;
+  const RankShape& shape_;
+  const int64_t tokens_;
+  Communicator& group_;
+  Team& team_;
+  const Memory m_;
+  Pending outputs_;
+  bool started_ = false, gathered_ = false, finished_ = false, drained_ = false;
+};
+
+class SlicedDispatcher final : public Dispatcher {
+ public:
+  SlicedDispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens)
+      : inner_(std::move(inner)), shape_("sliced", whole(*inner_, max_tokens), inner_->rank()) {
+    if (!inner_->output_is_reduced()) {
+      throw InvalidArgument(cat("sliced: ", inner_->name(), " leaves parts of sums; slices need whole outputs"));
+    }
+  }
+
+  std::string_view name() const override { return "sliced"; }
+  Format format() const override { return inner_->format(); }
+  DispatchShape shape() const override { return shape_.shape(); }
+  int rank() const override { return inner_->rank(); }
+  bool carries_weights() const override { return inner_->carries_weights(); }
+  bool output_is_reduced() const override { return true; }
+  int64_t max_rows() const override { return inner_->max_rows(); }
+  size_t workspace_bytes() const override {
+    Carver measure(nullptr);
+    measure.take_bytes(sizeof(SlicedExchange));
+    plan(measure);
+    return measure.used() + inner_->workspace_bytes();
+  }
+
+  ExchangePtr dispatch(const Request& request, Lane& lane) const override {
+    if (lane.groups.empty() || lane.groups.back()->size() > shape_.ranks) {
+      throw InvalidArgument("sliced needs the tensor-parallel group as the lane's groups.back()");
+    }
+    shape_.check(request, lane);
+    const size_t mark = lane.workspace.mark();
+    try {
+      Carver carver(lane.workspace.take_bytes(workspace_bytes() - inner_->workspace_bytes()));
+      std::byte* place = carver.take_bytes(sizeof(SlicedExchange));
+      Memory memory = plan(carver);
+      const Slice slice = slice_of(request.x.rows, lane.groups.back()->size(), lane.groups.back()->rank());
+      memory.own = memory.own.slice(0, slice.count);
+      memory.all_bytes = memory.all_bytes.first(static_cast<size_t>(lane.groups.back()->size()));
+      Lane inner_lane{lane.comm, lane.workspace, lane.team, lane.groups.first(lane.groups.size() - 1)};
+      ExchangePtr inner = inner_->dispatch(cut(request, slice), inner_lane);
+      return ExchangePtr(new (place) SlicedExchange(std::move(inner), shape_, request.x.rows, lane, memory));
+    } catch (...) {
+      lane.workspace.release(mark);
+      throw;
+    }
+  }
+
+ private:
+  static DispatchShape whole(const Dispatcher& inner, int64_t max_tokens) {
+    DispatchShape shape = inner.shape();
+    shape.max_tokens = max_tokens;
+    return shape;
+  }
+  static Request cut(const Request& request, Slice slice) {
+    const auto pick = static_cast<size_t>(slice.first * request.top_k);
+    const auto picks = static_cast<size_t>(slice.count * request.top_k);
+    Request own = request;
+    own.x = request.x.slice(slice.first, slice.count);
+    own.ids = request.ids.subspan(pick, picks);
+    own.weights = request.weights.subspan(pick, picks);
+    if (request.scales.rows > 0) own.scales = request.scales.slice(slice.first, slice.count);
+    return own;
+  }
+  Memory plan(Carver& carver) const {
+    Memory m;
+    m.own = carver.take_rows(inner_->shape().max_tokens, shape_.hidden, DType::kF32);
+    m.all = carver.take_rows(shape_.max_tokens, shape_.hidden, DType::kF32);
+    m.all_bytes = carver.take<int64_t>(shape_.ranks);
+    return m;
+  }
+
+  const std::unique_ptr<const Dispatcher> inner_;
+  const RankShape shape_;  // of whole batches
+};
+
+}  // namespace
+
+std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens) {
+  return std::make_unique<SlicedDispatcher>(std::move(inner), max_tokens);
+}
+
+}  // namespace trimtab

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trimtab/batches.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "comm/testing.h"
+#include "layer/layer_testing.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+using namespace layer_testing;
+
+class Batches : public testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::string dispatcher() const { return std::get<0>(GetParam()); }
+  int ranks() const { return std::get<1>(GetParam()); }
+
+  // One rank's layer with two lanes, and its batch.
+  struct Fixture {
+    Fixture(const World& world, Communicator& c, int64_t num_tokens)
+        : comm(c),
+          second(c.duplicate()),
+          layer(world.layer(Placement::linear(1, kExperts, c.size()), c.rank())),
+          workspace_a(c.allocate(layer.workspace_bytes(kMaxTokens))),
+          workspace_b(second->allocate(layer.workspace_bytes(kMaxTokens))),
+          tokens(num_tokens),
+          x(input_of(c.rank(), num_tokens)),
+          out(x.size()),
+          whole(x.size()) {
+      for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) token_ids.push_back(static_cast<int32_t>(t));
+      run(layer.forward(rows(), Rows(whole.data(), tokens, kHidden), a, {.local_counts = sized(counts_whole)}));
+    }
+    ConstRows rows() const { return {x.data(), tokens, kHidden}; }
+    Rows to() { return {out.data(), tokens, kHidden}; }
+    std::span<int32_t> sized(std::vector<int32_t>& slots) {
+      slots.assign(static_cast<size_t>(Placement::linear(1, kExperts, comm.size()).slots_of_rank(comm.rank())), 0);
+      return slots;
+    }
+
+    Communicator& comm;
+    const std::unique_ptr<Communicator> second;
+    const MoeLayer layer;
+    Workspace workspace_a, workspace_b;
+    Team team{1};
+    Lane a{comm, workspace_a, team}, b{*second, workspace_b, team};
+    int64_t tokens;
+    std::vector<float> x, out, whole;
+    std::vector<int32_t> token_ids, counts, counts_whole;
+  };
+};
+INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, Batches,
+                         testing::Combine(testing::Values("pull", "all_to_all", "packed"), testing::Values(1, 2, 4)),
+                         [](const auto& param) {
+                           return std::get<0>(param.param) + "_" + std::to_string(std::get<1>(param.param));
+                         });
+
+TEST_P(Batches, TwoHalvesEqualTheWholeAndAnyRankMayVeto) {
+  TRIMTAB_NEEDS_RANKS(ranks());
+  const World world({.dispatcher = dispatcher()});
+  run_group(ranks(), [&](Communicator& comm) {
+    const int last = comm.size() - 1;
+    const auto expect_cut = [&](int64_t tokens, bool willing, bool cut) {
+      Fixture f(world, comm, tokens);
+      EXPECT_EQ(forward_overlapped(f.layer, f.rows(), f.to(), f.a, f.b, willing, {.local_counts = f.sized(f.counts)}),
+                cut);
+      EXPECT_EQ(f.out, f.whole);
+      EXPECT_EQ(f.counts, f.counts_whole);
+      EXPECT_EQ(f.workspace_a.mark(), 0U);
+    };
+    expect_cut(5 + comm.rank(), true, true);
+    expect_cut(5, comm.rank() != last, false);
+    expect_cut(comm.rank() == last ? 1 : 8, true, false);
+    expect_cut(comm.rank() == last ? 0 : 8, true, false);
+    expect_cut(2, true, true);
+  });
+}
+
+TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
+  TRIMTAB_NEEDS_RANKS(ranks());
+  const World world({.dispatcher = dispatcher()});
+  run_group(ranks(), [&](Communicator& comm) {
+    const int64_t tokens = comm.rank() == comm.size() - 1 ? 17 : 4 * comm.rank();
+    Fixture f(world, comm, tokens);
+    int64_t captured = 0;
+    const Capture capture = [&](int, int64_t first_token, int, std::span<const int32_t> ids) {
+      EXPECT_EQ(first_token, 100 + captured);
+      captured += static_cast<int64_t>(ids.size()) / kTopK;
+    };
+    for (const int64_t chunk : {1, 5, 16, 17, 32}) {
+      captured = 0;
+      std::ranges::fill(f.out, -1.0F);
+      const int64_t chunks =
+          forward_in_chunks(f.layer, f.rows(), f.to(), f.a, chunk,
+                            {.capture = &capture, .first_token = 100, .local_counts = f.sized(f.counts)});
+      EXPECT_EQ(chunks, (17 + chunk - 1) / chunk);
+      EXPECT_EQ(f.out, f.whole);
+      EXPECT_EQ(f.counts, f.counts_whole);
+      if (chunk < tokens) {
+        EXPECT_EQ(captured, tokens);
+      }
+    }
+  });
+}
+
+TEST(BatchSizes, WrongSizesAreRefused) {
+  TRIMTAB_NEEDS_RANKS(1);
+  const World world({});
+  run_group(1, [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(Placement::linear(1, kExperts, 1), 0);
+    Workspace workspace(layer.workspace_bytes(4));
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    std::vector<float> x(4 * kHidden), out(x.size());
+    const ConstRows rows(x.data(), 4, kHidden);
+    EXPECT_THROW(forward_in_chunks(layer, rows, Rows(out.data(), 4, kHidden), lane, 0), InvalidArgument);
+    EXPECT_THROW(forward_in_chunks(layer, rows, Rows(out.data(), 3, kHidden), lane, 2), InvalidArgument);
+    EXPECT_THROW(forward_overlapped(layer, rows, Rows(out.data(), 3, kHidden), lane, lane, true), InvalidArgument);
+  });
+}
+
+}  // namespace
+}  // namespace trimtab
