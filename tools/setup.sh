@@ -51,10 +51,13 @@ need_for_tests() {
   need libgtest-dev has_header gtest/gtest.h
   need python3 command -v python3
   # Any MPI that is there will do.
-  need libopenmpi-dev has_mpi
-  need openmpi-bin has_mpi
-  # For tests of several hosts, which are namespaces.
-  need iproute2 command -v ip
+  want libopenmpi-dev has_mpi
+  want openmpi-bin has_mpi
+  want iproute2 command -v ip  # tests of several hosts are over namespaces
+  if [ "$(uname -m)" != aarch64 ]; then
+    want g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
+    want qemu-user command -v qemu-aarch64
+  fi
 }
 
 # set_up [test|fuzz]
@@ -66,13 +69,7 @@ set_up() {
   need libcli11-dev has_header CLI/CLI.hpp
   need libfmt-dev has_header fmt/core.h
   case "${1:-}" in
-    test)
-      need_for_tests
-      if [ "$(uname -m)" != aarch64 ]; then
-        want g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
-        want qemu-user command -v qemu-aarch64
-      fi
-      ;;
+    test) need_for_tests ;;
     fuzz)
       need_for_tests
       need clang-19 has_fuzzer
