@@ -20,6 +20,7 @@ std::string json_report(const RunResult& result) {
                        {"ranks", result.ranks},
                        {"dispatcher", result.dispatcher},
                        {"dtype", result.dtype},
+                       {"experts", result.experts},
                        {"steps", result.steps},
                        {"prompt_tokens", result.prompt_tokens},
                        {"tokens", result.tokens},

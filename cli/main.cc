@@ -93,6 +93,12 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->check(one_of({"f32", "bf16"}))
       ->type_name("NAME")
       ->capture_default_str();
+  run->add_option(
+         "--experts", options.experts,
+         "How experts are kept: f32, bf16, f16, w8a8, w4a8, w4a8-g32, w4a8-channel, mxfp8, fp8 or mxfp4; by default "
+         "as the checkpoint has them if it is quantised, else as --dtype")
+      ->check(is_given())
+      ->type_name("FORMAT");
   run->add_option("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
       ->check(one_to(1024))
       ->type_name("N")

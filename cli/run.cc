@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "cli/line_printer.h"
@@ -50,6 +51,7 @@ struct Run {
   int64_t steps = 0;
   double seconds = 0.0;
   std::string dispatcher;
+  std::string experts;
 };
 
 // Bytes of every rank, in rank order.
@@ -173,6 +175,7 @@ RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& con
   result.ranks = ranks;
   result.dispatcher = run.dispatcher;
   result.dtype = options.dtype;
+  result.experts = run.experts;
   result.top_k = config.router.top_k;
   result.num_experts = config.router.num_experts;
   result.has_text = is_byte_level(options.model, config);
@@ -229,9 +232,12 @@ void run(const RunOptions& options) {
   // A process keeps the experts of its own slots alone.
   std::vector<int> held;
   if (ranks.are_processes()) held.push_back(ranks.self());
-  const auto weights = DecoderWeights::load(SafeTensors::open(options.model), config, dtype, placement, held);
-  const Run run = generate_on_ranks(options, ranks, weights, placement, prompts, printer);
+  std::optional<WeightFormat> experts;
+  if (!options.experts.empty()) experts = parse_weight_format(options.experts);
+  const auto weights = DecoderWeights::load(SafeTensors::open(options.model), config, dtype, placement, held, experts);
+  Run run = generate_on_ranks(options, ranks, weights, placement, prompts, printer);
   if (!prints) return;
+  run.experts = name(weights->expert_format());
   const RunResult result = summarize(options, ranks.count(), config, placement, prompts, run);
   printer.finish(fmt::format("{} new tokens in {} steps", result.tokens, result.steps));
 

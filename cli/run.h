@@ -15,6 +15,7 @@ struct RunOptions {
   int steps = 64;
   std::string dispatcher = "auto";
   std::string dtype = "f32";
+  std::string experts;  // a WeightFormat by name; empty: as the checkpoint or dtype
   int threads_per_rank = 1;
   int timeout = 60;  // seconds
   uint64_t seed = 0;

@@ -22,6 +22,7 @@ struct RunResult {
   int ranks = 0;
   std::string dispatcher;
   std::string dtype;
+  std::string experts;  // the format of their weights
   int top_k = 0;
   int num_experts = 0;
   bool has_text = true;

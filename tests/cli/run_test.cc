@@ -69,6 +69,7 @@ TEST(Run, WritesJson) {
   EXPECT_EQ(json.at("ranks"), 2);
   EXPECT_EQ(json.at("dispatcher"), "all_gather");
   EXPECT_EQ(json.at("dtype"), "bf16");
+  EXPECT_EQ(json.at("experts"), "bf16");
   EXPECT_TRUE(json.at("steps").is_number_integer());
   EXPECT_TRUE(json.at("tokens_per_second").is_number_float());
   ASSERT_EQ(json.at("par_per_layer").size(), 4U);
