@@ -100,7 +100,7 @@ std::vector<Ids> texts(const ModelConfig& config) {
   }
   std::vector<Ids> sequences;
   for (const std::string& text : all) {
-    Ids ids = {*config.bos_token_id};
+    Ids ids = {config.bos_token_id};
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     sequences.push_back(std::move(ids));
   }
