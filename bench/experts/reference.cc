@@ -106,7 +106,12 @@ Estimate gated(const WeightDType& dtype, std::span<const double> gate, std::span
 void quantize(const WeightDType& dtype, Uncertain& x) {
   double largest = 0;
   for (const double value : x.values) largest = std::max(largest, std::abs(value));
-  for (double& error : x.errors) error = std::hypot(error, dtype.x_unit * largest);
+  // int8 has equal steps for a row; e4m3 has steps in proportion, down to the smallest of its blocks.
+  const bool proportional = dtype.weights.quantized_rows() == DType::kF8E4M3;
+  for (size_t i = 0; i < x.values.size(); ++i) {
+    const double scale = proportional ? std::max(std::abs(x.values[i]), 0x1p-12 * largest) : largest;
+    x.errors[i] = std::hypot(x.errors[i], dtype.x_unit * scale);
+  }
 }
 
 }  // namespace trimtab::bench

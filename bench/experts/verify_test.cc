@@ -15,7 +15,7 @@
 namespace trimtab::bench {
 namespace {
 
-constexpr int64_t kHidden = 96, kIntermediate = 40;
+constexpr int64_t kHidden = 96, kIntermediate = 64;
 
 void put(Rows rows, int64_t i, int64_t j, float value) {
   if (rows.dtype == DType::kF32) {

@@ -20,7 +20,7 @@ struct WeightDType {
   DotKind dot;            // the multiplications that it allows
   double bits;            // read from memory for each weight, scales included
   double rows_unit;       // rounding to `rows`, relative to the value
-  double x_unit;          // quantising x inside the kernel, relative to the largest of its row
+  double x_unit;          // quantising x inside the kernel, relative to the largest of its row (int8) or to the value
 };
 
 std::span<const WeightDType> weight_dtypes();

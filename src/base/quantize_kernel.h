@@ -52,8 +52,10 @@ void quantize_int8_row(const T* x, int64_t count, int8_t* __restrict q, float* s
   *scale = step;
   // Adding and taking away 1.5 * 2^23 rounds to the nearest integer, ties to even.
   constexpr float kRound = 12582912.0F;
+  // A multiplication for each element is several times as fast as a division.
+  const float inverse = 127.0F / bits_as<float>(largest);
   for (int64_t i = 0; i < count; ++i) {
-    q[i] = static_cast<int8_t>(static_cast<int32_t>((widened(x[i]) / step + kRound) - kRound));
+    q[i] = static_cast<int8_t>(static_cast<int32_t>((widened(x[i]) * inverse + kRound) - kRound));
   }
 }
 
