@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs every test: C++ with assertions, the tests of many ranks again under the
-# address, undefined-behaviour and thread sanitizers, the installed package from a project that uses it, and, where
+# address, undefined-behaviour and thread sanitizers, the kernels on emulated CPUs (AArch64, older x86-64), the installed package from a project that uses it, and, where
 # torch and transformers are installed, live comparisons with transformers.
 #   ./test.sh           everything above
 #   ./test.sh --heavy   also fuzzes each reader for a minute (clang), and dispatches 100,000 random batches
@@ -47,6 +47,16 @@ if [ "$heavy" -eq 1 ]; then
     "${fixed_addresses[@]}" "build/fuzz/tests/fuzz/fuzz_$reader" -max_total_time=60 -timeout=10 -print_final_stats=1 \
       -verbosity=0 -print_funcs=0 -artifact_prefix="$found/crash-" "${dictionary[@]}" "$found" "tests/fuzz/corpus/$reader"
   done
+fi
+
+if [ "$(uname -m)" != aarch64 ]; then
+  step "testing the AArch64 kernels in an emulator"
+  if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then
+    build aarch64 experts_test
+    ctest --preset aarch64 -j "$jobs" -R "^(experts_on_.*|kernel_codegen)\$"
+  else
+    echo "no g++-aarch64-linux-gnu and qemu-user: left out"
+  fi
 fi
 
 step "building and testing"

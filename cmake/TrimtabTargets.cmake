@@ -16,6 +16,8 @@ if(TRIMTAB_DEVELOPER)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(trimtab_options INTERFACE -Wno-error=maybe-uninitialized -Wno-error=restrict
       -Wno-error=stringop-overflow -Wno-error=array-bounds)
+    # Notes on how g++ 9 for AArch64 passed arguments.
+    target_compile_options(trimtab_options INTERFACE -Wno-psabi)
   else()
     # clang blames std::stable_sort for what libstdc++ 12 calls inside it.
     target_compile_options(trimtab_options INTERFACE -Wno-error=deprecated-declarations)

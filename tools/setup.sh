@@ -18,28 +18,46 @@ has_mpi() { command -v mpiexec && { command -v mpicxx || command -v mpic++; }; }
 has_compiler() { echo 'int main() {}' | c++ -std=c++20 -x c++ -o /dev/null -; }
 has_cmake() { cmake --version | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'; }
 
-install_missing() {
-  [ ${#missing[@]} -gt 0 ] || return 0
-  command -v apt-get >/dev/null || fail "please install: ${missing[*]} (only apt-get is known to this script)"
+# want PACKAGE CHECK...: the same for what can be done without.
+wanted=()
+want() {
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || wanted+=("$package")
+}
+
+# install PACKAGE...: false and a message where it can't.
+install() {
+  [ $# -gt 0 ] || return 0
+  if ! command -v apt-get >/dev/null; then
+    echo "please install: $* (only apt-get is known to this script)" >&2
+    return 1
+  fi
   local sudo=()
   if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || fail "please install as root: ${missing[*]}"
+    if ! command -v sudo >/dev/null; then
+      echo "please install as root: $*" >&2
+      return 1
+    fi
     sudo=(sudo)
   fi
-  step "installing ${missing[*]}"
+  step "installing $*"
   # A machine that has just started may be updating itself: wait for the lock.
   local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
-  "${apt[@]}" update || fail "apt-get update failed"
-  "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null || fail "apt-get install failed"
+  "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null
 }
 
 need_for_tests() {
   need libgtest-dev has_header gtest/gtest.h
+  need python3 command -v python3
   # Any MPI that is there will do.
-  need libopenmpi-dev has_mpi
-  need openmpi-bin has_mpi
-  # For tests of several hosts, which are namespaces.
-  need iproute2 command -v ip
+  want libopenmpi-dev has_mpi
+  want openmpi-bin has_mpi
+  want iproute2 command -v ip  # tests of several hosts are over namespaces
+  if [ "$(uname -m)" != aarch64 ]; then
+    want g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
+    want qemu-user command -v qemu-aarch64
+  fi
 }
 
 # set_up [test|fuzz]
@@ -58,7 +76,8 @@ set_up() {
       need libclang-rt-19-dev has_fuzzer
       ;;
   esac
-  install_missing
+  install "${missing[@]}" || fail "installing ${missing[*]} failed"
+  install "${wanted[@]}" || echo "going on without ${wanted[*]}"
 }
 
 # The clang that fuzzes: libFuzzer comes with it.

@@ -47,7 +47,7 @@ WeightPool::WeightPool(const WeightDType& dtype, int64_t elements, int64_t k, in
 
 MatrixSource WeightPool::matrix(int64_t i, int64_t first, int64_t rows, int64_t cols) const {
   const size_t offset = static_cast<size_t>(kStep * i + first) * element_bytes(dtype_);
-  return {pool_.data() + offset, dtype_, rows, cols, cols, 1};
+  return {pool_.data() + offset, dtype_, rows, cols, cols, 1, {}};
 }
 
 int64_t cold_count(double operand_bytes, size_t cold) {
@@ -59,8 +59,10 @@ ExpertSet::ExpertSet(const WeightDType& dtype, int64_t hidden, int64_t intermedi
       intermediate_(intermediate),
       pool_(dtype, 3 * hidden * intermediate, hidden, count, team),
       mlps_(static_cast<size_t>(count)) {
-  team.for_each(count, [&](int64_t i) {
-    mlps_[static_cast<size_t>(i)] = std::make_shared<Mlp>(source(i), Activation{}, dtype.weights);
+  std::vector<BufferArena> arenas(static_cast<size_t>(team.size()));
+  team.for_each(count, [&](int64_t i, int member) {
+    mlps_[static_cast<size_t>(i)] =
+        std::make_shared<Mlp>(source(i), Activation{}, dtype.weights, nullptr, &arenas[static_cast<size_t>(member)]);
   });
 }
 

@@ -24,7 +24,7 @@ std::unique_ptr<Dispatcher> make_stage_dispatcher(const ModelShape& model, DType
 std::unique_ptr<Experts> make_experts(const ModelShape& model, const WeightDType& dtype, const ExpertSet& set) {
   std::vector<std::shared_ptr<const Mlp>> slots;
   for (int s = 0; s < model.experts; ++s) slots.push_back(set.mlp(s % set.size()));
-  return make_grouped_experts(std::move(slots), model.hidden, dtype.rows);
+  return make_grouped_experts(std::move(slots), model.hidden, dtype.weights);
 }
 
 ExpertStage::ExpertStage(const ModelShape& model, std::unique_ptr<Experts> experts, int64_t max_tokens,

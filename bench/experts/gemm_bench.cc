@@ -28,12 +28,17 @@ std::vector<Gemm> gemms_of(const ModelShape& model, const WeightDType& dtype, co
   const int64_t count = cold_count(bytes, context.cold_bytes);
   const auto set = std::make_shared<const ExpertSet>(dtype, hidden, intermediate, count, context.team);
   Team& team = context.team;
-  const auto gate_up = [set, &team](int64_t i, ConstRows x, Rows act) {
-    const Mlp& mlp = *set->mlp(i);
-    std::vector<std::byte> scratch(mlp.scratch_bytes(x.rows));
-    mlp.gate_up(x, act, scratch, team);
+  const auto scratch = std::make_shared<Buffer>();
+  const auto enough = [scratch](const Mlp& mlp, int64_t rows) {
+    if (scratch->bytes() < mlp.scratch_bytes(rows)) *scratch = Buffer(mlp.scratch_bytes(rows));
+    return std::span(scratch->data(), scratch->bytes());
   };
-  const auto down = [set, &team](int64_t i, ConstRows act, Rows y) { set->mlp(i)->down(act, y, team); };
+  const auto gate_up = [set, enough, &team](int64_t i, ConstRows x, Rows act) {
+    set->mlp(i)->gate_up(x, act, enough(*set->mlp(i), x.rows), team);
+  };
+  const auto down = [set, enough, &team](int64_t i, ConstRows act, Rows y) {
+    set->mlp(i)->down(act, y, enough(*set->mlp(i), act.rows), team);
+  };
   return {{"gate_up", 2 * intermediate, hidden, intermediate, dtype.rows, count, gate_up,
            [set, &dtype](int64_t i, ConstRows x, ConstRows act, const std::string& what) {
              verify_gated(dtype, set->source(i), x, act, what);

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/quantize_rows.h"
+#include "experts/encode.h"
+
 namespace trimtab::bench {
 namespace {
 
@@ -12,45 +15,98 @@ constexpr double kSiluSlope = 1.1;       // its derivative lies in [-0.1, 1.1]
 constexpr double kSiluRoundings = 16;    // of the kernels' exp, sum, division and product
 constexpr double kTinyFloat = 0x1p-126;  // below it, results may be flushed to zero
 
+double read(const std::byte* p, DType dtype, int64_t i) {
+  if (dtype == DType::kF32) return static_cast<double>(reinterpret_cast<const float*>(p)[i]);
+  return static_cast<double>(to_float(reinterpret_cast<const bf16_t*>(p)[i]));
+}
+
 }  // namespace
 
-Uncertain exact_row(ConstRows x, int64_t i) {
+Uncertain exact_row(const WeightDType& dtype, ConstRows x, int64_t i) {
   Uncertain row;
-  for (int64_t j = 0; j < x.cols; ++j) {
-    const float value = x.dtype == DType::kF32 ? x.row_as<float>(i)[j] : to_float(x.row_as<bf16_t>(i)[j]);
-    row.values.push_back(static_cast<double>(value));
+  row.errors.assign(static_cast<size_t>(x.cols), 0.0);
+  const DType quantized = dtype.weights.quantized_rows();
+  const ScaleShape shape = scale_shape(quantized, x.cols);
+  if (shape.cols == 0) {
+    for (int64_t j = 0; j < x.cols; ++j) row.values.push_back(read(x.row(i), x.dtype, j));
+    return row;
   }
-  row.errors.assign(row.values.size(), 0.0);
+  const auto cols = static_cast<size_t>(x.cols);
+  std::vector<std::byte> codes(cols), scales(shape.row_bytes());
+  std::vector<float> values(cols);
+  const Rows q(codes.data(), 1, x.cols, x.cols, quantized), s(scales.data(), 1, shape.cols, shape.cols, shape.dtype);
+  quantize_rows(x.slice(i, 1), q, s);
+  dequantize_rows(q, s, Rows(values.data(), 1, x.cols));
+  row.values.assign(values.begin(), values.end());
   return row;
 }
 
 std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& source, int64_t row) {
-  std::vector<double> out(static_cast<size_t>(source.cols));
-  dtype.stored_row(source, row, out);
+  const Storage layout = storage(dtype.weights, source.cols);
+  const auto groups = static_cast<size_t>(layout.groups());
+  std::vector<std::byte> codes(static_cast<size_t>(layout.padded_in) * sizeof(float));
+  std::vector<std::byte> scales(groups * static_cast<size_t>(layout.scale_bytes));
+  RowEncoder(source, dtype.weights, layout).encode(row, codes.data(), scales.data(), nullptr);
+  const auto scale = [&](int64_t j) {
+    const int64_t group = j / layout.group;
+    if (layout.scale_bytes == 1) return std::ldexp(1.0, std::to_integer<int>(scales[static_cast<size_t>(group)]) - 127);
+    return read(scales.data(), DType::kF32, group);
+  };
+  const int zero = zero_code(dtype.weights);
+  std::vector<double> out;
+  for (int64_t j = 0; j < source.cols; ++j) {
+    const auto code = std::to_integer<uint8_t>(codes[static_cast<size_t>(j)]);
+    switch (dtype.weights.scheme) {
+      case Scheme::kF32:
+        out.push_back(read(codes.data(), DType::kF32, j));
+        break;
+      case Scheme::kBF16:
+        out.push_back(read(codes.data(), DType::kBF16, j));
+        break;
+      case Scheme::kF16:
+        out.push_back(static_cast<double>(to_float(reinterpret_cast<const f16_t*>(codes.data())[j])));
+        break;
+      case Scheme::kW8A8:
+      case Scheme::kW4A8:
+        out.push_back((code - zero) * scale(j));
+        break;
+      case Scheme::kMXFP8:
+      case Scheme::kFP8:
+        out.push_back(static_cast<double>(to_float(e4m3_t{code})) * scale(j));
+        break;
+      case Scheme::kMXFP4:
+        out.push_back(static_cast<double>(to_float(e2m1_t{code})) * scale(j));
+        break;
+    }
+  }
   return out;
 }
 
-Estimate product(const WeightDType& dtype, std::span<const double> w, const Uncertain& x) {
-  double sum = 0, magnitudes = 0, squares = 0, error_squares = 0, largest = 0;
+Estimate product(std::span<const double> w, const Uncertain& x) {
+  double sum = 0, magnitudes = 0, error_squares = 0;
   for (size_t i = 0; i < w.size(); ++i) {
     const double term = w[i] * x.values[i], error = w[i] * x.errors[i];
     sum += term;
     magnitudes += std::abs(term);
-    squares += w[i] * w[i];
     error_squares += error * error;
-    largest = std::max(largest, std::abs(x.values[i]));
   }
   const double of_sum = static_cast<double>(w.size() + 2) * kUnit * magnitudes;
-  const double of_inputs = kSigmas * (std::sqrt(error_squares) + dtype.x_unit * largest * std::sqrt(squares));
+  const double of_inputs = kSigmas * std::sqrt(error_squares);
   return {sum, of_sum + of_inputs + kTinyFloat};
 }
 
 Estimate gated(const WeightDType& dtype, std::span<const double> gate, std::span<const double> up, const Uncertain& x) {
-  const Estimate g = product(dtype, gate, x), u = product(dtype, up, x);
+  const Estimate g = product(gate, x), u = product(up, x);
   const double silu = g.value / (1 + std::exp(-g.value)), value = silu * u.value;
   const double silu_error = kSiluSlope * g.tolerance;
   const double of_products = silu_error * std::abs(u.value) + std::abs(silu) * u.tolerance + silu_error * u.tolerance;
   return {value, of_products + (dtype.rows_unit + kSiluRoundings * kUnit) * (std::abs(value) + of_products)};
+}
+
+void quantize(const WeightDType& dtype, Uncertain& x) {
+  double largest = 0;
+  for (const double value : x.values) largest = std::max(largest, std::abs(value));
+  for (double& error : x.errors) error = std::hypot(error, dtype.x_unit * largest);
 }
 
 }  // namespace trimtab::bench

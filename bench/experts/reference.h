@@ -25,13 +25,16 @@ struct Estimate {
   double value = 0, tolerance = 0;
 };
 
-// Row i of x, without errors.
-Uncertain exact_row(ConstRows x, int64_t i);
+// Row i of x as the kernels multiply it, quantised if they do that, without errors.
+Uncertain exact_row(const WeightDType& dtype, ConstRows x, int64_t i);
+// What quantising does to a row that is not known exactly.
+void quantize(const WeightDType& dtype, Uncertain& x);
 
+// Row `row` of a matrix as the format keeps it.
 std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& source, int64_t row);
 
 // w x in the kernels' arithmetic.
-Estimate product(const WeightDType& dtype, std::span<const double> w, const Uncertain& x);
+Estimate product(std::span<const double> w, const Uncertain& x);
 
 // silu(gate x) * (up x), rounded to the type of the rows.
 Estimate gated(const WeightDType& dtype, std::span<const double> gate, std::span<const double> up, const Uncertain& x);

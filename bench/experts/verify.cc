@@ -41,9 +41,9 @@ void check(double got, const Estimate& expected, int64_t row, int64_t column, co
                   " within ", expected.tolerance));
 }
 
-std::vector<Uncertain> exact_rows(ConstRows x, const std::vector<int64_t>& rows) {
+std::vector<Uncertain> exact_rows(const WeightDType& dtype, ConstRows x, const std::vector<int64_t>& rows) {
   std::vector<Uncertain> all;
-  for (const int64_t row : rows) all.push_back(exact_row(x, row));
+  for (const int64_t row : rows) all.push_back(exact_row(dtype, x, row));
   return all;
 }
 
@@ -55,6 +55,7 @@ Uncertain activations(const WeightDType& dtype, const MlpSource& mlp, const Unce
     act.values.push_back(one.value);
     act.errors.push_back(one.tolerance);
   }
+  quantize(dtype, act);
   return act;
 }
 
@@ -63,18 +64,18 @@ Uncertain activations(const WeightDType& dtype, const MlpSource& mlp, const Unce
 void verify_linear(const WeightDType& dtype, const MatrixSource& weight, ConstRows x, ConstRows y,
                    const std::string& what) {
   const std::vector<int64_t> rows = sampled(y.rows, kCheckedRows);
-  const std::vector<Uncertain> inputs = exact_rows(x, rows);
+  const std::vector<Uncertain> inputs = exact_rows(dtype, x, rows);
   for (const int64_t column : sampled(y.cols, kCheckedColumns)) {
     const std::vector<double> w = stored_row(dtype, weight, column);
     for (size_t r = 0; r < rows.size(); ++r) {
-      check(element(y, rows[r], column), product(dtype, w, inputs[r]), rows[r], column, what);
+      check(element(y, rows[r], column), product(w, inputs[r]), rows[r], column, what);
     }
   }
 }
 
 void verify_gated(const WeightDType& dtype, const MlpSource& mlp, ConstRows x, ConstRows act, const std::string& what) {
   const std::vector<int64_t> rows = sampled(act.rows, kCheckedRows);
-  const std::vector<Uncertain> inputs = exact_rows(x, rows);
+  const std::vector<Uncertain> inputs = exact_rows(dtype, x, rows);
   for (const int64_t column : sampled(act.cols, kCheckedColumns)) {
     const std::vector<double> gate = stored_row(dtype, mlp.gate, column), up = stored_row(dtype, mlp.up, column);
     for (size_t r = 0; r < rows.size(); ++r) {
@@ -88,14 +89,14 @@ void verify_layer(const WeightDType& dtype, const std::function<MlpSource(int32_
                   const std::string& what) {
   const std::vector<int64_t> columns = sampled(out.cols, kCheckedColumns);
   for (const int64_t token : sampled(out.rows, kCheckedTokens)) {
-    const Uncertain input = exact_row(x, token);
+    const Uncertain input = exact_row(dtype, x, token);
     std::vector<Estimate> sums(columns.size());
     for (int64_t pick = token * top_k; pick < (token + 1) * top_k; ++pick) {
       const MlpSource mlp = mlp_of(ids[static_cast<size_t>(pick)]);
       const double weight = static_cast<double>(weights[static_cast<size_t>(pick)]);
       const Uncertain act = activations(dtype, mlp, input);
       for (size_t c = 0; c < columns.size(); ++c) {
-        const Estimate y = product(dtype, stored_row(dtype, mlp.down, columns[c]), act);
+        const Estimate y = product(stored_row(dtype, mlp.down, columns[c]), act);
         sums[c].value += weight * y.value;
         // The weighted sum itself is rounded, top_k products and additions in f32.
         sums[c].tolerance += weight * (y.tolerance + (top_k + 1) * 0x1p-24 * std::abs(y.value));

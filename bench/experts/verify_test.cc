@@ -41,6 +41,15 @@ class VerifyTest : public testing::TestWithParam<const WeightDType*> {
     return x;
   }
 
+  void run_gate_up(const Mlp& mlp, ConstRows x, Rows act) {
+    const Buffer scratch(mlp.scratch_bytes(x.rows));
+    mlp.gate_up(x, act, {scratch.data(), scratch.bytes()}, team_);
+  }
+  void run_down(const Mlp& mlp, ConstRows act, Rows y) {
+    const Buffer scratch(mlp.scratch_bytes(act.rows));
+    mlp.down(act, y, {scratch.data(), scratch.bytes()}, team_);
+  }
+
   Team team_{1};
   ExpertSet set_{*GetParam(), kHidden, kIntermediate, 3, team_};
   std::vector<Buffer> memory_;
@@ -49,7 +58,7 @@ class VerifyTest : public testing::TestWithParam<const WeightDType*> {
 TEST_P(VerifyTest, Linear) {
   const WeightDType& dtype = *GetParam();
   const Rows x = random_rows(5, kIntermediate), y = rows(5, kHidden, DType::kF32);
-  set_.mlp(1)->down(x, y, team_);
+  run_down(*set_.mlp(1), x, y);
   const auto verify = [&](int64_t operand) { verify_linear(dtype, set_.source(operand).down, x, y, "down"); };
   EXPECT_NO_THROW(verify(1));
   EXPECT_THROW(verify(0), Error);  // another expert's weights
@@ -67,7 +76,7 @@ TEST_P(VerifyTest, Linear) {
 TEST_P(VerifyTest, Gated) {
   const WeightDType& dtype = *GetParam();
   const Rows x = random_rows(7, kHidden), act = rows(7, kIntermediate, dtype.rows);
-  set_.mlp(2)->gate_up(x, act, {}, team_);
+  run_gate_up(*set_.mlp(2), x, act);
   const auto verify = [&](const MlpSource& source) { verify_gated(dtype, source, x, act, "gate_up"); };
   EXPECT_NO_THROW(verify(set_.source(2)));
   EXPECT_THROW(verify(set_.source(1)), Error);
@@ -86,8 +95,8 @@ TEST_P(VerifyTest, Layer) {
   const Rows out = rows(4, kHidden, DType::kF32);
   for (size_t pick = 0; pick < picks.ids.size(); ++pick) {
     const auto token = static_cast<int64_t>(pick / kTopK);
-    set_.mlp(picks.ids[pick])->gate_up(x.slice(token, 1), act, {}, team_);
-    set_.mlp(picks.ids[pick])->down(act, y, team_);
+    run_gate_up(*set_.mlp(picks.ids[pick]), x.slice(token, 1), act);
+    run_down(*set_.mlp(picks.ids[pick]), act, y);
     for (int64_t j = 0; j < kHidden; ++j) put(out, token, j, get(out, token, j) + picks.weights[pick] * get(y, 0, j));
   }
   const auto verify = [&](const Picks& used) {
@@ -127,10 +136,10 @@ TEST(Reference, ValuesAreThoseOfTheDefinition) {
   const WeightDType& dtype = find_weight_dtype("f32");
   const Uncertain x{{1, -2}, {0, 0}};
   const double w[] = {3, 0.5}, up[] = {-1, 1};
-  EXPECT_DOUBLE_EQ(product(dtype, w, x).value, 2);
+  EXPECT_DOUBLE_EQ(product(w, x).value, 2);
   EXPECT_DOUBLE_EQ(gated(dtype, w, up, x).value, 2 / (1 + std::exp(-2.0)) * -3);
   // An error of an input shows in the tolerance, as a multiple of its weight.
-  EXPECT_NEAR(product(dtype, w, {{1, -2}, {0, 1e-3}}).tolerance, kSigmas * 0.5e-3, 1e-5);
+  EXPECT_NEAR(product(w, {{1, -2}, {0, 1e-3}}).tolerance, kSigmas * 0.5e-3, 1e-5);
 }
 
 TEST(ExpertSet, OperandsDiffer) {

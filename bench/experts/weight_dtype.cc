@@ -2,7 +2,6 @@
 #include "bench/experts/weight_dtype.h"
 
 #include <array>
-#include <cassert>
 
 #include "base/cat.h"
 #include "trimtab/error.h"
@@ -10,17 +9,26 @@
 namespace trimtab::bench {
 namespace {
 
-// The source's elements themselves.
-template <class T>
-void same_row(const MatrixSource& source, int64_t row, std::span<double> out) {
-  assert(source.dtype == dtype_of<T>() && source.col_stride == 1);
-  const T* from = reinterpret_cast<const T*>(source.data) + row * source.row_stride;
-  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<double>(to_float(from[i]));
+constexpr double kBF16Unit = 0x1p-8;
+// A scale of 4 bytes (of 1 byte) for so many weights.
+constexpr double with_scales(double bits, int group, int scale_bytes) {
+  return bits + 8.0 * scale_bytes / group;
 }
 
-constexpr std::array<WeightDType, 2> kDTypes = {
-    {{"f32", DType::kF32, DType::kF32, DType::kF32, DotKind::kF32, 32, 0, 0, same_row<float>},
-     {"bf16", DType::kBF16, DType::kBF16, DType::kBF16, DotKind::kBF16, 16, 0x1p-8, 0, same_row<bf16_t>}}};
+const std::array kDTypes = {
+    WeightDType{"f32", Scheme::kF32, DType::kF32, DType::kF32, DotKind::kF32, 32, 0, 0},
+    WeightDType{"bf16", Scheme::kBF16, DType::kBF16, DType::kBF16, DotKind::kBF16, 16, kBF16Unit, 0},
+    WeightDType{"f16", Scheme::kF16, DType::kF32, DType::kBF16, DotKind::kF32, 16, 0, 0},
+    // The scale of a whole output weighs next to nothing.
+    WeightDType{"w8a8", Scheme::kW8A8, DType::kBF16, DType::kBF16, DotKind::kI8, 8, kBF16Unit, 1.0 / 254},
+    WeightDType{"w4a8", Scheme::kW4A8, DType::kBF16, DType::kBF16, DotKind::kI8, with_scales(4, 128, 4), kBF16Unit,
+                1.0 / 254},
+    WeightDType{"mxfp8", Scheme::kMXFP8, DType::kBF16, DType::kBF16, DotKind::kBF16, with_scales(8, 32, 1), kBF16Unit,
+                0x1p-4},
+    WeightDType{"fp8", Scheme::kFP8, DType::kBF16, DType::kBF16, DotKind::kBF16, with_scales(8, 128, 4), kBF16Unit, 0},
+    WeightDType{"mxfp4", Scheme::kMXFP4, DType::kBF16, DType::kBF16, DotKind::kBF16, with_scales(4, 32, 1), kBF16Unit,
+                0},
+};
 
 }  // namespace
 

@@ -14,15 +14,13 @@ namespace trimtab::bench {
 
 struct WeightDType {
   std::string_view name;  // as --dtype has it
-  DType weights;          // of Linear and Mlp
+  WeightFormat weights;   // of Linear and Mlp
   DType rows;             // of x and of the activations between the two products
   DType source;           // what weights are made from
   DotKind dot;            // the multiplications that it allows
   double bits;            // read from memory for each weight, scales included
   double rows_unit;       // rounding to `rows`, relative to the value
-  double x_unit;          // rounding of x inside the kernel, relative to the largest of its row
-  // Row `row` of a matrix with col_stride 1 as the format keeps it.
-  void (*stored_row)(const MatrixSource& source, int64_t row, std::span<double> out);
+  double x_unit;          // quantising x inside the kernel, relative to the largest of its row
 };
 
 std::span<const WeightDType> weight_dtypes();

@@ -63,25 +63,44 @@ double seconds_of(ExpertStage& stage, ConstRows x, const Picks& picks, Rows out,
 
 struct Compared {
   Spread peer_ms, our_ms, ratio;  // ratio: peer / ours
+  Spread peer_pct_roof, our_pct_roof;
   int pairs;
 };
 
-Compared compare(ExpertStage& peer, ExpertStage& ours, ConstRows x, const LayerCalls& calls, Rows out, Team& team,
-                 double seconds) {
+Compared compare(ExpertStage& peer, ExpertStage& ours, ConstRows x, const LayerCalls& calls, Rows out, DotKind dot,
+                 Ceilings& ceilings, double seconds) {
+  const Team& team = ceilings.team();
   // Whatever a library makes for a number of rows, it makes now.
   for (const Picks& picks : calls.picks) peer.run(x, picks, out);
-  std::vector<double> peer_ms, our_ms, ratio;
+  std::vector<double> peer_ms, our_ms, ratio, peer_roof, our_roof;
   double spent = 0;
   for (int64_t call = 0; call < 7 || (spent < seconds && call < 301); ++call) {
     const Picks& picks = calls.picks[calls.at(call)];
+    const double peak = ceilings.peak(dot), stream = ceilings.stream();
+    const double roof = roof_seconds(calls.parts[calls.at(call)], peak, stream);
     const double theirs = seconds_of(peer, x, picks, out, team);
     const double own = seconds_of(ours, x, picks, out, team);
     peer_ms.push_back(1e3 * theirs);
     our_ms.push_back(1e3 * own);
     ratio.push_back(theirs / own);
+    peer_roof.push_back(100 * roof / theirs);
+    our_roof.push_back(100 * roof / own);
     spent += theirs + own;
   }
-  return {spread_of(peer_ms), spread_of(our_ms), spread_of(ratio), static_cast<int>(ratio.size())};
+  return {spread_of(peer_ms),   spread_of(our_ms),   spread_of(ratio),
+          spread_of(peer_roof), spread_of(our_roof), static_cast<int>(ratio.size())};
+}
+
+void print(const Options& options, int64_t tokens, const Compared& result) {
+  std::printf(
+      "{\"peer\": \"%s\", \"model\": \"%s\", \"dtype\": \"%s\", \"routing\": \"%s\", \"tokens\": %lld, \"threads\": "
+      "%d, \"peer_ms\": %.4f, \"ms\": %.4f, \"peer_pct_roof\": %.1f, \"pct_roof\": %.1f, \"ratio\": %.3f, "
+      "\"ratio_quartiles\": [%.3f, %.3f], \"pairs\": %d}\n",
+      options.peer.c_str(), options.shape.c_str(), options.dtype.c_str(), options.routing.c_str(),
+      static_cast<long long>(tokens), options.threads, result.peer_ms.median, result.our_ms.median,
+      result.peer_pct_roof.median, result.our_pct_roof.median, result.ratio.median, result.ratio.low, result.ratio.high,
+      result.pairs);
+  std::fflush(stdout);
 }
 
 void run(const Options& options, Communicator& comm) {
@@ -89,7 +108,9 @@ void run(const Options& options, Communicator& comm) {
   const WeightDType& dtype = find_weight_dtype(options.dtype);
   const RoutingKind routing = find_routing(options.routing);
   Team team(options.threads);
-  const int64_t count = num_cold_experts(model, dtype, cold_bytes(static_cast<size_t>(options.cold_mb) << 20));
+  const size_t cold = cold_bytes(static_cast<size_t>(options.cold_mb) << 20);
+  Ceilings ceilings(chosen_loops(), team, cold);
+  const int64_t count = num_cold_experts(model, dtype, cold);
   const ExpertSet set(dtype, model.hidden, model.intermediate, count, team);
   const int64_t most = *std::max_element(options.tokens.begin(), options.tokens.end());
   ExpertStage peer(model, find_peer(options.peer).make({model, dtype, set, options.threads}), most, comm, team);
@@ -107,14 +128,8 @@ void run(const Options& options, Communicator& comm) {
           dtype, [&](int32_t slot) { return set.source(slot % set.size()); }, x, calls.picks[0].ids,
           calls.picks[0].weights, model.top_k, out, stage == &peer ? options.peer : "trimtab");
     }
-    const Compared result = compare(peer, ours, x, calls, out, team, options.seconds);
-    std::printf(
-        "{\"peer\": \"%s\", \"model\": \"%s\", \"dtype\": \"%s\", \"routing\": \"%s\", \"tokens\": %lld, \"threads\": "
-        "%d, \"peer_ms\": %.4f, \"ms\": %.4f, \"ratio\": %.3f, \"ratio_quartiles\": [%.3f, %.3f], \"pairs\": %d}\n",
-        options.peer.c_str(), options.shape.c_str(), options.dtype.c_str(), options.routing.c_str(),
-        static_cast<long long>(tokens), options.threads, result.peer_ms.median, result.our_ms.median,
-        result.ratio.median, result.ratio.low, result.ratio.high, result.pairs);
-    std::fflush(stdout);
+    const Compared result = compare(peer, ours, x, calls, out, dtype.dot, ceilings, options.seconds);
+    print(options, tokens, result);
   }
 }
 

@@ -24,15 +24,17 @@ std::vector<std::shared_ptr<const Mlp>> pack(const ModelShape& model, const Weig
   const int64_t hidden = model.hidden, intermediate = model.intermediate, size = hidden * intermediate;
   const auto bytes = static_cast<int64_t>(bits(dtype.source)) / 8;
   std::vector<std::shared_ptr<const Mlp>> slots(static_cast<size_t>(model.experts));
-  team.for_each(model.experts, [&](int64_t e) {
+  std::vector<BufferArena> arenas(static_cast<size_t>(team.size()));
+  team.for_each(model.experts, [&](int64_t e, int member) {
     const std::byte* gate = gate_up + 2 * e * size * bytes;
-    const MlpSource source{{gate, dtype.source, intermediate, hidden, hidden, 1},
-                           {gate + size * bytes, dtype.source, intermediate, hidden, hidden, 1},
-                           {down + e * size * bytes, dtype.source, hidden, intermediate, intermediate, 1},
+    const MlpSource source{{gate, dtype.source, intermediate, hidden, hidden, 1, {}},
+                           {gate + size * bytes, dtype.source, intermediate, hidden, hidden, 1, {}},
+                           {down + e * size * bytes, dtype.source, hidden, intermediate, intermediate, 1, {}},
                            {},
                            {},
                            {}};
-    slots[static_cast<size_t>(e)] = std::make_shared<Mlp>(source, Activation{}, dtype.weights);
+    slots[static_cast<size_t>(e)] =
+        std::make_shared<Mlp>(source, Activation{}, dtype.weights, nullptr, &arenas[static_cast<size_t>(member)]);
   });
   return slots;
 }
@@ -43,7 +45,7 @@ class StageThread {
               const std::byte* gate_up, const std::byte* down)
       : model_(model), dtype_(dtype), max_tokens_(max_tokens), threads_(threads), thread_([this] { serve(); }) {
     call([&] {
-      auto experts = make_grouped_experts(pack(model_, dtype_, gate_up, down, *team_), model_.hidden, dtype_.rows);
+      auto experts = make_grouped_experts(pack(model_, dtype_, gate_up, down, *team_), model_.hidden, dtype_.weights);
       stage_ = std::make_unique<ExpertStage>(model_, std::move(experts), max_tokens_, *comm_, *team_);
     });
   }

@@ -54,9 +54,9 @@ struct PackedWeights {
 class Linear {
  public:
   Linear() = default;
-  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed afterwards.
-  // kernels: null for those of kernel_isa(). arena: null for memory of its own. Throws InvalidArgument for empty matrices,
-  // other formats, and a bias of the wrong size.
+  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed
+  // afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its own. Throws InvalidArgument for
+  // empty matrices, other formats, and a bias of the wrong size.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
          const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
   // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is one sum in order of
@@ -128,8 +128,9 @@ std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const 
                                               WeightFormat weights, Format format = Format::kStandard);
 
 // The instruction set that weights are packed for and the kernels run on: the best this CPU has, or what TRIMTAB_ISA
-// names (scalar, avx2, avx2_vnni, avx512, avx512_bf16). Read once. Throws InvalidArgument with the choices when
-// TRIMTAB_ISA names one that is unknown or that the CPU lacks. Levels differ by rounding only.
+// names (scalar; x86-64: avx2, avx2_vnni, avx512, avx512_bf16; AArch64: neon, neon_dotprod, neon_bf16). Read once.
+// Throws InvalidArgument with the choices when TRIMTAB_ISA names one that is unknown or that the CPU lacks. Levels
+// differ by rounding only.
 std::string_view kernel_isa();
 
 }  // namespace trimtab

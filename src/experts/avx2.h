@@ -17,6 +17,7 @@ struct Avx2 {
   static constexpr int kMaxPairRows = 4;  // 8 sums, 4 weights, 2 x, 1 on the way
 
   static Reg set(float x) { return _mm256_set1_ps(x); }
+  static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return _mm256_loadu_ps(p); }
   static Reg load_f16(const std::byte* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -17,6 +17,7 @@ struct Avx512 {
   static constexpr int kMaxPairRows = 12;  // 24 sums, 4 weights, 2 x
 
   static Reg set(float x) { return _mm512_set1_ps(x); }
+  static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return _mm512_loadu_ps(p); }
   static Reg load_f16(const std::byte* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

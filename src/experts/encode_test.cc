@@ -52,7 +52,7 @@ TEST(EncodeTest, TheSameQuantizationIsCopiedExactly) {
 
 TEST(EncodeTest, StridesAreFollowed) {
   std::mt19937 random(4);
-  Quantised matrix(32, 40, 32, 40, DType::kF8E4M3, DType::kF8E8M0, false, random);
+  Quantised matrix(32, 40, 40, 40, DType::kF8E4M3, DType::kF8E8M0, false, random);
   std::swap(matrix.source.row_stride, matrix.source.col_stride);
   std::swap(matrix.source.rows, matrix.source.cols);
   const Matrix stored = stored_weights(matrix.source, Scheme::kMXFP8);

@@ -102,6 +102,10 @@ extern const GemmKernels kAvx2Kernels;        // with FMA, F16C
 extern const GemmKernels kAvx2VnniKernels;    // also AVX-VNNI
 extern const GemmKernels kAvx512Kernels;      // F, BW, DQ, VL
 extern const GemmKernels kAvx512Bf16Kernels;  // also BF16, VNNI, VBMI
+#elif defined(__aarch64__)
+extern const GemmKernels kNeonKernels;         // any AArch64
+extern const GemmKernels kNeonDotprodKernels;  // also DotProd
+extern const GemmKernels kNeonBf16Kernels;     // also BF16, I8MM
 #endif
 
 // The exact (erf) gelu: one baseline function for all instruction sets.

@@ -2,6 +2,7 @@
 // The kernels as templates over an instruction set V and a product P (products.h), structs of the including file's
 // unnamed namespace.
 //   V: Reg, kLanes          a register of floats
+//      broadcast            of one float of a row, to whatever multiply_add takes for a
 //      load, store          of float; store also to bf16 (uint16_t; round to nearest even, NaN stays NaN)
 //      multiply_add(a, b, c) = a b + c, add, subtract, multiply, divide, min, max (NaN if the second operand is), set,
 //      exp, and for exp_polynomial: round, scale(p, n) = p 2^n

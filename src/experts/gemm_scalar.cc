@@ -19,6 +19,7 @@ struct Scalar {
   static constexpr int kMaxPairRows = 2;
 
   static Reg set(float x) { return Reg{x, x, x, x}; }
+  static Reg broadcast(const float* p) { return set(*p); }
   static Reg load(const float* p) { return Reg{p[0], p[1], p[2], p[3]}; }
   static Reg load_f16(const std::byte* p) {
     f16_t halves[kLanes];

@@ -16,7 +16,8 @@ constexpr int64_t kWholeBlocks = 96;  // hidden, for MX rows
 
 class GroupedFormatsTest : public EachIsa {
  protected:
-  // Experts and rows of one format; counts on both sides of the packed tiles.
+  // Experts and rows of one format; counts on both sides of the packed tiles, enough of them to be worth a team's
+  // while.
   struct Scene {
     Scene(WeightFormat f, const GemmKernels* kernels, Format layout = Format::kStandard)
         : format(f),
@@ -25,7 +26,7 @@ class GroupedFormatsTest : public EachIsa {
     WeightFormat format;
     Table table;
     std::unique_ptr<Experts> experts;
-    std::vector<int32_t> counts = {3, 0, 30, 7};
+    std::vector<int32_t> counts = {3, 0, 90, 7};
   };
 };
 
@@ -79,7 +80,7 @@ TEST_P(GroupedFormatsTest, NonFiniteRowsStayAlone) {
 }
 
 TEST_P(GroupedFormatsTest, BlocksOfFixedCapacity) {
-  constexpr int64_t kCapacity = 31;
+  constexpr int64_t kCapacity = 91;
   for (const WeightFormat format : kFormats) {
     const Scene scene(format, kernels(), Format::kBatched);
     EXPECT_EQ(scene.experts->format(), Format::kBatched);

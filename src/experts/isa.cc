@@ -3,6 +3,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <cstdlib>
@@ -36,6 +39,14 @@ std::vector<const GemmKernels*> detect() {
       __builtin_cpu_supports("avx512vbmi")) {
     found.push_back(&kAvx512Bf16Kernels);
   }
+#elif defined(__aarch64__)
+  found.push_back(&kNeonKernels);
+#if defined(__linux__)
+  const unsigned long features = getauxval(AT_HWCAP2);
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return found;
+  found.push_back(&kNeonDotprodKernels);
+  if ((features & HWCAP2_BF16) != 0 && (features & HWCAP2_I8MM) != 0) found.push_back(&kNeonBf16Kernels);
+#endif
 #endif
   return found;
 }
@@ -55,7 +66,8 @@ const GemmKernels& select_kernels(std::string_view name, std::span<const GemmKer
     names += cat(names.empty() ? "" : ", ", kernels->isa);
   }
   throw InvalidArgument(cat("TRIMTAB_ISA=", name,
-                            ": choose one of scalar, avx2, avx2_vnni, avx512, avx512_bf16; this build on this CPU has ",
+                            ": choose one of scalar, avx2, avx2_vnni, avx512, avx512_bf16, neon, neon_dotprod, "
+                            "neon_bf16; this build on this CPU has ",
                             names));
 }
 

@@ -49,8 +49,11 @@ struct F32Dot : FloatSums<V, F32Dot<V>> {
   using Weights = Reg;
   static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
   static Reg load_one(const std::byte* p) { return V::load(reinterpret_cast<const float*>(p)); }
-  static Reg broadcast(const std::byte* x) { return V::set(*reinterpret_cast<const float*>(x)); }
-  static Reg dot(Reg sum, Reg w, Reg x) { return V::multiply_add(x, w, sum); }
+  static auto broadcast(const std::byte* x) { return V::broadcast(reinterpret_cast<const float*>(x)); }
+  template <class X>
+  static Reg dot(Reg sum, Reg w, X x) {
+    return V::multiply_add(x, w, sum);
+  }
 };
 
 template <class V>
@@ -67,14 +70,18 @@ struct F16Dot : F32Dot<V> {
 template <class V>
 struct PairDot : FloatSums<V, PairDot<V>> {
   using Reg = typename V::Reg;
-  struct Pair {
+  struct Weights {
     Reg low, high;
   };
-  using Weights = Pair;
+  struct Row {
+    decltype(V::low(V::set_pairs(nullptr))) low;
+    decltype(V::high(V::set_pairs(nullptr))) high;
+  };
   static constexpr int kMaxRows = V::kMaxPairRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
-  static Pair load_one(const std::byte* p) { return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))}; }
-  static Pair broadcast(const std::byte* x) { return {V::low(V::set_pairs(x)), V::high(V::set_pairs(x))}; }
-  static Reg dot(Reg sum, Pair w, Pair x) {
+  static Weights load_one(const std::byte* p) { return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))}; }
+  static Row broadcast(const std::byte* x) { return {V::low(V::set_pairs(x)), V::high(V::set_pairs(x))}; }
+  template <class X>
+  static Reg dot(Reg sum, Weights w, X x) {
     return V::multiply_add(x.high, w.high, V::multiply_add(x.low, w.low, sum));
   }
 };
@@ -82,17 +89,19 @@ struct PairDot : FloatSums<V, PairDot<V>> {
 // bf16 weights with rows of floats.
 template <class V>
 struct MixedDot : PairDot<V> {
-  using Pair = typename PairDot<V>::Pair;
+  struct Row {
+    decltype(V::broadcast(nullptr)) low, high;
+  };
   static constexpr int kStepBytes = 8;
-  static Pair broadcast(const std::byte* x) {
+  static Row broadcast(const std::byte* x) {
     const float* pair = reinterpret_cast<const float*>(x);
-    return {V::set(pair[0]), V::set(pair[1])};
+    return {V::broadcast(pair), V::broadcast(pair + 1)};
   }
 };
 
 // u8 weights with s8 rows: exact sums in int32, group by group. I: Ints, Bytes, Row, set_int, load_ints, load_bytes,
-// broadcast, dot, to_float, kMaxRows.
-template <class V, class I>
+// broadcast, dot, to_float, kMaxRows. load_bytes may take kShift off the weights.
+template <class V, class I, int kShift = 0>
 struct Int8Dot {
   using Sum = typename I::Ints;
   using Weights = typename I::Bytes;
@@ -102,11 +111,16 @@ struct Int8Dot {
   static constexpr int kMinPrefetchRows = kComputeBoundRows;
   static Scales scales(const PanelTask&, int64_t) { return {}; }
 
-  // sum (w - zero) x = sum w x - zero sum x.
+  // sum (w - zero) x = sum (w - kShift) x - (zero - kShift) sum x.
   static Sum start(const PanelTask& task, int64_t row, int64_t group, int64_t groups, int v) {
     const int sum = task.x_sums[row * groups + group];
-    if (task.zeros == nullptr) return I::set_int(-task.zero * sum);
-    return I::multiply(I::set_int(-sum), I::load_ints(task.zeros + (group * 2 + v) * V::kLanes));
+    if (task.zeros == nullptr) return I::set_int((kShift - task.zero) * sum);
+    const Sum zeros = I::load_ints(task.zeros + (group * 2 + v) * V::kLanes);
+    if constexpr (kShift == 0) {
+      return I::multiply(I::set_int(-sum), zeros);
+    } else {
+      return I::multiply(I::set_int(sum), I::subtract(I::set_int(kShift), zeros));
+    }
   }
   template <class W>
   static void load(const std::byte* p, Scales, W (&weights)[1][2]) {
@@ -154,8 +168,8 @@ void unpack_int4(const PanelTask& task, std::byte* out) noexcept {
 }
 
 // A code of e4m3 (e2m1) with its fields in the place of a float's stands for 2^-120 (2^-126) of its value, because of
-// the other bias, which is made up for before the scale comes in, since a factor of both may be infinite. The packer has
-// seen to it that products with scales are exact in bf16.
+// the other bias, which is made up for before the scale comes in, since a factor of both may be infinite. The packer
+// has seen to it that products with scales are exact in bf16.
 template <int kShift>
 uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float scale) {
   constexpr float kBias = kShift == 20 ? 0x1p120F : 0x1p126F;
@@ -254,7 +268,7 @@ constexpr void set_product(GemmKernels& kernels, Product product) {
 }
 
 // The kernels of V with Bf16 (kBF16) and bytes multiplied as I does. e4m3 and e2m1 are always unpacked first.
-template <class V, class Bf16, class I>
+template <class V, class Bf16, class I, class Int8 = Int8Dot<V, I>>
 constexpr GemmKernels make_kernels(const char* isa) {
   GemmKernels kernels = {};
   kernels.isa = isa;
@@ -264,7 +278,7 @@ constexpr GemmKernels make_kernels(const char* isa) {
   set_product<V, MixedDot<V>>(kernels, kBF16F32Product);
   set_product<V, Bf16>(kernels, kBF16Product);
   set_product<V, Grouped<V, Bf16>>(kernels, kBF16GroupProduct);
-  set_product<V, Int8Dot<V, I>>(kernels, kInt8Product);
+  set_product<V, Int8>(kernels, kInt8Product);
   set_product<V, Int4Dot<V, I>>(kernels, kInt4Product);
   kernels.max_rows[kMX8Product] = kernels.max_rows[kMX4Product] = kernels.max_rows[kFP8Product] = Bf16::kMaxRows;
   kernels.unpack[kInt4Product] = unpack_int4<V>;

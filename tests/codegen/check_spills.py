@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the inner loops of the kernels keep their sums in registers?
 
-Disassembles object files (x86-64) and looks at every multiply_tile<...>: the innermost loop with the most products must
+Disassembles object files (x86-64, AArch64) and looks at every multiply_tile<...>: the innermost loop with the most products must
 not store vector registers. It has nothing to store but what did not fit into registers, and every such store costs a
 load as well: g++ 12 once halved the speed of the int8 kernels that way, with the same results. One store for every
 STRAY products is let pass: no sum, but a temporary that the compiler began too early, which costs 2 or 3 %; and one for
@@ -17,14 +17,14 @@ import sys
 
 SKIPPED = 77  # ctest: SKIP_RETURN_CODE
 STRAY, KNOWN = 24, 6
-PRODUCT = re.compile(r"(\{vex\} )?v(fmadd|dpbf16|pdpbusd|pmaddwd)")
-VECTOR_STORE = re.compile(r"v?mov\w*\s+%[xyz]mm\d+,[^%]*\(")
-JUMP = re.compile(r"j\w+\s+([0-9a-f]+)\b")
+PRODUCT = re.compile(r"(\{vex\} )?v(fmadd|dpbf16|pdpbusd|pmaddwd)|fmla\b|bfdot\b|u?sdot\b|smlal2?\b")
+VECTOR_STORE = re.compile(r"v?mov\w*\s+%[xyz]mm\d+,[^%]*\(|st[rp]\s+[qd]\d+,")
+JUMP = re.compile(r"(?:j\w+|b(?:\.\w+)?|cbn?z\s+\w+,|tbn?z\s+\w+, #\w+,)\s+([0-9a-f]+)\b")
 
 
-def functions(object_file):
+def functions(objdump, object_file):
     """{demangled name: [(address, instruction)]} of every multiply_tile."""
-    text = subprocess.run(["objdump", "-d", "-C", "--no-show-raw-insn", object_file],
+    text = subprocess.run([objdump, "-d", "-C", "--no-show-raw-insn", object_file],
                           check=True, capture_output=True, text=True).stdout
     found, current = {}, None
     for line in text.splitlines():
@@ -58,17 +58,18 @@ def short(name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("objects", nargs="+", help="object files of kernels")
+    parser.add_argument("--objdump", default="objdump", help="of the objects' architecture")
     parser.add_argument("--expect", type=int, default=0, help="how many functions must spill (for the test of this)")
     parser.add_argument("--known", default="(?!)", help="a regular expression of template arguments that may spill more")
     parser.add_argument("--list", action="store_true", help="also print the loops that do not spill")
     args = parser.parse_args()
-    if shutil.which("objdump") is None:
-        print("skipped: there is no objdump (Debian: binutils)")
+    if shutil.which(args.objdump) is None:
+        print(f"skipped: there is no {args.objdump} (Debian: binutils)")
         return SKIPPED
 
     spilling = 0
     for object_file in args.objects:
-        checked = functions(object_file)
+        checked = functions(args.objdump, object_file)
         if not checked:
             print(f"{object_file}: no multiply_tile<...> in it: has it another name now?")
             return 1
