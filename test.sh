@@ -4,7 +4,7 @@
 # address, undefined-behaviour and thread sanitizers, the kernels on emulated CPUs (AArch64, older x86-64), the installed package from a project that uses it, and, where
 # torch and transformers are installed, live comparisons with transformers.
 #   ./test.sh           everything above
-#   ./test.sh --heavy   also fuzzes each reader for a minute (clang)
+#   ./test.sh --heavy   also fuzzes each reader for a minute (clang), and dispatches 100,000 random batches
 set -euo pipefail
 cd "$(dirname "$0")"
 . tools/setup.sh
@@ -68,3 +68,7 @@ else
   echo "no Python with torch, transformers and pytest found (set TRIMTAB_PYTHON): the live comparison is left out"
 fi
 ctest --preset dev -j "$jobs"
+if [ "$heavy" -eq 1 ]; then
+  step "every dispatcher with every type of rows, and 100,000 random batches"
+  TRIMTAB_HEAVY=1 timeout 3600 build/dev/src/dispatch/dispatch_matrix_test --gtest_brief=1
+fi

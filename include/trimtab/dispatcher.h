@@ -49,8 +49,9 @@ struct Request {
 // What a rank's experts have to work on. Views into the exchange: valid from kArrived to the end of the exchange.
 struct Tokens {
   Format format = Format::kStandard;
-  ConstRows x;                      // by format; the dtype of the request. Inside an expert: by source rank, then by
-                                    // token and pick of that rank.
+  // By format; the dtype of the request. Inside an expert: by source rank, then by token and pick of that rank (hybrid:
+  // first by the rank of the host that took the tokens; all_gather in levels: as they were gathered).
+  ConstRows x;
   std::span<const float> weights;   // [x.rows] router weight of each row, if the dispatcher carries them; else empty
   std::span<const int32_t> counts;  // [local experts] rows of each; counts, never running sums
   int64_t capacity = 0;             // kBatched: rows reserved per expert

@@ -209,6 +209,9 @@ TEST(DispatchShapes, ExactOrderAndCapacityAreCheckedByKind) {
   const std::vector<int32_t> first{0, 6};
   DispatchShape shape{4, 8, 2, DType::kF32, first};
   expect_error([&] { make_pull_batched_dispatcher(shape, 0); }, {"pull_batched", "capacity of 0", "at least 1"});
+  shape.capacity = int64_t{1} << 40;
+  expect_error([&] { make_pull_batched_dispatcher(shape, 0); }, {"pull_batched", "each of 6 experts"});
+  shape.capacity = 0;
   shape.exact_order = true;
   for (const char* kind : {"pull", "all_to_all", "mc2", "packed"}) EXPECT_NO_THROW(make_dispatcher(kind, shape, 0));
   for (const char* kind : {"all_gather", "grouped"}) {

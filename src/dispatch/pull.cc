@@ -199,7 +199,7 @@ int32_t PullExchange<format>::lay_out_slot(int32_t slot, int32_t place, bool own
 template <Format format>
 Tokens PullExchange<format>::arrange() {
   if (overflowing_slot_ >= 0) {
-    end();
+    end_on_all_ranks();
     throw InvalidArgument(cat(kName, ": the expert in slot ", overflowing_slot_, " gets ", overflow_,
                               " rows, more than its capacity of ", shape_.capacity));
   }

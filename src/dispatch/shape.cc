@@ -58,6 +58,12 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
     throw InvalidArgument(cat(dispatcher, ": ", ranks, " ranks x ", max_tokens, " tokens x top_k ", top_k, " x hidden ",
                               hidden, " is more than can be addressed"));
   }
+  int64_t places = 0;
+  if (capacity < 0 || __builtin_mul_overflow(capacity, int64_t{num_slots()}, &places) ||
+      places > std::numeric_limits<int32_t>::max() || __builtin_mul_overflow(places, int64_t{hidden} * 16, &elements)) {
+    throw InvalidArgument(cat(dispatcher, ": a capacity of ", capacity, " rows for each of ", num_slots(),
+                              " experts can't be addressed"));
+  }
 }
 
 void RankShape::check(const Request& request, const Lane& lane) const {

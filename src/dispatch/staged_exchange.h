@@ -55,7 +55,7 @@ class StagedExchange : public Exchange {
   virtual void combine(Rows out) = 0;
 
   // All ranks end the exchange here and no peer reads this rank's memory: there is nothing to abort when it goes.
-  void end() { state_ = State::kDrained; }
+  void end_on_all_ranks() { state_ = State::kDrained; }
 
   const RankShape& shape_;
   const Request request_;
