@@ -321,7 +321,7 @@ TEST_P(Collectives, DuplicateHasAnOrderOfItsOwn) {
   });
 }
 
-// MPI counts bytes in int: more than 2 GiB between two ranks. Takes 5 GiB of memory, so only with TRIMTAB_HEAVY=1; 64
+// MPI counts bytes in int: more than 2 GiB between two ranks. Takes 5 GiB of memory, so only with TRIMTAB_HEAVY=1; 4
 // MiB and a bit otherwise.
 TEST(LongMessages, ArriveWhole) {
   TRIMTAB_NEEDS_RANKS(2);
