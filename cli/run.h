@@ -9,7 +9,7 @@ namespace trimtab::cli {
 
 struct RunOptions {
   std::string model;
-  int ranks = 0;  // 0: not said; see Ranks
+  int ranks = 0;          // 0: not said; see Ranks
   std::string prompts;    // file; empty: MODEL/prompts.txt
   std::string token_ids;  // file or inline; empty: none
   int steps = 64;

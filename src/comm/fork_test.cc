@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -41,6 +42,7 @@ class Forked {
 
   // Runs body on each rank; returns what waitpid says of each. A body that returns "" has succeeded.
   std::vector<int> run(const std::function<std::string(Communicator&)>& body) {
+    std::fflush(nullptr);  // a child would print it once more
     std::vector<pid_t> children;
     for (int rank = 0; rank < ranks_; ++rank) {
       const pid_t child = ::fork();
