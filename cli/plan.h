@@ -24,6 +24,7 @@ struct PlanOptions {
   int64_t expert_bytes = 0;
   std::string format = "json";  // of `out`
   std::string out;              // file; empty: nothing is written
+  std::string report;           // file of a page; empty: nothing is written
   bool json = false;
 };
 

@@ -158,6 +158,12 @@ void add_json(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "One JSON object on standard output instead of text");
 }
 
+void add_report(CLI::App& command, std::string& report) {
+  command.add_option("--report", report, "Writes a page with drawings, for a browser")
+      ->check(is_given())
+      ->type_name("FILE.html");
+}
+
 void add_limits(CLI::App& command, PlanOptions& options) {
   command.add_option("--max-moves", options.limits.max_moves_per_layer, "Most expert weights to move in a layer")
       ->check(zero_or_more())
@@ -184,6 +190,7 @@ void add_inspect(CLI::App& app, InspectOptions& options) {
       ->type_name("STEPS");
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kInspectFooter);
   command->callback([&options] { inspect(options); });
@@ -220,6 +227,7 @@ void add_plan(CLI::App& app, PlanOptions& options) {
       ->capture_default_str();
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kPlanFooter);
   command->callback([&options] {
@@ -288,6 +296,7 @@ void add_replay(CLI::App& app, ReplayOptions& options) {
       ->type_name("NAMES");
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kReplayFooter);
   command->callback([&options] { replay(options); });

@@ -8,11 +8,13 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "cli/line_printer.h"
 #include "cli/measure.h"
 #include "cli/output.h"
+#include "cli/replay_report.h"
 #include "cli/text.h"
 #include "trimtab/error.h"
 #include "trimtab/policy.h"
@@ -36,12 +38,17 @@ Load window_of(const Load& load, int64_t window, int64_t number) {
   return {window, load.num_layers, load.num_experts, {first, first + size}};
 }
 
-Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const Load& load, LinePrinter& printer) {
+Placement starting_placement(const ReplayOptions& options, const Load& load) {
+  const std::vector<int> slots(static_cast<size_t>(options.ranks), options.slots);
+  return default_placement(load.num_layers, load.num_experts, slots);
+}
+
+Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const Load& load, LinePrinter& printer,
+                       ReplayReport* report) {
   const int64_t windows = load.num_steps / options.window;
   const auto plans = static_cast<double>(windows - 1), layers = static_cast<double>(load.num_layers);
   const double replans = std::max(plans - 1, 1.0);
-  const std::vector<int> slots(static_cast<size_t>(options.ranks), options.slots);
-  Placement placement = default_placement(load.num_layers, load.num_experts, slots);
+  Placement placement = starting_placement(options, load);
   History history;
   Replayed result;
   Load now = window_of(load, options.window, 0);
@@ -62,11 +69,15 @@ Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const
     placement = std::move(plan.placement);
     history = std::move(plan.history);
     now = window_of(load, options.window, w + 1);
+    double par = 0, worst = 1;
     for (int layer = 0; layer < load.num_layers; ++layer) {
       const LayerLevel level = measure(placement, now, layer);
-      result.par_next_mean += level.par_step_mean / plans / layers;
-      result.par_next_worst = std::max(result.par_next_worst, level.par_step_worst);
+      par += level.par_step_mean / layers;
+      worst = std::max(worst, level.par_step_worst);
     }
+    result.par_next_mean += par / plans;
+    result.par_next_worst = std::max(result.par_next_worst, worst);
+    if (report != nullptr) report->add(std::string(policy.name()), placement, moves, now, par, worst);
   }
   return result;
 }
@@ -83,6 +94,21 @@ std::string json_report(const Results& results) {
                       {"plan_seconds_per_replan", one.plan_seconds_per_replan}};
   }
   return nlohmann::ordered_json{{"policies", std::move(policies)}}.dump(1) + "\n";
+}
+
+// Without the seconds: the same recording gives the same page.
+ReportTable policy_table(const Results& results) {
+  ReportTable table{"Policies", "policy", {}, {}};
+  table.columns = {{"par_next_mean", "PAR of a step"},
+                   {"par_next_worst", "worst"},
+                   {"first_plan_moves", "first moves", 0},
+                   {"moves_per_layer_per_replan", "moves a layer, replan", 2}};
+  for (const auto& [name, one] : results) {
+    table.rows.push_back({name,
+                          {one.par_next_mean, one.par_next_worst, static_cast<double>(one.first_plan_moves),
+                           one.moves_per_layer_per_replan}});
+  }
+  return table;
 }
 
 std::string text_report(const ReplayOptions& options, const Recording& loads, const Results& results) {
@@ -115,12 +141,17 @@ void replay(const ReplayOptions& options) {
                     loads.file, loads.load.num_steps, options.window, 2 * options.window));
   }
   check_slots(options.ranks, options.slots);
+  if (!options.report.empty()) check_writable("--report", options.report);
+  std::optional<ReplayReport> report;
+  if (!options.report.empty()) report.emplace(options, loads, starting_placement(options, loads.load));
   LinePrinter printer;
   Results results;
   for (size_t i = 0; i < policies.size(); ++i) {
-    results.emplace_back(options.policies[i], replay_policy(*policies[i], options, loads.load, printer));
+    results.emplace_back(options.policies[i],
+                         replay_policy(*policies[i], options, loads.load, printer, report ? &*report : nullptr));
   }
   printer.finish(fmt::format("{} policies replayed", results.size()));
+  if (report) write_report(options.report, report->finish(policy_table(results)));
   print_report(options.json ? json_report(results) : text_report(options, loads, results));
 }
 

@@ -16,6 +16,7 @@ struct ReplayOptions {
   int slots = 0;       // of each rank
   int64_t window = 0;  // steps
   std::vector<std::string> policies;
+  std::string report;  // file of a page; empty: nothing is written
   bool json = false;
 };
 
