@@ -122,7 +122,7 @@ function bar_chart(element, bars) {
   const bar = slot > 4 ? slot - Math.min(4, slot / 4) : slot;
   const y = (value) => top + height - (height * value) / bars.most;
   const middle = (i) => left + i * slot + bar / 2;
-  const rect = (i) => `M${(left + i * slot).toFixed(2)} ${top + height}V${y(bars.values[i]).toFixed(1)}h${bar.toFixed(2)}V${top + height}z`;
+  const rect = (i) => `M${(left + i * slot).toFixed(2)} ${top + height}V${y(bars.values[i]).toFixed(1)}h${(i === bars.strong ? Math.max(bar, 2) : bar).toFixed(2)}V${top + height}z`;
   let content = ticks(0, bars.most, 4).map((t) => line(left, y(t), left + n * slot, y(t), 'grid') + text(left - 5, y(t) + 4, compact(t), 'end')).join('');
   content += `<path class="bar" d="${bars.values.map((_, i) => (i === bars.strong ? '' : rect(i))).join('')}"/>`;
   content += `<path class="straggler" d="${rect(bars.strong)}"/>`;
@@ -146,7 +146,7 @@ function bar_chart(element, bars) {
 function line_chart(element, chart) {
   const left = 46, right = 10, top = 8, strip = 42, foot = 32, width = element.clientWidth, n = chart.n;
   const all = chart.series.flatMap((one) => one.values);
-  const high = Math.max(...all, chart.low + 0.02) + (Math.max(...all) - chart.low) * 0.05;
+  const high = Math.max(chart.low + 0.1, Math.max(...all) * 1.05 - chart.low * 0.05);
   const x = (i) => (n === 1 ? (left + width - right) / 2 : left + ((width - left - right) * i) / (n - 1));
   const y = (value) => top + chart.height - (chart.height * (value - chart.low)) / (high - chart.low);
   let content = ticks(chart.low, high, 4).map((t) => line(left, y(t), width - right, y(t), 'grid') + text(left - 5, y(t) + 4, t.toFixed(2), 'end')).join('');

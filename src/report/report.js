@@ -44,15 +44,17 @@
     const layer = (l) => `layer ${data.ids[l]}: PAR ${shown().map((state) => par(state, l).toFixed(3)).join(' → ')}${l === worst && num_layers > 1 ? ' (most uneven)' : ''}`;
     const option = (value, label, chosen) => `<option value="${value}"${chosen ? ' selected' : ''}>${escaped(label)}</option>`;
     let html = `<label>Layer <select name="layer">${data.ids.map((_, l) => option(l, layer(l), l === view.layer)).join('')}</select></label>`;
-    html += '<button type="button" name="back" aria-label="Layer before">‹</button><button type="button" name="on" aria-label="Next layer">›</button>';
+    if (num_layers > 1) html += '<button type="button" name="back" aria-label="Layer before">‹</button><button type="button" name="on" aria-label="Next layer">›</button>';
     if (num_states > 2) {
       const others = data.states.map((state, i) => (i === 0 ? '' : option(i, state.name, i === view.state))).join('');
       html += `<label>${escaped(data.states[0].name)} against <select name="state">${others}</select></label>`;
     }
     form.innerHTML = html;
     form.elements.layer.onchange = (event) => choose({ layer: +event.target.value });
-    form.elements.back.onclick = () => choose({ layer: Math.max(0, view.layer - 1) });
-    form.elements.on.onclick = () => choose({ layer: Math.min(num_layers - 1, view.layer + 1) });
+    if (num_layers > 1) {
+      form.elements.back.onclick = () => choose({ layer: Math.max(0, view.layer - 1) });
+      form.elements.on.onclick = () => choose({ layer: Math.min(num_layers - 1, view.layer + 1) });
+    }
     if (num_states > 2) form.elements.state.onchange = (event) => choose({ state: +event.target.value });
   }
 
@@ -137,6 +139,7 @@
       return;
     }
     const bodies = panels(place, shown().map(title), 480);
+    const wide = Math.max(26, 7 + 7 * String(data.experts - 1).length);
     shown().forEach((state, i) => {
       const map = state.map[view.layer], copies = copies_of(state, view.layer);
       const moved = new Set(i === 1 && view.state === 1 && data.moved.length > 0 ? data.moved[view.layer] : []);
@@ -145,7 +148,7 @@
       let html = '', slot = 0;
       for (let r = 0; r < ranks; ++r) {
         if (r === 0 || node(r) !== node(r - 1)) html += `${r > 0 ? '</div></div>' : ''}<div class="node">${one_node ? '' : `<h3>node ${node(r)}</h3>`}<div class="ranks">`;
-        html += `<div class="rank${r === busiest ? ' busiest' : ''}"><h4><span class="dot ${level(state, view.layer, r)}"></span>rank ${r} <b>${rank_ratio(state, view.layer, r).toFixed(2)}×</b></h4><div class="slots" style="max-width:${28 * in_row(state.slots[r])}px">`;
+        html += `<div class="rank${r === busiest ? ' busiest' : ''}"><h4><span class="dot ${level(state, view.layer, r)}"></span>rank ${r} <b>${rank_ratio(state, view.layer, r).toFixed(2)}×</b></h4><div class="slots" style="--wide:${wide}px;max-width:${(wide + 2) * in_row(state.slots[r])}px">`;
         for (let s = 0; s < state.slots[r]; ++s, ++slot) {
           const e = map[slot];
           const heat = data.tokens[view.layer] > 0 ? grade('h', kHeat, slot_ratio(e)) : 'none';
@@ -205,9 +208,13 @@
     if (!place) return;
     const [before, after] = data.states;
     const count = data.moved.map((slots) => slots.length);
+    if (Math.max(...count) === 0) {
+      place.innerHTML = '<p class="note">Nothing moves.</p>';
+      return;
+    }
     place.innerHTML = '<div></div><div class="scroll"></div>';
     bar_chart(place.firstChild, {
-      values: count, most: Math.max(...count, 1) * 1.02, mean: count.reduce((a, b) => a + b, 0) / num_layers,
+      values: count, most: Math.max(...count) * 1.02, mean: count.reduce((a, b) => a + b, 0) / num_layers,
       mean_label: '', strong: view.layer, strong_label: `layer ${data.ids[view.layer]}: ${count[view.layer]}`,
       name: (l) => data.ids[l], label: 'Moves of each layer', tip: (l) => [`layer ${data.ids[l]}`, `${count[l]} moves`],
       click: (l) => choose({ layer: l }),
@@ -255,9 +262,11 @@
   }
 
   let drawn = 0;
-  new ResizeObserver(() => requestAnimationFrame(() => {
+  function draw_at_width() {
     if (drawn === document.body.clientWidth) return;
     drawn = document.body.clientWidth;
     draw_all();
-  })).observe(document.body);
+  }
+  draw_at_width();
+  new ResizeObserver(() => requestAnimationFrame(draw_at_width)).observe(document.body);
 }

@@ -93,6 +93,7 @@ void check_report(const Report& report) {
 
 std::vector<int> drawn_layers(const Report& report) {
   constexpr size_t kMostNumbers = 300'000;  // of about 6 characters
+  constexpr size_t kMostLayers = 256;       // rows of a heat map that fit on a screen
   const size_t layers = report.layer_ids.size();
   auto numbers = static_cast<size_t>(report.num_experts);
   for (const ReportState& state : report.states) {
@@ -100,7 +101,7 @@ std::vector<int> drawn_layers(const Report& report) {
   }
   std::vector<int> order(layers);
   std::iota(order.begin(), order.end(), 0);
-  const size_t fit = kMostNumbers / std::max<size_t>(numbers, 1);
+  const size_t fit = std::min(kMostLayers, kMostNumbers / std::max<size_t>(numbers, 1));
   if (fit >= layers) return order;
 
   const ReportState& first = report.states[0];
