@@ -133,6 +133,7 @@ std::string text_report(const ReplayOptions& options, const Recording& loads, co
 void replay(const ReplayOptions& options) {
   std::vector<std::unique_ptr<Policy>> policies;
   for (const std::string& name : options.policies) policies.push_back(make_policy(name));
+  if (!options.report.empty()) check_writable("--report", options.report);
   const Recording loads = read_loads(options.loads);
   if (loads.load.num_steps / 2 < options.window) {
     throw InvalidArgument(
@@ -141,7 +142,6 @@ void replay(const ReplayOptions& options) {
                     loads.file, loads.load.num_steps, options.window, 2 * options.window));
   }
   check_slots(options.ranks, options.slots);
-  if (!options.report.empty()) check_writable("--report", options.report);
   std::optional<ReplayReport> report;
   if (!options.report.empty()) report.emplace(options, loads, starting_placement(options, loads.load));
   LinePrinter printer;

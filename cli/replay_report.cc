@@ -84,7 +84,7 @@ Report ReplayReport::finish(ReportTable policies) {
        "Each policy plans on a window, from its own last placement, and is measured on the next. The "
        "first window is planned on only; steps that fill no window are left out."},
       {"PAR of a step", "Of the loads of one step; the mean over steps, windows and layers, or the worst of all."},
-      {"Start", "The experts in order, replicas behind, never planned: measured on the same windows."},
+      {"Start", "What all policies start from, never planned: measured on the same windows."},
       {"Drawn for a policy",
        "Rank loads are summed over the windows, each under the placement that was in force; the "
        "placement is the last one."},

@@ -3,6 +3,7 @@
 // file - and that a browser shows light or dark. A Report is plain data that whoever has something to show fills: a
 // plan, a recording, a live run. The page has, in this order and as far as there is data for it: headline numbers, rank
 // bars, heat maps of ranks and of experts, the placement, PAR over time, moves, tables, and how each number is defined.
+// All functions here may run at the same time.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct ReportNumber {
 // Numbers that are read together, e.g. a PAR before and after, and its bound.
 struct ReportHeadline {
   std::string label;
-  std::string unit;     // may be empty
+  std::string about;    // what they are of; may be empty
   bool is_par = false;  // drawn on a scale that starts at 1
   std::vector<ReportNumber> numbers;
 };

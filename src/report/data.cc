@@ -14,15 +14,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Parts of the mean: whole numbers take less room than fractions. charts.js divides by the same.
-constexpr double kExpertUnit = 1e-3, kRankUnit = 1e-4;
+// Parts of the mean: whole numbers take less room than fractions.
+constexpr int64_t kExpertParts = 1000, kRankParts = 10000;
 
-// loads over their mean, in units; 0 where there is no load.
+// loads over their mean, in parts of it; 0 where there is no load.
 template <class Value>
-Json over_mean(std::span<const Value> loads, double unit) {
+Json over_mean(std::span<const Value> loads, int64_t parts) {
   double sum = 0;
   for (const Value load : loads) sum += static_cast<double>(load);
-  const double scale = sum > 0 ? static_cast<double>(loads.size()) / sum / unit : 0;
+  const double scale = sum > 0 ? static_cast<double>(loads.size()) * static_cast<double>(parts) / sum : 0;
   Json result = Json::array();
   for (const Value load : loads) result.push_back(std::llround(static_cast<double>(load) * scale));
   return result;
@@ -36,7 +36,7 @@ Json state_data(const ReportState& state, std::span<const int> layers) {
   for (const int layer : layers) {
     map.push_back(placement.logical(layer));
     const auto loads = std::span(state.rank_load).subspan(static_cast<size_t>(layer) * ranks, ranks);
-    rank.push_back(over_mean(loads, kRankUnit));
+    rank.push_back(over_mean(loads, kRankParts));
   }
   return {{"name", state.name}, {"slots", std::move(slots)}, {"map", std::move(map)}, {"rank", std::move(rank)}};
 }
@@ -83,13 +83,14 @@ std::string report_data(const Report& report, std::span<const int> layers) {
     const auto loads = std::span(report.expert_load).subspan(static_cast<size_t>(layer) * experts, experts);
     ids.push_back(report.layer_ids[static_cast<size_t>(layer)]);
     tokens.push_back(std::accumulate(loads.begin(), loads.end(), int64_t{0}));
-    expert.push_back(over_mean(loads, kExpertUnit));
+    expert.push_back(over_mean(loads, kExpertParts));
     if (!report.moved.empty()) moved.push_back(report.moved[static_cast<size_t>(layer)]);
   }
   Json states = Json::array();
   for (const ReportState& state : report.states) states.push_back(state_data(state, layers));
   const Json data = {{"ids", std::move(ids)},         {"tokens", std::move(tokens)},
-                     {"experts", report.num_experts}, {"nodes", report.node_of_rank},
+                     {"experts", report.num_experts}, {"expert_parts", kExpertParts},
+                     {"rank_parts", kRankParts},      {"nodes", report.node_of_rank},
                      {"expert", std::move(expert)},   {"states", std::move(states)},
                      {"moved", std::move(moved)},     {"time", time_data(report.timeline)}};
   std::string text;

@@ -11,7 +11,7 @@ namespace trimtab {
 
 // JSON that is safe inside a <script> element. The report must be a checked one. layers: those to draw.
 //   ids, tokens [layers]; experts; nodes [ranks]; expert [layers][experts] and states[].rank [layers][ranks]: loads
-//   over the layer's mean, in kExpertUnit and kRankUnit; states[].slots [ranks], .map [layers][slots]; moved
+//   over the layer's mean, in expert_parts and rank_parts of it; states[].slots [ranks], .map [layers][slots]; moved
 //   [layers][]; time: unit, points, of (how many of the report's points each stands for), series[] of name, par, worst,
 //   moves.
 std::string report_data(const Report& report, std::span<const int> layers);

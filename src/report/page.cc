@@ -73,7 +73,7 @@ std::string headlines(const Report& report) {
       out += cat("<div", one.is_limit ? " class=\"limit\"" : "", "><dt>", escaped(one.label), "</dt><dd>",
                  number(one.key, one.value, one.decimals), "</dd></div>");
     }
-    out += cat("</dl><p class=\"unit\">", escaped(headline.unit), "</p></div>\n");
+    out += cat("</dl><p class=\"about\">", escaped(headline.about), "</p></div>\n");
   }
   return out + "</section>\n";
 }
@@ -86,9 +86,9 @@ std::string section(std::string_view id, std::string_view title, std::string_vie
 std::string drawings(const Report& report, size_t drawn) {
   const size_t layers = report.layer_ids.size();
   std::string out =
-      "<noscript><p class=\"note\">The drawings need JavaScript; the numbers are all here.</p></noscript>\n";
+      "<noscript><p class=\"note\">The drawings need JavaScript; headline numbers and tables do not.</p></noscript>\n";
   if (drawn == 0) {
-    out += "<p class=\"note\">A layer is too large to draw; the numbers are all here.</p>\n";
+    out += "<p class=\"note\">A layer is too large to draw.</p>\n";
   } else {
     if (drawn < layers) {
       out += cat("<p class=\"note\">Drawn: the ", drawn, " most uneven of ", layers, " layers.</p>\n");

@@ -2,7 +2,6 @@
 // The page's drawings, from the numbers that data.cc left in it.
 {
   const data = JSON.parse(document.getElementById('data').textContent);
-  const kRank = 1e4, kExpert = 1e3;  // the units of data.cc
   const num_layers = data.ids.length, num_states = data.states.length;
   const ranks = num_states > 0 ? data.states[0].slots.length : 0;
   const node = (rank) => (data.nodes.length > 0 ? data.nodes[rank] : 0);
@@ -14,8 +13,8 @@
   const kCopies = [2, 3, 4, 5, 9];
   const styles = (prefix, thresholds) => Array.from({ length: thresholds.length + 1 }, (_, i) => prefix + i);
 
-  const rank_ratio = (state, layer, rank) => state.rank[layer][rank] / kRank;
-  const par = (state, layer) => (data.tokens[layer] > 0 ? Math.max(...state.rank[layer]) / kRank : 1);
+  const rank_ratio = (state, layer, rank) => state.rank[layer][rank] / data.rank_parts;
+  const par = (state, layer) => (data.tokens[layer] > 0 ? Math.max(...state.rank[layer]) / data.rank_parts : 1);
   const rank_tokens = (state, layer, rank) => (rank_ratio(state, layer, rank) * data.tokens[layer]) / ranks;
   const level = (state, layer, rank) => (data.tokens[layer] > 0 ? grade('l', kLevel, rank_ratio(state, layer, rank)) : 'none');
 
@@ -112,7 +111,7 @@
     const hottest = (l, several) => several.reduce((a, b) => (data.expert[l][orders[l][b]] > data.expert[l][orders[l][a]] ? b : a));
     const tip = (l, k) => {
       const e = orders[l][k];
-      const ratio = data.expert[l][e] / kExpert;
+      const ratio = data.expert[l][e] / data.expert_parts;
       const count = states.map((state, s) => `${copies[s][l][e]}${num_states > 1 ? ` ${state.name}` : ''}`).join(', ');
       return [`layer ${data.ids[l]}, expert ${e}`, `${compact((ratio * data.tokens[l]) / data.experts)} tokens, ${ratio.toFixed(3)} × mean`, `slots: ${count}`];
     };
@@ -120,7 +119,7 @@
       rows: num_layers, columns: data.experts, height: 300, chosen: view.layer, pick: hottest, tip,
       row_label: (l) => data.ids[l], column_label: (k) => k, click: (l) => choose({ layer: l }),
     };
-    heat_map(bodies[0], { ...common, label: 'Tokens of layers by experts', of: (l, k) => (data.tokens[l] > 0 ? grade('h', kHeat, data.expert[l][orders[l][k]] / kExpert) : 'none') });
+    heat_map(bodies[0], { ...common, label: 'Tokens of layers by experts', of: (l, k) => (data.tokens[l] > 0 ? grade('h', kHeat, data.expert[l][orders[l][k]] / data.expert_parts) : 'none') });
     bodies.slice(1).forEach((body, s) => heat_map(body, { ...common, height: 200, label: 'Replicas of layers by experts', of: (l, k) => grade('c', kCopies, copies[s][l][orders[l][k]]) }));
     place.insertAdjacentHTML('afterbegin', `<label class="switch"><input type="checkbox"${view.by_load ? ' checked' : ''}> busiest expert of each layer first</label>`);
     place.querySelector('input').onchange = (event) => choose({ by_load: event.target.checked });
@@ -143,7 +142,7 @@
     shown().forEach((state, i) => {
       const map = state.map[view.layer], copies = copies_of(state, view.layer);
       const moved = new Set(i === 1 && view.state === 1 && data.moved.length > 0 ? data.moved[view.layer] : []);
-      const slot_ratio = (expert) => ((data.expert[view.layer][expert] / kExpert) * map.length) / data.experts / copies[expert];
+      const slot_ratio = (expert) => ((data.expert[view.layer][expert] / data.expert_parts) * map.length) / data.experts / copies[expert];
       const busiest = data.tokens[view.layer] > 0 ? state.rank[view.layer].indexOf(Math.max(...state.rank[view.layer])) : -1;
       let html = '', slot = 0;
       for (let r = 0; r < ranks; ++r) {

@@ -145,6 +145,8 @@ TEST(Report, DataAreLoadsOverTheMean) {
   const Json data = data_of(report_html(small_report()));
   EXPECT_EQ(data.at("ids"), Json({3, 7}));
   EXPECT_EQ(data.at("tokens"), Json({12, 0}));
+  EXPECT_EQ(data.at("expert_parts"), 1000);
+  EXPECT_EQ(data.at("rank_parts"), 10000);
   EXPECT_EQ(data.at("expert"), Json({{1500, 500, 1000}, {0, 0, 0}}));
   const Json before = data.at("states")[0];
   EXPECT_EQ(before.at("slots"), Json({1, 3}));

@@ -113,7 +113,7 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(sum(len(slots) for slots in data["moved"]), plan["moves"])
         self.assertEqual(data["nodes"], [0, 0, 1, 1])
         for state, key in zip(data["states"], ("par_before", "par_after")):
-            self.assertAlmostEqual(sum(max(loads) for loads in state["rank"]) / 4e4, plan[key], 4)
+            self.assertAlmostEqual(sum(max(loads) for loads in state["rank"]) / 4 / data["rank_parts"], plan[key], 4)
         for series, key in zip(data["time"]["series"], ("par_step_before", "par_step_after")):
             self.assertEqual(len(series["par"]), 128)
             self.assertAlmostEqual(sum(series["par"]) / 128, plan[key], 4)
@@ -186,7 +186,7 @@ class ReportPage(unittest.TestCase):
             data = self.check_page(text, page)
             self.assertEqual(page.headline("par_after"), plan["par_after"])
             self.assertEqual([sum(loads) for loads in data["states"][0]["rank"]],
-                             [1e4 * int(arguments[1]) if tokens > 0 else 0 for tokens in data["tokens"]])
+                             [data["rank_parts"] * int(arguments[1]) if tokens > 0 else 0 for tokens in data["tokens"]])
             self.assertNotIn("time", page.ids)
         text, page, _ = self.run_both("inspect", loads, "--ranks", "3")  # the last rank holds nothing
         self.assertEqual(self.check_page(text, page)["states"][0]["slots"], [1, 1, 0])
