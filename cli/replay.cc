@@ -36,18 +36,24 @@ Load window_of(const Load& load, int64_t window, int64_t number) {
   return {window, load.num_layers, load.num_experts, {first, first + size}};
 }
 
-Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const Load& load, LinePrinter& printer) {
+LayerLevel measure_next(const ReplayOptions& options, const Topology& topology, const Placement& placement,
+                        const Load& next, int layer) {
+  if (options.split == "equal") return measure(placement, next, layer);
+  return measure_split(placement, next, layer, parse_split_rule(options.split), topology.node_of_rank);
+}
+
+// placement: what the first plan starts from.
+Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const Load& load, Placement placement,
+                       LinePrinter& printer) {
   const int64_t windows = load.num_steps / options.window;
   const auto plans = static_cast<double>(windows - 1), layers = static_cast<double>(load.num_layers);
   const double replans = std::max(plans - 1, 1.0);
-  const std::vector<int> slots(static_cast<size_t>(options.ranks), options.slots);
-  Placement placement = default_placement(load.num_layers, load.num_experts, slots);
   History history;
   Replayed result;
   Load now = window_of(load, options.window, 0);
   for (int64_t w = 0; w + 1 < windows; ++w) {
     if (printer.wants_status()) printer.status(fmt::format("{}: plan {} of {}", policy.name(), w + 1, windows - 1));
-    Problem problem{.load = now, .current = placement};
+    Problem problem = problem_of(options, now, placement);
     if (w > 0) problem.history = &history;
     const auto start = std::chrono::steady_clock::now();
     Plan plan = policy.rebalance(problem);
@@ -63,7 +69,7 @@ Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const
     history = std::move(plan.history);
     now = window_of(load, options.window, w + 1);
     for (int layer = 0; layer < load.num_layers; ++layer) {
-      const LayerLevel level = measure(placement, now, layer);
+      const LayerLevel level = measure_next(options, problem.topology, placement, now, layer);
       result.par_next_mean += level.par_step_mean / plans / layers;
       result.par_next_worst = std::max(result.par_next_worst, level.par_step_worst);
     }
@@ -85,11 +91,12 @@ std::string json_report(const Results& results) {
   return nlohmann::ordered_json{{"policies", std::move(policies)}}.dump(1) + "\n";
 }
 
-std::string text_report(const ReplayOptions& options, const Recording& loads, const Results& results) {
+std::string text_report(const ReplayOptions& options, const Recording& loads, const Placement& start,
+                        const Results& results) {
   std::string report =
-      fmt::format("{}: {} windows of {} steps, {} layers of {} experts; {} slots on each of {} ranks\n\n",
+      fmt::format("{}: {} windows of {} steps, {} layers of {} experts; {} slots on {} ranks\n\n",
                   printable(valid_utf8(loads.file)), loads.load.num_steps / options.window, options.window,
-                  loads.load.num_layers, loads.load.num_experts, options.slots, options.ranks);
+                  loads.load.num_layers, loads.load.num_experts, start.num_slots(), start.num_ranks());
   report += "policy       PAR of a step   worst  first moves  moves a layer, replan  seconds a replan\n";
   for (const auto& [name, one] : results) {
     fmt::format_to(std::back_inserter(report), "{:12} {:13.4f} {:7.4f} {:12} {:22.2f} {:17.4f}\n", name,
@@ -99,29 +106,29 @@ std::string text_report(const ReplayOptions& options, const Recording& loads, co
   report +=
       "\nEach plan is made on one window and measured on the next; PAR is the mean over steps, windows and layers.\n"
       "First moves: of the first plan, over all layers. A replan is any later plan.\n";
+  report += options.split == "equal" ? "Every expert's tokens are shared equally among its copies.\n"
+                                     : fmt::format("A step's tokens are shared out by the rule {}.\n", options.split);
   return report;
 }
 
 }  // namespace
 
 void replay(const ReplayOptions& options) {
-  std::vector<std::unique_ptr<Policy>> policies;
-  for (const std::string& name : options.policies) policies.push_back(make_policy(name));
+  const std::vector<std::unique_ptr<Policy>> policies = make_policies(options.policies, options);
   const Recording loads = read_loads(options.loads);
   if (loads.load.num_steps / 2 < options.window) {
     throw InvalidArgument(
-        fmt::format("{} has {} steps; --window {} needs {}, to plan on one window and measure on the "
-                    "next",
-                    loads.file, loads.load.num_steps, options.window, 2 * options.window));
+        fmt::format("{} has {} steps; --window {} needs {}, to plan on one window and measure on the next", loads.file,
+                    loads.load.num_steps, options.window, 2 * options.window));
   }
-  check_slots(options.ranks, options.slots);
+  const Placement start = starting_placement(options, loads).placement;
   LinePrinter printer;
   Results results;
   for (size_t i = 0; i < policies.size(); ++i) {
-    results.emplace_back(options.policies[i], replay_policy(*policies[i], options, loads.load, printer));
+    results.emplace_back(options.policies[i], replay_policy(*policies[i], options, loads.load, start, printer));
   }
   printer.finish(fmt::format("{} policies replayed", results.size()));
-  print_report(options.json ? json_report(results) : text_report(options, loads, results));
+  print_report(options.json ? json_report(results) : text_report(options, loads, start, results));
 }
 
 }  // namespace trimtab::cli

@@ -6,16 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "cli/inputs.h"
+#include "cli/planner.h"
 
 namespace trimtab::cli {
 
-struct ReplayOptions {
+struct ReplayOptions : PlannerOptions {
   LoadsOptions loads;
-  int ranks = 0;
-  int slots = 0;       // of each rank
   int64_t window = 0;  // steps
   std::vector<std::string> policies;
+  std::string split = "equal";  // or the name of a SplitRule: how a step's tokens are shared out over replicas
   bool json = false;
 };
 
