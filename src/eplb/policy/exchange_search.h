@@ -74,7 +74,6 @@ class ExchangeSearch {
   std::vector<float> scale_;                // [episodes] weight / (b sum)
   std::vector<float> term_a_, term_b_;      // [episodes] potential * scale
   std::vector<float> cost_a_, cost_b_;      // [width]
-  std::vector<float> scratch_;
   std::vector<int32_t> order_;
   Random random_;
 };
