@@ -2,6 +2,8 @@
 // What planning gives, for the reports.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "cli/plan.h"
@@ -24,6 +26,11 @@ inline double mean(const Plan& plan, double LayerPrediction::* value) {
 
 inline double moves_per_layer(const Plan& plan) {
   return static_cast<double>(plan.moves.size()) / static_cast<double>(plan.layers.size());
+}
+
+// Most expert weights that one rank gets in one layer.
+inline int64_t receive_peak(const Plan& plan) {
+  return *std::max_element(plan.receive_peak.begin(), plan.receive_peak.end());
 }
 
 // The page of --report. current: what the plan starts from.

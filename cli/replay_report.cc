@@ -22,48 +22,33 @@ Load measured_part(const Load& load, int64_t window) {
   return {window * (windows - 1), load.num_layers, load.num_experts, {first, last}};
 }
 
-// The mean of every `window` steps, and the worst.
-ReportSeries by_window(const ReportSeries& steps, int64_t window) {
-  ReportSeries result{steps.name, {}, {}, {}};
-  for (size_t first = 0; first < steps.par.size(); first += static_cast<size_t>(window)) {
-    double sum = 0, worst = 1;
-    for (size_t i = first; i < first + static_cast<size_t>(window); ++i) {
-      sum += steps.par[i];
-      worst = std::max(worst, steps.worst[i]);
-    }
-    result.par.push_back(sum / static_cast<double>(window));
-    result.worst.push_back(worst);
-  }
-  return result;
-}
-
 }  // namespace
 
-ReplayReport::ReplayReport(const ReplayOptions& options, const Recording& loads, const Placement& start)
-    : report_(report_on("replay", options.loads, loads, start)), windows_(loads.load.num_steps / options.window - 1) {
-  const Load load = measured_part(loads.load, options.window);
-  report_.expert_load = expert_load_of(load);
+ReplayReport::ReplayReport(const ReplayOptions& options, const Recording& loads, const PlacementFile& start)
+    : report_(report_on("replay", options.loads, loads, start.placement)),
+      windows_(loads.load.num_steps / options.window - 1) {
+  report_.expert_load = expert_load_of(measured_part(loads.load, options.window));
+  report_.layer_ids = start.layer_ids;
+  add_planner_facts(report_, options, start.placement, "Start");
   report_.facts.push_back({"Window", fmt::format("{} step{}", options.window, options.window == 1 ? "" : "s")});
-  report_.states.push_back(report_state("start", start, report_.expert_load));
+  if (options.split != "equal") report_.split = options.split;
+  report_.facts.push_back({"Split", options.split});
   report_.timeline.unit = "window";
   for (int64_t w = 1; w <= windows_; ++w) report_.timeline.points.push_back(w);
-  report_.timeline.series.push_back(by_window(report_series("start", start, load), options.window));
 }
 
-void ReplayReport::add(const std::string& policy, const Placement& placement, int64_t moves, const Load& now,
-                       double par, double worst) {
+void ReplayReport::add(const std::string& name, const Placement& placement, int64_t moves, const WindowLevel& level) {
   std::vector<ReportSeries>& all = report_.timeline.series;
-  ReportState state = report_state(policy, placement, expert_load_of(now));
-  if (all.size() == 1 || static_cast<int64_t>(all.back().par.size()) == windows_) {
-    all.push_back({policy, {}, {}, {}});
-    report_.states.push_back(std::move(state));
+  if (all.empty() || static_cast<int64_t>(all.back().par.size()) == windows_) {
+    all.push_back({name, {}, {}, {}});
+    report_.states.push_back({name, placement, level.rank_load});
   } else {
-    ReportState& sum = report_.states.back();
-    for (size_t i = 0; i < state.rank_load.size(); ++i) state.rank_load[i] += sum.rank_load[i];
-    sum = std::move(state);
+    ReportState& state = report_.states.back();
+    for (size_t i = 0; i < state.rank_load.size(); ++i) state.rank_load[i] += level.rank_load[i];
+    state.placement = placement;
   }
-  all.back().par.push_back(par);
-  all.back().worst.push_back(worst);
+  all.back().par.push_back(level.par);
+  all.back().worst.push_back(level.worst);
   all.back().moves.push_back(moves);
 }
 
@@ -76,7 +61,7 @@ Report ReplayReport::finish(ReportTable policies) {
                                  "mean over steps, windows and layers",
                                  true,
                                  {{column.key, column.label, *row.values[0], column.decimals},
-                                  {"", "start", sum / static_cast<double>(start.par.size()), 4, true}}});
+                                  {"", kStart, sum / static_cast<double>(start.par.size()), 4, true}}});
   }
   report_.tables.push_back(std::move(policies));
   report_.definitions = {

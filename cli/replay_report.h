@@ -14,12 +14,13 @@ namespace trimtab::cli {
 class ReplayReport {
  public:
   // start: what all policies start from.
-  ReplayReport(const ReplayOptions& options, const Recording& loads, const Placement& start);
+  ReplayReport(const ReplayOptions& options, const Recording& loads, const PlacementFile& start);
 
-  // A policy has planned `placement` with `moves`, and it was measured on the window `now`: mean PAR over steps and
-  // layers, and the worst. Windows in order; the next policy when all are through.
-  void add(const std::string& policy, const Placement& placement, int64_t moves, const Load& now, double par,
-           double worst);
+  // `placement` was measured on the next window. Windows in order; the next name when all are through, first kStart,
+  // the start itself on the same windows. moves: of the plan that gave the placement; -1: nothing was planned.
+  void add(const std::string& name, const Placement& placement, int64_t moves, const WindowLevel& level);
+
+  static constexpr const char* kStart = "start";
 
   // policies: the results as --json has them, one row a policy, its mean PAR first.
   Report finish(ReportTable policies);

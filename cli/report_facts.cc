@@ -49,4 +49,12 @@ Report report_on(const std::string& command, const LoadsOptions& options, const 
   return report;
 }
 
+void add_planner_facts(Report& report, const PlannerOptions& options, const Placement& current,
+                       const std::string& name) {
+  report.node_of_rank = Topology::even(current.num_ranks(), options.nodes).node_of_rank;
+  report.facts.push_back({"Nodes", fmt::format("{}", options.nodes)});
+  report.facts.push_back(
+      {name, options.current.empty() ? "experts in order, replicas behind" : printable(valid_utf8(options.current))});
+}
+
 }  // namespace trimtab::cli

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/inputs.h"
+#include "cli/planner.h"
 #include "trimtab/report.h"
 
 namespace trimtab::cli {
@@ -14,5 +14,9 @@ namespace trimtab::cli {
 // command: "plan", ...
 Report report_on(const std::string& command, const LoadsOptions& options, const Recording& loads,
                  const Placement& placement);
+
+// Adds the nodes, and what `current`, the placement to start from, is. name: what the page calls it.
+void add_planner_facts(Report& report, const PlannerOptions& options, const Placement& current,
+                       const std::string& name);
 
 }  // namespace trimtab::cli

@@ -84,6 +84,7 @@ struct Report {
   int num_experts = 0;                  // of a layer
   std::vector<int64_t> expert_load;     // [layers, experts] tokens
   std::vector<int32_t> node_of_rank;    // [ranks]; empty: all on one node
+  std::string split;                    // rule that shares tokens out over replicas; empty: each gets as many
   std::vector<ReportState> states;      // one or more with the same ranks; the others are compared with the first
   std::vector<std::vector<int>> moved;  // [layers] slots of the second state whose weights must come from another rank
   ReportTimeline timeline;              // may be empty

@@ -139,11 +139,18 @@ std::string table(const ReportTable& table) {
   return out + "</section>\n";
 }
 
+std::string sharing(const Report& report) {
+  if (report.split.empty()) return "Every expert's tokens are shared equally among its replicas.";
+  return cat("The tokens of every step are shared out over the replicas by the rule ", report.split,
+             "; only the colours of the placement take them as shared equally.");
+}
+
 std::string definitions(const Report& report) {
   std::vector<ReportText> all = {
       {"Tokens of a rank",
        "Tokens that the router sent to the rank's experts: one that goes to k experts counts k "
-       "times. Every expert's tokens are shared equally among its replicas."},
+       "times. " +
+           sharing(report)},
       {"PAR",
        "Peak-to-average rank load: the busiest rank's tokens over the mean of all ranks. At 1 all are level. At "
        "1.25 the mean rank waits for 1 - 1/1.25 = 20 % of the time that the experts take. No tokens count as 1."},

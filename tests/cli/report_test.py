@@ -103,13 +103,15 @@ class ReportPage(unittest.TestCase):
     def test_plan(self):
         text, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "--nodes", "2")
         data = self.check_page(text, page)
-        for key in ("par_before", "par_after", "par_step_before", "par_step_after", "lower_bound", "moves",
-                    "moves_per_layer", "duplicates"):
+        pars = ("par_before", "par_after", "par_step_before", "par_step_after", "par_step_after_high", "lower_bound",
+                "lower_bound_split")
+        for key in (*pars, "moves", "moves_per_layer", "receive_peak", "duplicates"):
             self.assertEqual(page.headline(key), plan[key], key)
-        for key in ("par_before", "par_after", "par_step_before", "par_step_after", "lower_bound"):
+        for key in pars:
             self.assertEqual(len(page.column(key)), 4)
             self.assertAlmostEqual(sum(page.column(key)) / 4, plan[key], 12, key)
         self.assertEqual(sum(page.column("moves")), plan["moves"])
+        self.assertEqual(max(page.column("receive_peak")), plan["receive_peak"])
         self.assertEqual(sum(len(slots) for slots in data["moved"]), plan["moves"])
         self.assertEqual(data["nodes"], [0, 0, 1, 1])
         for state, key in zip(data["states"], ("par_before", "par_after")):
@@ -159,6 +161,21 @@ class ReportPage(unittest.TestCase):
             self.assertAlmostEqual(sum(series[name]["moves"][1:]) / 6 / 4, one["moves_per_layer_per_replan"])
         self.assertEqual([state["name"] for state in data["states"]], list(series))
         self.assertEqual(data["states"][0]["rank"], data["states"][2]["rank"])
+
+    def test_replay_draws_what_the_split_rule_gives(self):
+        loads = self.path("loads.csv")
+        with open(loads, "w", encoding="utf-8") as file:
+            file.write("0,0,0,4\n0,0,1,2\n1,0,0,5\n1,0,1,2\n")
+        command = ("replay", loads, "--ranks", "2", "--slots", "2", "--nodes", "2", "--window", "1", "--policies", "static")
+        for rule, par in (("equal", 1), ("split", 8 / 7)):  # seven tokens on two ranks, whole ones
+            text, page, result = self.run_both(*command, "--split", rule)
+            data = self.check_page(text, page)
+            self.assertEqual(data["nodes"], [0, 1])
+            self.assertAlmostEqual(result["policies"]["static"]["par_next_mean"], par)
+            for state, series in zip(data["states"], data["time"]["series"]):
+                self.assertAlmostEqual(max(state["rank"][0]) / data["rank_parts"], par, 4)
+                self.assertAlmostEqual(series["par"][0], par, 4)
+            self.assertEqual("by the rule split" in " ".join(page.texts["dd"]), rule == "split")
 
     def test_same_bytes_every_time(self):
         for command in (["plan", TRACE, "--ranks", "4", "--slots", "9"], ["inspect", TRACE],
