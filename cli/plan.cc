@@ -12,27 +12,12 @@
 
 #include "cli/line_printer.h"
 #include "cli/output.h"
+#include "cli/plan_result.h"
 #include "cli/text.h"
 
 namespace trimtab::cli {
 
 namespace {
-
-struct PlanResult {
-  Plan plan;
-  std::vector<int> layer_ids;
-  double seconds = 0;
-};
-
-double mean(const Plan& plan, double LayerPrediction::* value) {
-  double sum = 0;
-  for (const LayerPrediction& layer : plan.layers) sum += layer.*value;
-  return sum / static_cast<double>(plan.layers.size());
-}
-
-double moves_per_layer(const Plan& plan) {
-  return static_cast<double>(plan.moves.size()) / static_cast<double>(plan.layers.size());
-}
 
 std::string json_report(const PlanOptions& options, const PlanResult& result) {
   const Plan& plan = result.plan;
@@ -101,6 +86,7 @@ std::string text_report(const PlanOptions& options, const Recording& loads, cons
 void plan(const PlanOptions& options) {
   const std::unique_ptr<Policy> policy = std::move(make_policies({options.policy}, options).front());
   if (!options.out.empty()) check_writable("-o", options.out);
+  if (!options.report.empty()) check_writable("--report", options.report);
   LinePrinter printer;
   const Recording loads = read_loads(options.loads);
   PlacementFile current = starting_placement(options, loads);
@@ -117,6 +103,9 @@ void plan(const PlanOptions& options) {
     write_placement(options.out, {plan.placement, current.layer_ids, current.metadata}, file_format(options.format));
   }
   const PlanResult result{std::move(plan), current.layer_ids, seconds};
+  if (!options.report.empty()) {
+    write_report(options.report, page_report(options, loads, current.placement, result));
+  }
   print_report(options.json ? json_report(options, result) : text_report(options, loads, result));
 }
 

@@ -13,6 +13,7 @@ struct PlanOptions : PlannerOptions {
   std::string policy = "trim";
   std::string format = "json";  // of `out`
   std::string out;              // file; empty: nothing is written
+  std::string report;           // file of a page; empty: nothing is written
   bool json = false;
 };
 

@@ -46,7 +46,7 @@ Exit status: 0 done, 1 it failed, 2 wrong usage.
 
 Examples
   trimtab plan models/tiny-moe/trace.npy --ranks 4 --slots 9 -o placement.json
-  trimtab plan stat.json --ranks 32 --slots 9 --nodes 4 --format sglang -o expert_location.json
+  trimtab plan stat.json --ranks 32 --slots 9 --nodes 4 --format sglang -o expert_location.json --report plan.html
   trimtab plan stats/ --ranks 8 --slots 36 --format trtllm -o placement.yaml
   trimtab plan load.npy --current expert_map.json --max-moves 8 --format vllm-ascend -o new_expert_map.json
 )";
@@ -166,6 +166,12 @@ void add_json(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "One JSON object on standard output instead of text");
 }
 
+void add_report(CLI::App& command, std::string& report) {
+  command.add_option("--report", report, "Writes a page with drawings, for a browser")
+      ->check(is_given())
+      ->type_name("FILE.html");
+}
+
 // What PlannerOptions hold.
 void add_planner(CLI::App& command, PlannerOptions& options) {
   add_ranks(command, options.ranks, "Ranks that share the experts");
@@ -218,6 +224,7 @@ void add_inspect(CLI::App& app, InspectOptions& options) {
       ->type_name("STEPS");
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kInspectFooter);
   command->callback([&options] { inspect(options); });
@@ -240,6 +247,7 @@ void add_plan(CLI::App& app, PlanOptions& options) {
       ->capture_default_str();
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kPlanFooter);
   command->callback([&options] {
@@ -311,6 +319,7 @@ void add_replay(CLI::App& app, ReplayOptions& options) {
       ->capture_default_str();
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kReplayFooter);
   command->callback([&options] {

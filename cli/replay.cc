@@ -8,11 +8,13 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "cli/line_printer.h"
 #include "cli/measure.h"
 #include "cli/output.h"
+#include "cli/replay_report.h"
 #include "cli/text.h"
 #include "trimtab/error.h"
 #include "trimtab/policy.h"
@@ -36,15 +38,29 @@ Load window_of(const Load& load, int64_t window, int64_t number) {
   return {window, load.num_layers, load.num_experts, {first, first + size}};
 }
 
-LayerLevel measure_next(const ReplayOptions& options, const Topology& topology, const Placement& placement,
-                        const Load& next, int layer) {
-  if (options.split == "equal") return measure(placement, next, layer);
-  return measure_split(placement, next, layer, parse_split_rule(options.split), topology.node_of_rank);
+// Of one window under one placement.
+struct WindowLevel {
+  double par = 0;    // mean over steps and layers
+  double worst = 1;  // the worst step of any layer
+};
+
+WindowLevel measure_window(const ReplayOptions& options, const Placement& placement, const Load& window) {
+  const Topology topology = Topology::even(placement.num_ranks(), options.nodes);
+  WindowLevel result;
+  for (int layer = 0; layer < window.num_layers; ++layer) {
+    const LayerLevel level =
+        options.split == "equal"
+            ? measure(placement, window, layer)
+            : measure_split(placement, window, layer, parse_split_rule(options.split), topology.node_of_rank);
+    result.par += level.par_step_mean / window.num_layers;
+    result.worst = std::max(result.worst, level.par_step_worst);
+  }
+  return result;
 }
 
 // placement: what the first plan starts from.
 Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const Load& load, Placement placement,
-                       LinePrinter& printer) {
+                       LinePrinter& printer, ReplayReport* report) {
   const int64_t windows = load.num_steps / options.window;
   const auto plans = static_cast<double>(windows - 1), layers = static_cast<double>(load.num_layers);
   const double replans = std::max(plans - 1, 1.0);
@@ -68,11 +84,10 @@ Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const
     placement = std::move(plan.placement);
     history = std::move(plan.history);
     now = window_of(load, options.window, w + 1);
-    for (int layer = 0; layer < load.num_layers; ++layer) {
-      const LayerLevel level = measure_next(options, problem.topology, placement, now, layer);
-      result.par_next_mean += level.par_step_mean / plans / layers;
-      result.par_next_worst = std::max(result.par_next_worst, level.par_step_worst);
-    }
+    const WindowLevel level = measure_window(options, placement, now);
+    result.par_next_mean += level.par / plans;
+    result.par_next_worst = std::max(result.par_next_worst, level.worst);
+    if (report != nullptr) report->add(std::string(policy.name()), placement, moves, now, level.par, level.worst);
   }
   return result;
 }
@@ -89,6 +104,21 @@ std::string json_report(const Results& results) {
                       {"plan_seconds_per_replan", one.plan_seconds_per_replan}};
   }
   return nlohmann::ordered_json{{"policies", std::move(policies)}}.dump(1) + "\n";
+}
+
+// Without the seconds: the same recording gives the same page.
+ReportTable policy_table(const Results& results) {
+  ReportTable table{"Policies", "policy", {}, {}};
+  table.columns = {{"par_next_mean", "PAR of a step"},
+                   {"par_next_worst", "worst"},
+                   {"first_plan_moves", "first moves", 0},
+                   {"moves_per_layer_per_replan", "moves a layer, replan", 2}};
+  for (const auto& [name, one] : results) {
+    table.rows.push_back({name,
+                          {one.par_next_mean, one.par_next_worst, static_cast<double>(one.first_plan_moves),
+                           one.moves_per_layer_per_replan}});
+  }
+  return table;
 }
 
 std::string text_report(const ReplayOptions& options, const Recording& loads, const Placement& start,
@@ -115,6 +145,7 @@ std::string text_report(const ReplayOptions& options, const Recording& loads, co
 
 void replay(const ReplayOptions& options) {
   const std::vector<std::unique_ptr<Policy>> policies = make_policies(options.policies, options);
+  if (!options.report.empty()) check_writable("--report", options.report);
   const Recording loads = read_loads(options.loads);
   if (loads.load.num_steps / 2 < options.window) {
     throw InvalidArgument(
@@ -122,12 +153,22 @@ void replay(const ReplayOptions& options) {
                     loads.load.num_steps, options.window, 2 * options.window));
   }
   const Placement start = starting_placement(options, loads).placement;
+  std::optional<ReplayReport> report;
+  if (!options.report.empty()) {
+    report.emplace(options, loads, start);
+    for (int64_t w = 1; w < loads.load.num_steps / options.window; ++w) {
+      const WindowLevel level = measure_window(options, start, window_of(loads.load, options.window, w));
+      report->add_start(level.par, level.worst);
+    }
+  }
   LinePrinter printer;
   Results results;
   for (size_t i = 0; i < policies.size(); ++i) {
-    results.emplace_back(options.policies[i], replay_policy(*policies[i], options, loads.load, start, printer));
+    results.emplace_back(options.policies[i],
+                         replay_policy(*policies[i], options, loads.load, start, printer, report ? &*report : nullptr));
   }
   printer.finish(fmt::format("{} policies replayed", results.size()));
+  if (report) write_report(options.report, report->finish(policy_table(results)));
   print_report(options.json ? json_report(results) : text_report(options, loads, start, results));
 }
 

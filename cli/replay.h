@@ -15,6 +15,7 @@ struct ReplayOptions : PlannerOptions {
   int64_t window = 0;  // steps
   std::vector<std::string> policies;
   std::string split = "equal";  // or the name of a SplitRule: how a step's tokens are shared out over replicas
+  std::string report;           // file of a page; empty: nothing is written
   bool json = false;
 };
 

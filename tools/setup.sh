@@ -42,9 +42,13 @@ set_up() {
   need libfmt-dev has_header fmt/core.h
   need liblzma-dev has_header lzma.h
   case "${1:-}" in
-    test) need libgtest-dev has_header gtest/gtest.h ;;
+    test)
+      need libgtest-dev has_header gtest/gtest.h
+      need python3 command -v python3
+      ;;
     fuzz)
       need libgtest-dev has_header gtest/gtest.h
+      need python3 command -v python3
       need clang-19 has_fuzzer
       need libclang-rt-19-dev has_fuzzer
       ;;

@@ -175,6 +175,7 @@ TEST(Plan, WrongUsageIsOneLineAndStatus2) {
            {"plan x --expert-bytes 0", "--expert-bytes"},
            {"plan x --current-format json", "--current"},
            {"plan x -o ''", "--out: is empty"},
+           {"plan x --report ''", "--report: is empty"},
        }) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
@@ -201,6 +202,8 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
             "optimal proves plans of up to 24 experts in 64 slots, not of 32 in 36; use trim"},
            {plan + " --ranks 4 --slots 9 --policy swift --preset fast",
             "--preset: only trim has it, and the policy is swift"},
+           {plan + " --ranks 4 --slots 9 --report /nowhere/x",
+            "--report /nowhere/x can't be written: No such file or directory"},
            {plan + " --ranks 4 --slots 9 -o /nowhere/x", "-o /nowhere/x can't be written: No such file or directory"},
            {plan + " --current " + current + " --slots 8",
             "--slots 8, but rank 0 of " + current + " has 9 slots; a plan keeps them"},
@@ -231,8 +234,9 @@ TEST(Plan, LayersThatDifferAreNamed) {
 TEST(Plan, HelpTeaches) {
   const Outcome help = trimtab("plan --help");
   EXPECT_EQ(help.status, 0);
-  for (const char* part : {"--ranks", "--slots", "--nodes", "--groups", "--current", "--policy", "--preset",
-                           "--max-moves", "--max-bytes", "--expert-bytes", "--format", "--json", "Examples"}) {
+  for (const char* part :
+       {"--ranks", "--slots", "--nodes", "--groups", "--current", "--policy", "--preset", "--max-moves", "--max-bytes",
+        "--expert-bytes", "--format", "--report", "--json", "Examples"}) {
     EXPECT_TRUE(contains(help.out, part)) << part;
   }
 }

@@ -108,6 +108,8 @@ TEST(Replay, Failures) {
             kTrace + " has 128 steps; --window 65 needs 130, to plan on one window and measure on the next");
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --preset fast", ""}, 1),
             "--preset: only trim has it, and the policy is swift, static");
+  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies trim --report /nowhere/x", ""}, 1),
+            "--report /nowhere/x can't be written: No such file or directory");
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 2 --window 16 --policies trim", ""}, 1),
             "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of 2, are needed");
 }

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the pages of all commands say about their inputs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/inputs.h"
+#include "trimtab/report.h"
+
+namespace trimtab::cli {
+
+// A page about these loads, on ranks as in `placement`, with its title, facts, layers and expert loads filled in.
+// command: "plan", ...
+Report report_on(const std::string& command, const LoadsOptions& options, const Recording& loads,
+                 const Placement& placement);
+
+}  // namespace trimtab::cli
