@@ -36,14 +36,13 @@ ROWS = [
 
 def run(bench, folder, workloads, options):
     names = [f"{folder}/{name}" for name in workloads]
-    command = [bench, "--json", "--repeat", "3", *options, *names]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lines = subprocess.run([bench, "--json", *options, *names], check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in lines.splitlines()]
 
 
 @functools.cache
 def flashlb(bench, folder, workload):
-    return run(bench, folder, [workload], ["--policies", "flashlb", "--repeat", "1"])[0]["par_next"]
+    return run(bench, folder, [workload], ["--policies", "flashlb"])[0]["par_next"]
 
 
 def value(bench, folder, workloads, figures, figure):
@@ -59,12 +58,13 @@ def main():
     parser.add_argument("bench")
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--rows", default="", help="only rows with this text")
+    parser.add_argument("--repeat", default="1", help="plans of which to take the median of seconds")
     args = parser.parse_args()
     print("| work | figure | goal | min | median | max | seeds that reach it |\n|---|---|---|---|---|---|---|")
     for what, workloads, options, figures in ROWS:
         if args.rows not in what:
             continue
-        runs = [run(args.bench, folder, workloads, options) for folder in args.folders]
+        runs = [run(args.bench, folder, workloads, ["--repeat", args.repeat, *options]) for folder in args.folders]
         for figure, goal in figures:
             values = [value(args.bench, folder, workloads, one, figure) for folder, one in zip(args.folders, runs)]
             digits = 4 if "par" in figure else 1 if "moves" in figure else 3
