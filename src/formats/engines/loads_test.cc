@@ -245,10 +245,10 @@ TEST(ReadNpyLoads, Refusals) {
   const auto refused = [](std::string_view text, const std::string& part, int64_t offset = -1) {
     expect_loads_refused(FileFormat::kNpy, text, part, offset);
   };
-  refused(npy<int32_t>(DType::kI32, {1, 2}, {0, -1}), "element 1 is -1", 128 + 4);
-  refused(npy<uint64_t>(DType::kU64, {1, 2}, {0, uint64_t{1} << 63}), "element 1 is 9223372036854775808");
-  refused(npy<float>(DType::kF32, {1, 1}, {0.5F}), "element 0 is 0.5");
-  refused(npy<float>(DType::kF32, {1, 1}, {NAN}), "element 0 is nan");
+  refused(npy<int32_t>(DType::kI32, {1, 2}, {0, -1}), "element [0, 1] is -1", 128 + 4);
+  refused(npy<uint64_t>(DType::kU64, {1, 2}, {0, uint64_t{1} << 63}), "element [0, 1] is 9223372036854775808");
+  refused(npy<float>(DType::kF32, {1, 1}, {0.5F}), "element [0, 0] is 0.5");
+  refused(npy<float>(DType::kF32, {2, 1, 2}, {0, 0, 0, NAN}), "element [1, 0, 1] is nan");
   refused(npy<double>(DType::kF64, {1, 1}, {1e19}), "no whole number");
   refused(npy<int64_t>(DType::kI64, {1, 2}, {INT64_MAX, 1}), "sum to more");
   refused(npy<int32_t>(DType::kI32, {2}, {0, 1}), "[steps, layers, experts] expected");
