@@ -160,6 +160,17 @@ class ReportPage(unittest.TestCase):
         self.assertEqual([state["name"] for state in data["states"]], list(series))
         self.assertEqual(data["states"][0]["rank"], data["states"][2]["rank"])
 
+    def test_replay_with_a_split_rule(self):
+        _, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32",
+                                        "--policies", "static", "--split", "split")
+        equal = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32", "--policies",
+                              "static")[2]
+        one = result["policies"]["static"]
+        self.assertLess(one["par_next_mean"], equal["policies"]["static"]["par_next_mean"])
+        self.assertEqual(page.column("par_next_mean"), [one["par_next_mean"]])
+        headline = [number for number in page.numbers if "table" not in number["in"]][:2]  # the policy's, the start's
+        self.assertEqual([number["text"] for number in headline], [f"{one['par_next_mean']:.4f}"] * 2)
+
     def test_same_bytes_every_time(self):
         for command in (["plan", TRACE, "--ranks", "4", "--slots", "9"], ["inspect", TRACE],
                         ["replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32", "--policies", "trim"]):
