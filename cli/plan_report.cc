@@ -92,7 +92,7 @@ Report page_report(const PlanOptions& options, const Recording& loads, const Pla
        "Proved: no placement with these slots, and no expert twice on a rank where that can be avoided, has a "
        "lower PAR of the window."},
       {"Bound, split",
-       "The same when whole tokens may be shared out unequally over the replicas, as replay --split split."},
+       "The same where an expert's tokens may be split over its replicas in any parts, as replay --split split does."},
       {"Up to", "Upper end of the 95 % interval of the mean PAR of a step."},
       {"Before, after",
        "Both of the same recorded loads, those that the plan was made from. On other loads a plan gains "
