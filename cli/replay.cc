@@ -113,16 +113,20 @@ std::string json_report(const Results& results) {
 }
 
 // Without the seconds: the same recording gives the same page.
-ReportTable policy_table(const Results& results) {
+ReportTable policy_table(const ReplayOptions& options, const Load& load, const Results& results) {
   ReportTable table{"Policies", "policy", {}, {}};
   table.columns = {{"par_next_mean", "PAR of a step"},
                    {"par_next_worst", "worst"},
                    {"first_plan_moves", "first moves", 0},
                    {"moves_per_layer_per_replan", "moves a layer, replan", 2}};
+  if (options.expert_bytes > 0) table.columns.push_back({"", "bytes, replan", 0});
   for (const auto& [name, one] : results) {
     table.rows.push_back({name,
                           {one.par_next_mean, one.par_next_worst, static_cast<double>(one.first_plan_moves),
                            one.moves_per_layer_per_replan}});
+    if (options.expert_bytes == 0) continue;
+    table.rows.back().values.push_back(one.moves_per_layer_per_replan * load.num_layers *
+                                       static_cast<double>(options.expert_bytes));
   }
   return table;
 }
@@ -168,7 +172,7 @@ void replay(const ReplayOptions& options) {
                                                             report ? &*report : nullptr));
   }
   printer.finish(fmt::format("{} policies replayed", results.size()));
-  if (report) write_report(options.report, report->finish(policy_table(results)));
+  if (report) write_report(options.report, report->finish(policy_table(options, loads.load, results)));
   print_report(options.json ? json_report(results) : text_report(options, loads, start.placement, results));
 }
 

@@ -129,9 +129,14 @@ class ReportPage(unittest.TestCase):
             written = json.load(file)
         self.assertEqual(self.check_page(text, page)["states"][1]["map"], written["physical_to_logical_map"])
 
-    def test_plan_tells_bytes(self):
+    def test_bytes(self):
         _, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "--expert-bytes", "1000")
         self.assertIn(1000 * plan["moves"], [one["value"] for one in page.numbers if not one["key"]])
+        _, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32", "--policies",
+                                        "swift", "--expert-bytes", "1000")
+        moves = 4 * result["policies"]["swift"]["moves_per_layer_per_replan"]
+        self.assertGreater(moves, 0)
+        self.assertAlmostEqual(page.rows[1][-1]["value"], 1000 * moves)
 
     def test_inspect(self):
         text, page, found = self.run_both("inspect", TRACE, "--ranks", "4", "--window", "16")
