@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs every test: C++ with assertions, the tests of many ranks again under the
-# address, undefined-behaviour and thread sanitizers, the kernels on emulated CPUs (AArch64, older x86-64), the installed package from a project that uses it, and, where
-# torch and transformers are installed, live comparisons with transformers.
+# address, undefined-behaviour and thread sanitizers, those of files and planning commands under the first two, the
+# kernels on emulated CPUs (AArch64, older x86-64), the installed package from a project that uses it, and, where torch
+# and transformers are installed, live comparisons with transformers.
 #   ./test.sh           everything above
 #   ./test.sh --heavy   also fuzzes each reader for a minute (clang), and dispatches 100,000 random batches
 set -euo pipefail
@@ -30,8 +31,12 @@ elif [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ]; then
 fi
 for sanitizer in asan tsan; do
   step "building and testing under $sanitizer"
-  build "$sanitizer" tests_multirank
-  "${fixed_addresses[@]}" ctest --preset "$sanitizer" -j "$jobs" -L multirank
+  suites=(multirank)
+  if [ "$sanitizer" = asan ]; then suites+=(planning); fi  # has no threads
+  for suite in "${suites[@]}"; do
+    build "$sanitizer" "tests_$suite"
+    "${fixed_addresses[@]}" ctest --preset "$sanitizer" -j "$jobs" -L "$suite"
+  done
 done
 
 if [ "$heavy" -eq 1 ]; then

@@ -34,7 +34,7 @@ const FileFormatInfo& info(FileFormat format) {
 // A .npy of two dimensions may be either; then the other format may leave no choice.
 bool holds_placement(const ConvertOptions& options, FileFormat to) {
   if (!options.kind.empty()) return options.kind == "placement";
-  const FileKind kind = detect_kind(options.in.files[0]).kind;
+  const FileKind kind = detect_format(options.in.files[0]).kind;
   if (kind != FileKind::kUnclear) return kind == FileKind::kPlacement;
   if (!info(to).placements) return false;
   if (!info(to).writes_loads) return true;

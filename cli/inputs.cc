@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "trimtab/error.h"
-#include "trimtab/npy.h"
 
 namespace trimtab::cli {
 
@@ -35,19 +34,13 @@ Recording read_loads(const LoadsOptions& options) {
   return loads;
 }
 
-DetectedFile detect_kind(const std::string& file) {
-  DetectedFile found = detect_format(file);
-  if (found.format == FileFormat::kNpy && read_npy(file).shape.size() == 3) found.kind = FileKind::kLoads;
-  return found;
-}
-
 std::string format_of(const std::string& file, const std::string& given) {
   return given.empty() ? std::string(name(detect_format(file).format)) : given;
 }
 
 PlacementOptions placement_options(const std::string& file, const std::string& format, int ranks) {
   const DetectedFile found =
-      format.empty() ? detect_kind(file) : DetectedFile{file_format(format), FileKind::kPlacement};
+      format.empty() ? detect_format(file) : DetectedFile{file_format(format), FileKind::kPlacement};
   const bool says_ranks = found.format == FileFormat::kJson || found.format == FileFormat::kVllmAscend;
   if (ranks == 0 && !says_ranks && found.kind != FileKind::kLoads) {
     throw InvalidArgument(

@@ -20,9 +20,6 @@ struct LoadsOptions {
 // Throws Error.
 Recording read_loads(const LoadsOptions& options);
 
-// As detect_format(), and an array of three dimensions is known to be loads. Throws Error.
-DetectedFile detect_kind(const std::string& file);
-
 // The name of the format, as given or detected.
 std::string format_of(const std::string& file, const std::string& given);
 

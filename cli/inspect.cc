@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-#include "cli/measure.h"
+#include "cli/inspect_result.h"
 #include "cli/output.h"
 #include "cli/text.h"
 #include "trimtab/error.h"
@@ -18,27 +18,6 @@
 namespace trimtab::cli {
 
 namespace {
-
-struct HotExpert {
-  int expert = 0;
-  double share = 0;  // of the layer's tokens
-};
-
-struct InspectedLayer {
-  int id = 0;
-  LayerLevel level;
-  double noise_floor = 1;
-  std::optional<Drift> drift;      // of two windows or more
-  std::vector<HotExpert> hottest;  // most loaded first
-};
-
-struct Inspection {
-  std::string format;
-  int ranks = 0;
-  int64_t window = 0;
-  int64_t tokens = 0;  // of all layers
-  std::vector<InspectedLayer> layers;
-};
 
 std::vector<HotExpert> hottest_experts(const Load& load, int layer) {
   constexpr size_t kShown = 3;
@@ -146,9 +125,11 @@ std::string text_report(const InspectOptions& options, const Recording& loads, c
 }  // namespace
 
 void inspect(const InspectOptions& options) {
+  if (!options.report.empty()) check_writable("--report", options.report);
   const Recording loads = read_loads(options.loads);
   const PlacementFile file = placement_of(options, loads);
   const Inspection result = summarize(options, loads, file);
+  if (!options.report.empty()) write_report(options.report, page_report(options, loads, file.placement, result));
   print_report(options.json ? json_report(options, loads, result) : text_report(options, loads, result));
 }
 

@@ -15,6 +15,7 @@ struct InspectOptions {
   std::string current;         // file of a placement; empty: experts in order
   std::string current_format;  // empty: detected
   int64_t window = 0;          // steps; 0: a quarter of the recording
+  std::string report;          // file of a page; empty: nothing is written
   bool json = false;
 
   static constexpr int kDefaultRanks = 8;

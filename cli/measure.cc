@@ -3,41 +3,81 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <span>
+#include <string>
+#include <utility>
+
+#include "eplb/rank_loads.h"
+#include "trimtab/error.h"
+#include "trimtab/workspace.h"
 
 namespace trimtab::cli {
 
 namespace {
 
-class StepPar {
+// Whole tokens of each step, shared out by a rule.
+class SplitShares {
  public:
-  StepPar(const Placement& placement, int layer)
-      : placement_(placement), map_(placement.logical(layer)), share_(static_cast<size_t>(placement.num_experts())) {
-    for (const int32_t expert : map_) share_[static_cast<size_t>(expert)] += 1;
-    for (double& share : share_) share = 1 / share;
-  }
+  SplitShares(const Placement& placement, int layer, SplitRule rule, std::span<const int32_t> node_of_rank)
+      : rule_(rule),
+        table_(placement, layer, node_of_rank),
+        workspace_(split_workspace_bytes(table_)),
+        counts_(static_cast<size_t>(table_.num_ranks) * static_cast<size_t>(table_.num_experts)),
+        shares_(static_cast<size_t>(table_.num_ranks) * static_cast<size_t>(table_.num_slots)),
+        loads_(static_cast<size_t>(table_.num_ranks)) {}
 
-  double operator()(std::span<const int64_t> counts) const {
-    double peak = 0, sum = 0;
-    for (int rank = 0; rank < placement_.num_ranks(); ++rank) {
-      double load = 0;
-      for (int slot = placement_.first_slot(rank); slot < placement_.first_slot(rank + 1); ++slot) {
-        const auto expert = static_cast<size_t>(map_[static_cast<size_t>(slot)]);
-        load += static_cast<double>(counts[expert]) * share_[expert];
-      }
-      peak = std::max(peak, load);
-      sum += load;
-    }
-    return sum > 0 ? peak * placement_.num_ranks() / sum : 1.0;
+  // The ranks' loads of one step: [ranks].
+  std::vector<double> operator()(std::span<const int64_t> counts) {
+    spread(counts);
+    split_tokens(rule_, table_, counts_, workspace_, shares_);
+    split_rank_loads(table_, shares_, loads_);
+    return {loads_.begin(), loads_.end()};
   }
 
  private:
-  const Placement& placement_;
-  std::span<const int32_t> map_;
-  std::vector<double> share_;  // [experts]: of an expert's tokens that each copy gets
+  // Over the ranks that send them: equally, the odd tokens in turn.
+  void spread(std::span<const int64_t> counts) {
+    const auto ranks = static_cast<int64_t>(loads_.size());
+    int64_t turn = 0;
+    for (size_t expert = 0; expert < counts.size(); ++expert) {
+      const int64_t each = counts[expert] / ranks, rest = counts[expert] % ranks;
+      if (each >= std::numeric_limits<int32_t>::max()) {
+        throw InvalidArgument(std::to_string(counts[expert]) + " tokens of one step for expert " +
+                              std::to_string(expert) + ": no batch has so many; record step by step to use --split");
+      }
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const bool odd = (rank - turn + ranks) % ranks < rest;
+        counts_[static_cast<size_t>(rank) * counts.size() + expert] = static_cast<int32_t>(each + (odd ? 1 : 0));
+      }
+      turn = (turn + rest) % ranks;
+    }
+  }
+
+  SplitRule rule_;
+  SplitTable table_;
+  Workspace workspace_;
+  std::vector<int32_t> counts_;  // [ranks, experts]
+  std::vector<int32_t> shares_;  // [ranks, slots]
+  std::vector<int64_t> loads_;
 };
+
+LayerLevel level_of(std::span<const double> step_par, std::vector<double> rank_load) {
+  LayerLevel level;
+  double sum = 0;
+  for (size_t step = 0; step < step_par.size(); ++step) {
+    sum += step_par[step];
+    if (step_par[step] <= level.par_step_worst) continue;
+    level.par_step_worst = step_par[step];
+    level.worst_step = static_cast<int64_t>(step);
+  }
+  level.par = peak_to_mean(rank_load);
+  level.par_step_mean = sum / static_cast<double>(step_par.size());
+  level.rank_load = std::move(rank_load);
+  return level;
+}
 
 // E[max] / mean of n independent Poisson counts. E[max] is the sum over k >= 0 of P(max > k); outside of 12 standard
 // deviations the terms are 1 or 0 to double precision.
@@ -57,20 +97,21 @@ double expected_poisson_par(double mean, int n) {
 }  // namespace
 
 LayerLevel measure(const Placement& placement, const Load& load, int layer) {
-  const StepPar par(placement, layer);
-  LayerLevel level;
-  level.par = par(sum_of_steps(load, layer, 0, load.num_steps));
-  double sum = 0;
+  const std::span<const int32_t> map = placement.logical(layer), first_slots = placement.first_slots();
+  return level_of(step_pars(map, first_slots, load, layer),
+                  rank_loads(map, first_slots, sum_of_steps(load, layer, 0, load.num_steps)));
+}
+
+LayerLevel measure_split(const Placement& placement, const Load& load, int layer, SplitRule rule,
+                         std::span<const int32_t> node_of_rank) {
+  SplitShares shares(placement, layer, rule, node_of_rank);
+  std::vector<double> step_par, rank_load(static_cast<size_t>(placement.num_ranks()));
   for (int64_t step = 0; step < load.num_steps; ++step) {
-    const double value = par(load.at(step, layer));
-    sum += value;
-    if (value > level.par_step_worst) {
-      level.par_step_worst = value;
-      level.worst_step = step;
-    }
+    const std::vector<double> loads = shares(load.at(step, layer));
+    for (size_t rank = 0; rank < loads.size(); ++rank) rank_load[rank] += loads[rank];
+    step_par.push_back(peak_to_mean(loads));
   }
-  level.par_step_mean = sum / static_cast<double>(load.num_steps);
-  return level;
+  return level_of(step_par, std::move(rank_load));
 }
 
 std::vector<int64_t> sum_of_steps(const Load& load, int layer, int64_t first, int64_t last) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How level ranks are under recorded loads. Every expert's tokens are shared equally among its copies.
+// How level ranks are under recorded loads.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
+#include "trimtab/split.h"
 
 namespace trimtab::cli {
 
@@ -15,10 +17,16 @@ struct LayerLevel {
   double par_step_mean = 1;   // mean over the steps of the step's PAR; a step without tokens counts 1
   double par_step_worst = 1;  // of the step worst_step
   int64_t worst_step = 0;
+  std::vector<double> rank_load;  // [ranks] tokens of all steps
 };
 
-// The sizes must fit: see read_placement_for().
+// Every expert's tokens are shared equally among its copies. The sizes must fit: see read_placement_for().
 LayerLevel measure(const Placement& placement, const Load& load, int layer);
+
+// Every step's tokens are shared out by the rule, as whole tokens of one batch that come from all ranks equally.
+// node_of_rank: [ranks], or empty: all on one. Throws InvalidArgument for a step of more tokens than a batch can have.
+LayerLevel measure_split(const Placement& placement, const Load& load, int layer, SplitRule rule,
+                         std::span<const int32_t> node_of_rank);
 
 // The loads of one layer summed over the steps [first, last): [experts].
 std::vector<int64_t> sum_of_steps(const Load& load, int layer, int64_t first, int64_t last);

@@ -7,60 +7,16 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 
 #include "cli/line_printer.h"
 #include "cli/output.h"
+#include "cli/plan_result.h"
 #include "cli/text.h"
-#include "trimtab/error.h"
 
 namespace trimtab::cli {
 
 namespace {
-
-PlacementFile current_placement(const PlanOptions& options, const Recording& loads) {
-  if (options.current.empty()) {
-    check_slots(options.ranks, options.slots);
-    const std::vector<int> slots(static_cast<size_t>(options.ranks), options.slots);
-    return {default_placement(loads.load.num_layers, loads.load.num_experts, slots), loads.layer_ids, {}};
-  }
-  PlacementFile file = read_placement_for(options.current, options.current_format, options.ranks, &loads);
-  file.layer_ids = common_layer_ids(loads, file, options.current);
-  const Placement& current = file.placement;
-  for (int rank = 0; rank < current.num_ranks() && options.slots > 0; ++rank) {
-    if (current.slots_of_rank(rank) == options.slots) continue;
-    throw InvalidArgument(fmt::format("--slots {}, but rank {} of {} has {} slots; a plan keeps them", options.slots,
-                                      rank, options.current, current.slots_of_rank(rank)));
-  }
-  return file;
-}
-
-std::unique_ptr<Policy> chosen_policy(const PlanOptions& options) {
-  PolicyOptions how;
-  if (!options.preset.empty()) {
-    if (options.policy != "trim") {
-      throw InvalidArgument(
-          fmt::format("--preset {}: the policy {} has no presets, trim has", options.preset, options.policy));
-    }
-    how.preset = options.preset;
-  }
-  return make_policy(options.policy, how);
-}
-
-struct PlanResult {
-  Plan plan;
-  std::vector<int> layer_ids;
-  double seconds = 0;
-};
-
-double mean(const Plan& plan, double LayerPrediction::* value) {
-  double sum = 0;
-  for (const LayerPrediction& layer : plan.layers) sum += layer.*value;
-  return sum / static_cast<double>(plan.layers.size());
-}
-
-double moves_per_layer(const Plan& plan) {
-  return static_cast<double>(plan.moves.size()) / static_cast<double>(plan.layers.size());
-}
 
 std::string json_report(const PlanOptions& options, const PlanResult& result) {
   const Plan& plan = result.plan;
@@ -71,9 +27,12 @@ std::string json_report(const PlanOptions& options, const PlanResult& result) {
       {"par_after", mean(plan, &LayerPrediction::par_after)},
       {"par_step_before", mean(plan, &LayerPrediction::par_step_before)},
       {"par_step_after", mean(plan, &LayerPrediction::par_step_after)},
+      {"par_step_after_high", mean(plan, &LayerPrediction::par_step_after_high)},
       {"lower_bound", mean(plan, &LayerPrediction::bound_equal)},
+      {"lower_bound_split", mean(plan, &LayerPrediction::bound_exact)},
       {"moves_per_layer", moves_per_layer(plan)},
       {"moves", plan.moves.size()},
+      {"receive_peak", receive_peak(plan)},
       {"duplicates", std::accumulate(plan.duplicates.begin(), plan.duplicates.end(), int64_t{0})},
       {"plan_seconds", result.seconds}};
   return report.dump(1) + "\n";
@@ -83,19 +42,20 @@ void append_layers(std::string& to, const PlanResult& result) {
   const Plan& plan = result.plan;
   std::vector<int64_t> moves(plan.layers.size());
   for (const Move& move : plan.moves) ++moves[static_cast<size_t>(move.layer)];
-  to += "        PAR of the window        mean PAR of a step\n";
-  to += "layer   before   after   bound   before   after   moves  most into a rank  duplicates\n";
+  to += "        PAR of the window             mean PAR of a step\n";
+  to += "layer   before   after   bound   before   after up to    moves  most into a rank  duplicates\n";
   const auto out = std::back_inserter(to);
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     const LayerPrediction& layer = plan.layers[l];
-    fmt::format_to(out, "{:5} {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7} {:17} {:11}\n", result.layer_ids[l],
+    fmt::format_to(out, "{:5} {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7.4f} {:6} {:17} {:11}\n", result.layer_ids[l],
                    layer.par_before, layer.par_after, layer.bound_equal, layer.par_step_before, layer.par_step_after,
-                   moves[l], plan.receive_peak[l], plan.duplicates[l]);
+                   layer.par_step_after_high, moves[l], plan.receive_peak[l], plan.duplicates[l]);
   }
-  fmt::format_to(out, " mean {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7.1f}\n",
+  fmt::format_to(out, " mean {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7.4f} {:6.1f}\n",
                  mean(plan, &LayerPrediction::par_before), mean(plan, &LayerPrediction::par_after),
                  mean(plan, &LayerPrediction::bound_equal), mean(plan, &LayerPrediction::par_step_before),
-                 mean(plan, &LayerPrediction::par_step_after), moves_per_layer(plan));
+                 mean(plan, &LayerPrediction::par_step_after), mean(plan, &LayerPrediction::par_step_after_high),
+                 moves_per_layer(plan));
 }
 
 std::string text_report(const PlanOptions& options, const Recording& loads, const PlanResult& result) {
@@ -114,23 +74,22 @@ std::string text_report(const PlanOptions& options, const Recording& loads, cons
   }
   report +=
       "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its copies; 1 is level. Bound:\n"
-      "proved, no placement with these slots has a lower PAR of the window.\n";
+      "proved, no placement with these slots has a lower PAR of the window. Up to: upper end of the 95 % interval of "
+      "the\n"
+      "mean PAR of a step.\n";
   return report;
 }
 
 }  // namespace
 
 void plan(const PlanOptions& options) {
-  const std::unique_ptr<Policy> policy = chosen_policy(options);
+  const std::unique_ptr<Policy> policy = std::move(make_policies({options.policy}, options).front());
   if (!options.out.empty()) check_writable("-o", options.out);
+  if (!options.report.empty()) check_writable("--report", options.report);
   LinePrinter printer;
   const Recording loads = read_loads(options.loads);
-  PlacementFile current = current_placement(options, loads);
-  Problem problem{.load = loads.load, .current = current.placement};
-  problem.topology = Topology::even(current.placement.num_ranks(), options.nodes);
-  problem.num_groups = options.groups;
-  problem.limits = options.limits;
-  problem.expert_bytes = options.expert_bytes;
+  PlacementFile current = starting_placement(options, loads);
+  const Problem problem = problem_of(options, loads.load, current.placement);
 
   printer.status(fmt::format("planning {} layers with {}", loads.load.num_layers, options.policy));
   const auto start = std::chrono::steady_clock::now();
@@ -143,6 +102,9 @@ void plan(const PlanOptions& options) {
     write_placement(options.out, {plan.placement, current.layer_ids, current.metadata}, file_format(options.format));
   }
   const PlanResult result{std::move(plan), current.layer_ids, seconds};
+  if (!options.report.empty()) {
+    write_report(options.report, page_report(options, loads, current.placement, result));
+  }
   print_report(options.json ? json_report(options, result) : text_report(options, loads, result));
 }
 

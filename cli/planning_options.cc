@@ -34,9 +34,11 @@ in the format of your engine. Without --current it starts from the experts in or
 relatives do. Ranks keep their slots; an expert that stays on its rank stays in its slot.
 
 What it prints. For each layer PAR (the busiest rank's load over the mean of all; 1 is level) before and after, of the
-summed loads and as the mean of single steps; the proved lower bound for these slots; and the expert weights that have
-to move. --json: one object, PARs as the mean over the layers: policy, layers, par_before, par_after, par_step_before,
-par_step_after, lower_bound, moves_per_layer, moves, duplicates, plan_seconds.
+summed loads and as the mean of single steps, with the upper end of its 95 % interval; the proved lower bound for these
+slots; and the expert weights that have to move. --json: one object, PARs as the mean over the layers: policy, layers,
+par_before, par_after, par_step_before, par_step_after, par_step_after_high, lower_bound, lower_bound_split (where tokens
+are split over replicas freely), moves_per_layer, moves, receive_peak (the most that one rank receives in a layer),
+duplicates, plan_seconds.
 
 Policies. trim (ours), deepseek, swift, flashlb, optimal (small layers only), static, round_robin, random.
 
@@ -44,7 +46,7 @@ Exit status: 0 done, 1 it failed, 2 wrong usage.
 
 Examples
   trimtab plan models/tiny-moe/trace.npy --ranks 4 --slots 9 -o placement.json
-  trimtab plan stat.json --ranks 32 --slots 9 --nodes 4 --format sglang -o expert_location.json
+  trimtab plan stat.json --ranks 32 --slots 9 --nodes 4 --format sglang -o expert_location.json --report plan.html
   trimtab plan stats/ --ranks 8 --slots 36 --format trtllm -o placement.yaml
   trimtab plan load.npy --current expert_map.json --max-moves 8 --format vllm-ascend -o new_expert_map.json
 )";
@@ -75,8 +77,13 @@ Examples
 
 constexpr const char* kReplayFooter = R"(
 What it does. Cuts the recording into windows. Each policy plans on a window, starting from its own last placement and
-with what it remembers, and is measured on the next window, which it has not seen. The first plan starts from the
-experts in order, replicas behind. Steps that do not fill a window are left out.
+with what it remembers, and is measured on the next window, which it has not seen. The first plan starts from --current,
+or from the experts in order, replicas behind. Steps that do not fill a window are left out.
+
+--split says how the tokens of a step reach the replicas of their expert when the next window is measured. equal: each
+replica gets the same part, fractions of tokens included, as plans assume. static, round_robin, split: whole tokens,
+those of a step as one batch that comes from all ranks equally; static: a sending rank uses one replica; round_robin:
+the replicas take turns; split: so that the busiest rank has as few as possible.
 
 --json: {policies: {name: {par_next_mean, par_next_worst, moves_per_layer_per_replan, first_plan_moves,
 plan_seconds_per_replan}}}. par_next_mean: the PAR of a step (the busiest rank's load over the mean of all; 1 is
@@ -86,6 +93,7 @@ Exit status: 0 done, 1 it failed, 2 wrong usage.
 
 Examples
   trimtab replay models/tiny-moe/trace.npy --ranks 4 --slots 9 --window 16 --policies trim,deepseek,static
+  trimtab replay trace.topk.txt.xz --tokens-per-step 1024 --ranks 8 --slots 9 --window 1 --policies trim --split split
 )";
 
 std::vector<std::string> format_names(bool (*wanted)(const FileFormatInfo&)) {
@@ -158,18 +166,50 @@ void add_json(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "One JSON object on standard output instead of text");
 }
 
-void add_limits(CLI::App& command, PlanOptions& options) {
-  command.add_option("--max-moves", options.limits.max_moves_per_layer, "Most expert weights to move in a layer")
-      ->check(zero_or_more())
-      ->type_name("N");
+void add_report(CLI::App& command, std::string& report) {
+  command.add_option("--report", report, "Writes a page with drawings, for a browser")
+      ->check(is_given())
+      ->type_name("FILE.html");
+}
+
+// What PlannerOptions hold.
+void add_planner(CLI::App& command, PlannerOptions& options) {
+  add_ranks(command, options.ranks, "Ranks that share the experts");
+  add_slots(command, options.slots);
+  add_current(command, options.current, options.current_format);
+  command.add_option("--nodes", options.nodes, "Nodes, equally many ranks on each in order")
+      ->check(one_to(kMost))
+      ->type_name("N")
+      ->capture_default_str();
+  command.add_option("--groups", options.groups, "Groups of experts of the model's router, for deepseek")
+      ->check(one_to(kMost))
+      ->type_name("N")
+      ->capture_default_str();
+  const auto limit = [&](const char* name, int64_t& value, const char* about) {
+    return command.add_option(name, value, about)->check(zero_or_more())->type_name("N");
+  };
+  limit("--max-moves", options.limits.max_moves_per_layer, "Most expert weights to move in a layer");
+  limit("--max-receive", options.limits.max_receive_per_rank, "Most expert weights that one rank receives in a layer");
+  limit("--max-layers", options.limits.max_layers, "Most layers to change; those that gain most go first");
   CLI::Option* expert_bytes =
       command.add_option("--expert-bytes", options.expert_bytes, "Bytes of one expert's weights in one layer")
           ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()).description(""))
           ->type_name("N");
-  command.add_option("--max-bytes", options.limits.max_bytes, "Most bytes to move, over all layers")
-      ->check(zero_or_more())
-      ->type_name("N")
-      ->needs(expert_bytes);
+  limit("--max-bytes", options.limits.max_bytes, "Most bytes to move, over all layers")->needs(expert_bytes);
+  command.add_option("--preset", options.preset, "Effort of trim: fast, balanced or deep [balanced]")
+      ->check(one_of({"fast", "balanced", "deep"}))
+      ->type_name("NAME");
+  command.add_option("--time-budget", options.time_budget_s, "Seconds trim may search for a plan, about [no clock]")
+      ->check(CLI::Range(1e-6, 1e6).description(""))
+      ->type_name("S");
+  command.add_option("--move-price", options.move_price, "PAR that each move must gain its layer, for trim [its own]")
+      ->check(CLI::Range(0.0, 1e6).description(""))
+      ->type_name("PAR");
+}
+
+void require_sizes(const PlannerOptions& options) {
+  if (!options.current.empty() || (options.ranks > 0 && options.slots > 0)) return;
+  throw CLI::RequiredError(options.ranks == 0 ? "--ranks (or --current)" : "--slots (or --current)");
 }
 
 }  // namespace
@@ -184,6 +224,7 @@ void add_inspect(CLI::App& app, InspectOptions& options) {
       ->type_name("STEPS");
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kInspectFooter);
   command->callback([&options] { inspect(options); });
@@ -192,25 +233,11 @@ void add_inspect(CLI::App& app, InspectOptions& options) {
 void add_plan(CLI::App& app, PlanOptions& options) {
   CLI::App* command = app.add_subcommand("plan", "Plan a better placement from recorded loads");
   add_load_files(*command, options.loads, "LOADS");
-  add_ranks(*command, options.ranks, "Ranks that share the experts");
-  add_slots(*command, options.slots);
-  add_current(*command, options.current, options.current_format);
-  command->add_option("--nodes", options.nodes, "Nodes, equally many ranks on each in order")
-      ->check(one_to(kMost))
-      ->type_name("N")
-      ->capture_default_str();
-  command->add_option("--groups", options.groups, "Groups of experts of the model's router, for deepseek")
-      ->check(one_to(kMost))
-      ->type_name("N")
-      ->capture_default_str();
+  add_planner(*command, options);
   command->add_option("--policy", options.policy, "How to plan (see below)")
       ->check(a_policy())
       ->type_name("NAME")
       ->capture_default_str();
-  command->add_option("--preset", options.preset, "Effort of trim: fast, balanced or deep [balanced]")
-      ->check(one_of({"fast", "balanced", "deep"}))
-      ->type_name("NAME");
-  add_limits(*command, options);
   command->add_option("-o,--out", options.out, "Writes the placement; without it nothing is written")
       ->check(is_given())
       ->type_name("FILE");
@@ -220,12 +247,11 @@ void add_plan(CLI::App& app, PlanOptions& options) {
       ->capture_default_str();
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kPlanFooter);
   command->callback([&options] {
-    if (options.current.empty() && (options.ranks == 0 || options.slots == 0)) {
-      throw CLI::RequiredError(options.ranks == 0 ? "--ranks (or --current)" : "--slots (or --current)");
-    }
+    require_sizes(options);
     plan(options);
   });
 }
@@ -275,8 +301,7 @@ void add_convert(CLI::App& app, ConvertOptions& options) {
 void add_replay(CLI::App& app, ReplayOptions& options) {
   CLI::App* command = app.add_subcommand("replay", "Compare policies: plan on each window, measure on the next");
   add_load_files(*command, options.loads, "LOADS");
-  add_ranks(*command, options.ranks, "Ranks that share the experts")->required();
-  add_slots(*command, options.slots)->required();
+  add_planner(*command, options);
   command->add_option("--window", options.window, "Steps from one plan to the next")
       ->required()
       ->check(one_to(std::numeric_limits<int>::max()))
@@ -286,11 +311,21 @@ void add_replay(CLI::App& app, ReplayOptions& options) {
       ->delimiter(',')
       ->check(a_policy())
       ->type_name("NAMES");
+  command
+      ->add_option("--split", options.split,
+                   "How a step's tokens are shared out over replicas: equal, static, round_robin or split")
+      ->check(one_of({"equal", "static", "round_robin", "split"}))
+      ->type_name("NAME")
+      ->capture_default_str();
   add_loads_format(*command, options.loads, "--from");
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kReplayFooter);
-  command->callback([&options] { replay(options); });
+  command->callback([&options] {
+    require_sizes(options);
+    replay(options);
+  });
 }
 
 }  // namespace trimtab::cli

@@ -6,17 +6,24 @@
 #include <string>
 #include <vector>
 
-#include "cli/inputs.h"
+#include "cli/planner.h"
 
 namespace trimtab::cli {
 
-struct ReplayOptions {
+struct ReplayOptions : PlannerOptions {
   LoadsOptions loads;
-  int ranks = 0;
-  int slots = 0;       // of each rank
   int64_t window = 0;  // steps
   std::vector<std::string> policies;
+  std::string report;           // file of a page; empty: nothing is written
+  std::string split = "equal";  // or the name of a SplitRule: how a step's tokens are shared out over replicas
   bool json = false;
+};
+
+// What a placement does in one window.
+struct WindowLevel {
+  double par = 0;                 // mean PAR of a step, over steps and layers
+  double worst = 1;               // the worst of those
+  std::vector<double> rank_load;  // [layers, ranks] tokens of all steps
 };
 
 // Writes to standard output. Throws Error.

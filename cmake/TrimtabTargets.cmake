@@ -43,13 +43,22 @@ function(trimtab_rooms_and_uses all)
   set(${all} ${found} PARENT_SCOPE)
 endfunction()
 
-# trimtab_room(NAME SOURCES a.cc ... USES rooms...): the object library of one room and the rooms it may include.
+# trimtab_room(NAME SOURCES a.cc ... USES rooms... LIBRARIES ...): the object library of one room, the rooms it may
+# include, and what its objects need linked.
 function(trimtab_room name)
-  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;USES")
+  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;USES;LIBRARIES")
   add_library(trimtab_${name} OBJECT ${room_SOURCES})
-  target_link_libraries(trimtab_${name} PUBLIC trimtab_options)
+  target_link_libraries(trimtab_${name} PUBLIC trimtab_options PRIVATE ${room_LIBRARIES})
+  set_property(GLOBAL PROPERTY trimtab_libraries_${name} "${room_LIBRARIES}")
   trimtab_rooms_and_uses(all ${room_USES})
   set_property(GLOBAL PROPERTY trimtab_uses_${name} "${all}")
+endfunction()
+
+# Links the objects of one room, and what they need, into a target.
+function(trimtab_link_room target room)
+  get_property(libraries GLOBAL PROPERTY trimtab_libraries_${room})
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:trimtab_${room}>)
+  target_link_libraries(${target} PRIVATE ${libraries})
 endfunction()
 
 # trimtab_program(NAME SOURCES a.cc ... ROOMS rooms...): an executable linked with these rooms and what they use.
@@ -58,7 +67,7 @@ function(trimtab_program name)
   add_executable(${name} ${program_SOURCES})
   trimtab_rooms_and_uses(all ${program_ROOMS})
   foreach(room ${all})
-    target_sources(${name} PRIVATE $<TARGET_OBJECTS:trimtab_${room}>)
+    trimtab_link_room(${name} ${room})
   endforeach()
   target_link_libraries(${name} PRIVATE trimtab_options)
 endfunction()

@@ -68,6 +68,7 @@ set_up() {
   need nlohmann-json3-dev has_header nlohmann/json.hpp
   need libcli11-dev has_header CLI/CLI.hpp
   need libfmt-dev has_header fmt/core.h
+  need liblzma-dev has_header lzma.h
   case "${1:-}" in
     test) need_for_tests ;;
     fuzz)

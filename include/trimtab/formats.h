@@ -2,7 +2,8 @@
 // Recorded expert loads and placements in the files of Trimtab and of other engines: read, validated, merged and
 // written. docs/formats.md says for every format exactly what is accepted. Whatever a file holds, a reader returns a
 // checked value or throws FormatError with the file, the byte offset and, for text, the line; no size is taken from a
-// file before the bytes that back it are there.
+// file before the bytes that back it are there. A file may be compressed with xz (where the build found liblzma), up to
+// 1 GiB of content; errors then count the bytes of the content and leave out the .xz of the name.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ enum class FileFormat {
   kVllmAscend,  // expert_map.json
 };
 
-// What a file holds. A .npy of two dimensions may be either.
+// What a file holds. A .npy of two dimensions may be either, one of three holds loads.
 enum class FileKind { kUnclear, kLoads, kPlacement };
 
 struct FileFormatInfo {
@@ -51,7 +52,7 @@ struct DetectedFile {
   FileKind kind = FileKind::kUnclear;
 };
 // Decides by content; where that leaves it open, by the end of the name. Throws FormatError for what is none of these,
-// with the way out for compressed files and PyTorch's.
+// with the way out for PyTorch's files and those compressed with other than xz.
 DetectedFile detect_format(std::span<const std::byte> image, const std::string& file);
 // The same for a path, which may be a folder of TensorRT-LLM statistics. Throws Error when it can't be read.
 DetectedFile detect_format(const std::string& path);

@@ -56,7 +56,8 @@ TEST(Check, RefusesWhatIsNotValid) {
   }
   const std::string loads = scratch.file("loads.csv", "0,0,4\n0,1,4\n");
   EXPECT_EQ(error_line({"check " + loads, ""}, 1), loads + " at byte 0: holds loads, no placement (csv)");
-  EXPECT_TRUE(contains(error_line({"check " + kTinyMoe + "/trace.npy", ""}, 1), "[layers, slots] expected"));
+  EXPECT_TRUE(contains(error_line({"check " + kTinyMoe + "/trace.npy", ""}, 1),
+                       "holds loads, no placement (npy of three dimensions)"));
   EXPECT_EQ(error_line({"check /nowhere", ""}, 1), "can't open /nowhere: No such file or directory");
 }
 

@@ -47,6 +47,28 @@ TEST(Convert, PlacementByTheEndOfTheName) {
   EXPECT_EQ(trimtab("convert " + npy + " " + scratch.file("x.csv")).status, 0);
 }
 
+TEST(Convert, UnpacksXz) {
+  const Scratch scratch;
+  const std::string packed = std::string(TRIMTAB_SOURCE_DIR) + "/tests/fixtures/formats/trace.topk.txt.xz";
+  const Outcome run = trimtab("convert " + packed + " " + scratch.file("x.csv"));
+  if (run.status != 0 && contains(run.err, "this build can't unpack")) GTEST_SKIP() << run.err;
+  EXPECT_TRUE(contains(run.out, "(csv): loads of 2 steps x 2 layers x 4 experts")) << run.out << run.err;
+  const std::string cut = scratch.file("cut.topk.txt.xz", read_file(packed).substr(0, 100));
+  EXPECT_EQ(error_line({"convert " + cut + " " + scratch.file("y.csv"), ""}, 1),
+            cut + " at byte 100: xz: the file ends too early");
+}
+
+TEST(Convert, AnArrayOfThreeDimensionsIsLoads) {
+  const Scratch scratch;
+  const std::string trace = kTinyMoe + "/trace.npy", json = scratch.file("x.json");
+  const Outcome run = trimtab("convert " + trace + " " + json);
+  EXPECT_TRUE(contains(run.out, "loads of 128 steps x 4 layers x 32 experts")) << run.out << run.err;
+  EXPECT_EQ(error_line({"check " + trace + " --ranks 4", ""}, 1),
+            trace + " at byte 0: holds loads, no placement (npy of three dimensions)");
+  EXPECT_EQ(error_line({"convert " + trace + " " + json + " --to vllm-ascend", ""}, 1),
+            "format vllm-ascend has no loads; json, npy, csv, topk, sglang, trtllm, vllm have");
+}
+
 TEST(Convert, StatisticsOfTensorrtLlm) {
   const Scratch scratch;
   const std::string csv = scratch.file("a.csv", "0,0,4\n0,1,5\n"), folder = scratch.file("statistics");

@@ -93,6 +93,8 @@ TEST(Inspect, Failures) {
     EXPECT_TRUE(contains(line, "(see trimtab inspect --help)")) << line;
   }
   EXPECT_EQ(error_line({"inspect /nowhere", ""}, 1), "can't open /nowhere: No such file or directory");
+  EXPECT_EQ(error_line({"inspect " + a + " --report /nowhere/x", ""}, 1),
+            "--report /nowhere/x can't be written: No such file or directory");
   EXPECT_EQ(error_line({"inspect " + a + " --current " + map, ""}, 1),
             map + ": sglang does not say how many ranks there are; give --ranks");
   EXPECT_TRUE(contains(error_line({"inspect " + a + " " + kTrace, ""}, 1), a));

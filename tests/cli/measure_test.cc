@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "trimtab/error.h"
+
 namespace trimtab::cli {
 namespace {
 
@@ -19,6 +21,33 @@ TEST(Measure, SharesAnExpertsTokensAmongItsCopies) {
   EXPECT_DOUBLE_EQ(level.par_step_mean, (5.0 / 4 + 6.0 / 4) / 2);
   EXPECT_DOUBLE_EQ(level.par_step_worst, 6.0 / 4);
   EXPECT_EQ(level.worst_step, 1);
+}
+
+// Expert 0 on both ranks. Steps: 6, 2, 0, 0 and 0, 2, 4, 2.
+TEST(MeasureSplit, SharesOutWholeTokensByTheRule) {
+  const Placement placement(1, 4, {2, 3}, {0, 1, 0, 2, 3});
+  // Of the first step's 8 tokens rank 0 gets two of expert 1, and two or, in turns, three of expert 0.
+  const LayerLevel split = measure_split(placement, kLoad, 0, SplitRule::kSplit, {});
+  EXPECT_DOUBLE_EQ(split.par_step_mean, (4.0 / 4 + 6.0 / 4) / 2);
+  EXPECT_DOUBLE_EQ(split.par, 10.0 / 8);
+  EXPECT_EQ(split.worst_step, 1);
+  const LayerLevel turns = measure_split(placement, kLoad, 0, SplitRule::kRoundRobin, {});
+  EXPECT_DOUBLE_EQ(turns.par_step_mean, (5.0 / 4 + 6.0 / 4) / 2);
+  EXPECT_DOUBLE_EQ(turns.par, 9.0 / 8);
+}
+
+TEST(MeasureSplit, StaticDependsOnWhoSends) {
+  // Two of three tokens come from rank 0, and a rank uses its own copy.
+  const LayerLevel level = measure_split(Placement(1, 1, {1, 1}, {0, 0}), {1, 1, 1, {3}}, 0, SplitRule::kStatic, {});
+  EXPECT_DOUBLE_EQ(level.par, 2 / 1.5);
+  // Odd tokens go on with the next rank: expert 1's only one comes from rank 1.
+  const Placement both(1, 2, {2, 2}, {0, 1, 0, 1});
+  EXPECT_DOUBLE_EQ(measure_split(both, {1, 1, 2, {3, 1}}, 0, SplitRule::kStatic, {}).par, 1.0);
+}
+
+TEST(MeasureSplit, RefusesStepsThatAreNoBatch) {
+  const Load load{1, 1, 2, {int64_t{1} << 40, 1}};
+  EXPECT_THROW(measure_split(Placement::linear(1, 2, 2), load, 0, SplitRule::kSplit, {}), InvalidArgument);
 }
 
 TEST(Measure, NoTokensAreLevel) {

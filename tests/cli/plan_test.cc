@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/command.h"
@@ -55,22 +56,47 @@ TEST(Plan, LevelsTheRecordedTraceOfTinyMoe) {
 
 TEST(Plan, JsonHasExactlyTheDocumentedKeys) {
   const Json plan = json_of("plan " + kTrace + " --ranks 4 --slots 9 --policy deepseek");
-  const std::vector<std::string> wanted = {"duplicates",      "layers",       "lower_bound", "moves",
-                                           "moves_per_layer", "par_after",    "par_before",  "par_step_after",
-                                           "par_step_before", "plan_seconds", "policy"};
+  const std::vector<std::string> wanted = {
+      "duplicates",      "layers",       "lower_bound", "lower_bound_split", "moves",
+      "moves_per_layer", "par_after",    "par_before",  "par_step_after",    "par_step_after_high",
+      "par_step_before", "plan_seconds", "policy",      "receive_peak"};
   std::vector<std::string> keys;
   for (const auto& [key, value] : plan.items()) keys.push_back(key);
   EXPECT_EQ(keys, wanted);
-  for (const char* key : {"layers", "moves", "duplicates"}) EXPECT_TRUE(plan.at(key).is_number_integer()) << key;
-  for (const char* key : {"par_before", "par_after", "par_step_before", "par_step_after", "lower_bound",
-                          "moves_per_layer", "plan_seconds"}) {
+  for (const char* key : {"layers", "moves", "receive_peak", "duplicates"})
+    EXPECT_TRUE(plan.at(key).is_number_integer()) << key;
+  for (const char* key : {"par_before", "par_after", "par_step_before", "par_step_after", "par_step_after_high",
+                          "lower_bound", "lower_bound_split", "moves_per_layer", "plan_seconds"}) {
     EXPECT_TRUE(plan.at(key).is_number_float()) << key;
   }
 }
 
+TEST(Plan, SaysHowSureItIs) {
+  const Scratch scratch;
+  const auto plan = [&](const std::string& counts) {
+    const std::string loads =
+        scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count": )" + counts + "}");
+    return json_of("plan " + loads + " --ranks 2 --slots 2 --policy static");
+  };
+  // Steps of PAR 1.5, 1 and 1.25: mean 1.25, standard error 0.25 / sqrt(3), Student's t for two degrees of freedom.
+  const Json three = plan("[[[2, 1, 1, 0]], [[1, 1, 1, 1]], [[3, 2, 2, 1]]]");
+  EXPECT_NEAR(three.at("par_step_after"), 1.25, 1e-12);
+  EXPECT_NEAR(three.at("par_step_after_high"), 1.25 + 4.303 * 0.25 / std::sqrt(3.0), 1e-3);
+  const Json one = plan("[[[2, 1, 1, 0]]]");
+  EXPECT_EQ(one.at("par_step_after_high"), one.at("par_step_after"));
+  // One expert has most tokens: only where they are split freely over its copies could the ranks be level.
+  const std::string hot = scratch.file("hot.csv", "0,0,90\n0,1,20\n0,2,10\n");
+  const Json bounds = json_of("plan " + hot + " --ranks 2 --slots 2 --policy static");
+  EXPECT_TRUE(1 < bounds.at("lower_bound") && bounds.at("lower_bound") <= 65.0 / 60) << bounds;
+  EXPECT_DOUBLE_EQ(bounds.at("lower_bound_split"), 1.0);
+  const Outcome text = trimtab("plan " + hot + " --ranks 2 --slots 2");
+  EXPECT_TRUE(contains(text.out, "Up to: upper end of the 95 % interval")) << text.out;
+}
+
 TEST(Plan, TakesEveryPolicyAndPreset) {
-  for (const std::string how : {"--policy static", "--policy round_robin", "--policy random", "--policy deepseek",
-                                "--policy swift", "--policy flashlb", "--preset fast", "--preset deep"}) {
+  for (const std::string how :
+       {"--policy static", "--policy round_robin", "--policy random", "--policy deepseek", "--policy swift",
+        "--policy flashlb", "--preset fast", "--preset deep", "--time-budget 0.2", "--move-price 0.01"}) {
     const Json plan = json_of("plan " + kTrace + " --ranks 4 --slots 9 " + how);
     EXPECT_LE(plan.at("par_step_after"), plan.at("par_step_before").get<double>() * 2) << how;
     EXPECT_EQ(plan.at("policy"), how.starts_with("--policy") ? how.substr(9) : "trim");
@@ -84,6 +110,9 @@ TEST(Plan, KeepsLimits) {
   EXPECT_GT(few.at("moves"), 0);
   EXPECT_LE(json_of(base + " --expert-bytes 1000 --max-bytes 25500").at("moves"), 25);
   EXPECT_EQ(json_of(base + " --max-moves 0").at("moves"), 0);
+  EXPECT_EQ(json_of(base + " --max-receive 1").at("receive_peak"), 1);
+  EXPECT_LE(json_of(base + " --max-layers 1").at("moves"), 36);
+  EXPECT_EQ(json_of(base + " --max-layers 0").at("moves"), 0);
 }
 
 TEST(Plan, WritesWhatEachEngineReads) {
@@ -146,6 +175,7 @@ TEST(Plan, WrongUsageIsOneLineAndStatus2) {
            {"plan x --expert-bytes 0", "--expert-bytes"},
            {"plan x --current-format json", "--current"},
            {"plan x -o ''", "--out: is empty"},
+           {"plan x --report ''", "--report: is empty"},
        }) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
@@ -171,7 +201,9 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
            {plan + " --ranks 4 --slots 9 --policy optimal",
             "optimal proves plans of up to 24 experts in 64 slots, not of 32 in 36; use trim"},
            {plan + " --ranks 4 --slots 9 --policy swift --preset fast",
-            "--preset fast: the policy swift has no presets, trim has"},
+            "--preset: only trim has it, and the policy is swift"},
+           {plan + " --ranks 4 --slots 9 --report /nowhere/x",
+            "--report /nowhere/x can't be written: No such file or directory"},
            {plan + " --ranks 4 --slots 9 -o /nowhere/x", "-o /nowhere/x can't be written: No such file or directory"},
            {plan + " --current " + current + " --slots 8",
             "--slots 8, but rank 0 of " + current + " has 9 slots; a plan keeps them"},
@@ -202,8 +234,9 @@ TEST(Plan, LayersThatDifferAreNamed) {
 TEST(Plan, HelpTeaches) {
   const Outcome help = trimtab("plan --help");
   EXPECT_EQ(help.status, 0);
-  for (const char* part : {"--ranks", "--slots", "--nodes", "--groups", "--current", "--policy", "--preset",
-                           "--max-moves", "--max-bytes", "--expert-bytes", "--format", "--json", "Examples"}) {
+  for (const char* part :
+       {"--ranks", "--slots", "--nodes", "--groups", "--current", "--policy", "--preset", "--max-moves", "--max-bytes",
+        "--expert-bytes", "--format", "--report", "--json", "Examples"}) {
     EXPECT_TRUE(contains(help.out, part)) << part;
   }
 }

@@ -33,7 +33,7 @@ TEST(Replay, ComparesPoliciesOnTheTraceOfTinyMoe) {
   EXPECT_LT(policies.at("trim").at("moves_per_layer_per_replan"),
             policies.at("deepseek").at("moves_per_layer_per_replan"));
   const Outcome text = trimtab(command);
-  EXPECT_TRUE(contains(text.out, ": 8 windows of 16 steps, 4 layers of 32 experts; 9 slots on each of 4 ranks\n"));
+  EXPECT_TRUE(contains(text.out, ": 8 windows of 16 steps, 4 layers of 32 experts; 36 slots on 4 ranks\n"));
   EXPECT_TRUE(contains(text.out, "\ntrim ")) << text.out;
 }
 
@@ -51,11 +51,53 @@ TEST(Replay, MeasuresOnTheNextWindow) {
   EXPECT_EQ(one.at("moves_per_layer_per_replan"), 0.0);
 }
 
+// Rank 0 has experts 0 and 1, rank 1 has 2 and 0.
+TEST(Replay, SharesTokensByTheRule) {
+  const Scratch scratch;
+  const std::string loads = scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count":
+    [[[4, 4, 0]], [[8, 2, 0]], [[5, 3, 2]]]})");
+  const std::string command = "replay " + loads + " --ranks 2 --slots 2 --window 1 --policies static --split ";
+  const auto par = [&](const std::string& rule) {
+    const Outcome run = trimtab(command + rule + " --json");
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out).at("policies").at("static").at("par_next_mean").get<double>();
+  };
+  EXPECT_DOUBLE_EQ(par("equal"), (6.0 / 5 + 5.5 / 5) / 2);
+  EXPECT_DOUBLE_EQ(par("round_robin"), (6.0 / 5 + 6.0 / 5) / 2);
+  EXPECT_DOUBLE_EQ(par("split"), 1.0);
+  const Outcome text = trimtab(command + "split");
+  EXPECT_TRUE(contains(text.out, "A step's tokens are shared out by the rule split.\n")) << text.out;
+}
+
+TEST(Replay, StartsFromTheCurrentPlacementAndKeepsLimits) {
+  const Scratch scratch;
+  const std::string current = scratch.file("current.json");
+  ASSERT_EQ(trimtab("plan " + kTrace + " --ranks 4 --slots 9 -o " + current).status, 0);
+  const auto first_moves = [&](const std::string& options) {
+    const Outcome run = trimtab("replay " + kTrace + " --window 32 --policies trim --json " + options);
+    EXPECT_EQ(run.status, 0) << options << run.err;
+    return Json::parse(run.out).at("policies").at("trim").at("first_plan_moves").get<int>();
+  };
+  const int free = first_moves("--ranks 4 --slots 9");
+  EXPECT_LT(first_moves("--current " + current), free);
+  EXPECT_LE(first_moves("--ranks 4 --slots 9 --max-moves 2"), 8);
+  EXPECT_GT(first_moves("--ranks 4 --slots 9 --max-moves 2"), 0);
+  EXPECT_LE(first_moves("--ranks 4 --slots 9 --max-receive 1"), 16);
+  EXPECT_LT(first_moves("--ranks 4 --slots 9 --max-layers 2"), free);
+  EXPECT_LE(first_moves("--ranks 4 --slots 9 --expert-bytes 10 --max-bytes 59"), 5);
+  EXPECT_EQ(first_moves("--ranks 4 --slots 9 --move-price 10"), 0);
+  EXPECT_GT(first_moves("--ranks 4 --slots 9 --nodes 2 --preset fast --time-budget 0.1"), 0);
+}
+
 TEST(Replay, Failures) {
   const std::string replay = "replay " + kTrace;
   for (const Failure& failure : std::vector<Failure>{
            {replay, "is required"},
            {replay + " --ranks 4 --slots 9 --window 16", "--policies is required"},
+           {replay + " --ranks 4 --window 16 --policies trim", "--slots (or --current) is required"},
+           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --split best", "best not in {equal,"},
+           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --time-budget 0", "--time-budget"},
+           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --move-price -1", "--move-price"},
            {replay + " --ranks 4 --slots 9 --window 0 --policies trim", "--window"},
            {replay + " --ranks 4 --slots 9 --window 16 --policies trim,best", "best not in {static,"}}) {
     const std::string line = error_line(failure, 2);
@@ -64,6 +106,10 @@ TEST(Replay, Failures) {
   }
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 65 --policies trim", ""}, 1),
             kTrace + " has 128 steps; --window 65 needs 130, to plan on one window and measure on the next");
+  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies trim --report /nowhere/x", ""}, 1),
+            "--report /nowhere/x can't be written: No such file or directory");
+  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --preset fast", ""}, 1),
+            "--preset: only trim has it, and the policy is swift, static");
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 2 --window 16 --policies trim", ""}, 1),
             "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of 2, are needed");
 }

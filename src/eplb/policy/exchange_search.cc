@@ -107,7 +107,6 @@ ExchangeSearch::ExchangeSearch(const LayerTask& task, const Noise& noise, std::v
   term_b_.resize(k_count);
   cost_a_.resize(width);
   cost_b_.resize(width);
-  scratch_.resize(2 * k_count * width);
   std::iota(order_.begin(), order_.end(), 0);
 }
 
@@ -190,8 +189,7 @@ bool ExchangeSearch::visit(int a, int b, float temperature) {
     noise = noise_.block(bits);
     limit = temperature * *noise_.block(bits >> 32);
   }
-  const PairChoice choice =
-      best_exchange_(side_a, side_b, episodes_, width_, limit, noise, temperature, scratch_.data());
+  const PairChoice choice = best_exchange_(side_a, side_b, episodes_, width_, limit, noise, temperature);
   if (choice.slot_a < 0) return false;
   exchange(a, choice.slot_a, b, choice.slot_b);
   return true;
@@ -236,7 +234,9 @@ int ExchangeSearch::sweep(float temperature) {
   for (size_t i = 0; i < order_.size(); ++i) {
     for (size_t j = i + 1; j < order_.size(); ++j) made += visit(order_[i], order_[j], temperature) ? 1 : 0;
   }
-  sharpen(sharpness_);
+  // Rounding errors grow with the exchanges, far more slowly than this.
+  constexpr int kSweepsBetweenSums = 4;
+  if (++sweeps_ % kSweepsBetweenSums == 0) sharpen(sharpness_);
   return made;
 }
 

@@ -67,6 +67,7 @@ class ExchangeSearch {
   std::vector<float> base_;       // [ranks][episodes] load of the slots that are not searched
   std::vector<uint8_t> on_rank_;  // [ranks][experts] copies among the searched slots
   float sharpness_ = 0;
+  int sweeps_ = 0;
   std::vector<float> up_, down_;            // [experts][episodes] exp(b v), exp(-b v)
   std::vector<float> slot_up_, slot_down_;  // [ranks][episodes][width]
   std::vector<float> potential_;            // [ranks][episodes] exp(b (x - shift_k))
@@ -74,7 +75,6 @@ class ExchangeSearch {
   std::vector<float> scale_;                // [episodes] weight / (b sum)
   std::vector<float> term_a_, term_b_;      // [episodes] potential * scale
   std::vector<float> cost_a_, cost_b_;      // [width]
-  std::vector<float> scratch_;
   std::vector<int32_t> order_;
   Random random_;
 };

@@ -12,8 +12,8 @@
 namespace trimtab {
 
 struct Effort {
-  int max_episodes = 32;
-  int sweeps = 28;                  // of the heat bath for each start
+  int max_episodes = 48;
+  int sweeps = 24;                  // of the heat bath for each start
   int64_t max_visits = 1'000'000;   // of rank pairs by one heat bath: fewer sweeps where ranks are very many
   int copy_iterations = 1500;       // packings tried where slots are tight
   int64_t exact_nodes = 1'000'000;  // steps of the exact search of a small layer

@@ -11,11 +11,11 @@ constexpr int kNativeLanes = 4;
 
 namespace avx2 {
 PairChoice best_exchange(const PairSide& a, const PairSide& b, int episodes, int width, float limit, const float* noise,
-                         float noise_scale, float* scratch);
+                         float noise_scale);
 }
 namespace avx512 {
 PairChoice best_exchange(const PairSide& a, const PairSide& b, int episodes, int width, float limit, const float* noise,
-                         float noise_scale, float* scratch);
+                         float noise_scale);
 }
 
 std::vector<BestExchange> all_best_exchanges() {

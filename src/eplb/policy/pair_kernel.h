@@ -33,10 +33,10 @@ struct PairChoice {
 constexpr float kBlocked = 1e9F;
 
 // The exchange with the least score among all below `limit`; {limit, -1, -1} if there is none. Among equal scores the
-// lower slot_a wins, then the lower slot_b. width: as lane_width() gives it. scratch: [2][episodes][width].
+// lower slot_a wins, then the lower slot_b. width: as lane_width() gives it.
 // noise: [slots of a][width], added times noise_scale; null: none.
 using BestExchange = PairChoice (*)(const PairSide& a, const PairSide& b, int episodes, int width, float limit,
-                                    const float* noise, float noise_scale, float* scratch);
+                                    const float* noise, float noise_scale);
 
 // The one in the widest instructions of this machine, and all that run on it, for tests.
 BestExchange best_exchange();

@@ -1,30 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layer map means for the ranks: loads, PAR over the window and per step. Every expert's tokens are shared
-// equally among its slots. All sums run in slot order, so that the same numbers come out everywhere.
+// How sure a mean over steps is.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 
-#include "trimtab/load.h"
-#include "trimtab/policy.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
-
-// Copies of each expert in a layer map: [experts].
-std::vector<int32_t> replica_counts(std::span<const int32_t> map, int num_experts);
-
-// Loads of the ranks: [ranks]. map: [slots]; first_slots: [ranks + 1]; expert_load: [experts].
-std::vector<double> rank_loads(std::span<const int32_t> map, std::span<const int32_t> first_slots,
-                               std::span<const int64_t> expert_load);
-
-// max / mean; 1 when nothing was routed.
-double peak_to_mean(std::span<const double> loads);
-
-// PAR of each step of one layer: [steps]. Steps without tokens count 1.
-std::vector<double> step_pars(std::span<const int32_t> map, std::span<const int32_t> first_slots, const Load& load,
-                              int layer);
 
 double mean_of(std::span<const double> values);
 

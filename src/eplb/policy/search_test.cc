@@ -97,26 +97,24 @@ TEST(PairKernel, FindsTheBestExchangeWithTheSameBitsOnEveryInstructionSet) {
   std::mt19937 random(3);
   for (int round = 0; round < 200; ++round) {
     RandomPair pair(random, 1 + round % 19, 1 + (round * 7) % 18, 1 + round % 33);
-    std::vector<float> scratch(static_cast<size_t>(2 * pair.k * pair.width));
     double best = 1e8;
     for (int i = 0; i < pair.a.slots; ++i) {
       for (int j = 0; j < pair.b.slots; ++j) best = std::min(best, pair.score(i, j));
     }
     const std::vector<BestExchange> all = all_best_exchanges();
-    const PairChoice first = all[0](pair.a, pair.b, pair.k, pair.width, 1e8F, nullptr, 0, scratch.data());
+    const PairChoice first = all[0](pair.a, pair.b, pair.k, pair.width, 1e8F, nullptr, 0);
     ASSERT_GE(first.slot_a, 0);
     EXPECT_NEAR(pair.score(first.slot_a, first.slot_b), best, 1e-4) << "round " << round;
-    const PairChoice noisy = all[0](pair.a, pair.b, pair.k, pair.width, 1e8F, pair.noise.data(), 0.5F, scratch.data());
+    const PairChoice noisy = all[0](pair.a, pair.b, pair.k, pair.width, 1e8F, pair.noise.data(), 0.5F);
     for (const BestExchange other : all) {
-      const PairChoice same = other(pair.a, pair.b, pair.k, pair.width, 1e8F, nullptr, 0, scratch.data());
+      const PairChoice same = other(pair.a, pair.b, pair.k, pair.width, 1e8F, nullptr, 0);
       EXPECT_EQ(same.score, first.score);
       EXPECT_EQ(same.slot_a, first.slot_a);
       EXPECT_EQ(same.slot_b, first.slot_b);
-      const PairChoice same_noisy =
-          other(pair.a, pair.b, pair.k, pair.width, 1e8F, pair.noise.data(), 0.5F, scratch.data());
+      const PairChoice same_noisy = other(pair.a, pair.b, pair.k, pair.width, 1e8F, pair.noise.data(), 0.5F);
       EXPECT_EQ(same_noisy.score, noisy.score);
       EXPECT_EQ(same_noisy.slot_a, noisy.slot_a);
-      const PairChoice none = other(pair.a, pair.b, pair.k, pair.width, -1e6F, nullptr, 0, scratch.data());
+      const PairChoice none = other(pair.a, pair.b, pair.k, pair.width, -1e6F, nullptr, 0);
       EXPECT_EQ(none.slot_a, -1);
     }
   }
@@ -128,9 +126,8 @@ TEST(PairKernel, TheLowerSlotsWinATie) {
     const std::vector<float> ones(static_cast<size_t>(width), 1);
     const std::vector<float> zeros(static_cast<size_t>(width), 0);
     const PairSide side{ones.data(), ones.data(), ones.data(), zeros.data(), slots};
-    std::vector<float> scratch(static_cast<size_t>(2 * width));
     for (const BestExchange exchange : all_best_exchanges()) {
-      const PairChoice choice = exchange(side, side, 1, width, 1, nullptr, 0, scratch.data());
+      const PairChoice choice = exchange(side, side, 1, width, 1, nullptr, 0);
       EXPECT_EQ(choice.slot_a, 0);
       EXPECT_EQ(choice.slot_b, 0);
     }

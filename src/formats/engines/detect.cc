@@ -8,7 +8,9 @@
 #include "formats/engines/json_reader.h"
 #include "formats/engines/lines.h"
 #include "formats/engines/tables.h"
+#include "formats/engines/unpacked.h"
 #include "formats/file.h"
+#include "formats/npy_header.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -23,7 +25,7 @@ void refuse_other_containers(std::string_view text, const std::string& file) {
   } known[] = {
       {"\xfd"
        "7zXZ\0"sv,
-       "compressed with xz; decompress it first: xz -dc FILE"},
+       "compressed with xz twice"},
       {"\x1f\x8b"sv, "compressed with gzip; decompress it first: gzip -dc FILE"},
       {"\x28\xb5\x2f\xfd"sv, "compressed with zstd; decompress it first: zstd -dc FILE"},
       {"PK\x03\x04"sv, "a zip archive: .npz, or PyTorch's .pt, which Trimtab's Python package reads"},
@@ -87,13 +89,24 @@ std::optional<DetectedFile> detect_text(std::string_view text, const std::string
   return std::nullopt;
 }
 
+// Nothing of three dimensions is a placement.
+DetectedFile detect_npy(std::span<const std::byte> image, const std::string& file) {
+  const bool loads = parse_npy_header(image, file).shape.size() == 3;
+  return {FileFormat::kNpy, loads ? FileKind::kLoads : FileKind::kUnclear};
+}
+
 }  // namespace
 
 DetectedFile detect_format(std::span<const std::byte> image, const std::string& file) {
+  const Unpacked content(image, file);
+  return detect_unpacked(content.image(), content.file());
+}
+
+DetectedFile detect_unpacked(std::span<const std::byte> image, const std::string& file) {
   const std::string_view text = text_of(image);
   if (text.empty()) throw FormatError(file, 0, "an empty file");
   refuse_other_containers(text, file);
-  if (text.starts_with("\x93NUMPY")) return {FileFormat::kNpy, FileKind::kUnclear};
+  if (text.starts_with("\x93NUMPY")) return detect_npy(image, file);
   if (text.size() > 8 && text[8] == '{' && text[7] == '\0') return {FileFormat::kTrtllm, FileKind::kLoads};
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != text.npos && text[first] == '{') return detect_json(text, file);

@@ -11,6 +11,9 @@
 
 namespace trimtab {
 
+// As detect_format() of an image that is not compressed.
+DetectedFile detect_unpacked(std::span<const std::byte> image, const std::string& file);
+
 Recording read_csv_loads(std::string_view text, const std::string& file, const RecordingOptions& options);
 std::string csv_loads(const Recording& recording);
 

@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "formats/engines/engines.h"
 #include "formats/engines/tables.h"
+#include "formats/engines/unpacked.h"
 #include "formats/file.h"
 #include "trimtab/error.h"
 
@@ -35,11 +36,11 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 FileFormat choose(std::optional<FileFormat> asked, std::span<const std::byte> image, const std::string& file,
                   FileKind wanted) {
   if (asked) return *asked;
-  const DetectedFile found = detect_format(image, file);
+  const DetectedFile found = detect_unpacked(image, file);
   if (found.kind != FileKind::kUnclear && found.kind != wanted) {
     throw FormatError(file, 0,
                       cat("holds ", wanted == FileKind::kLoads ? "a placement, no loads" : "loads, no placement", " (",
-                          name(found.format), ")"));
+                          name(found.format), found.format == FileFormat::kNpy ? " of three dimensions" : "", ")"));
   }
   return found.format;
 }
@@ -51,6 +52,52 @@ FileFormat choose(std::optional<FileFormat> asked, std::span<const std::byte> im
     if (has) known += cat(known.empty() ? "" : ", ", one.name);
   }
   throw InvalidArgument(cat("format ", name(format), " has no ", what, "; ", known, " have"));
+}
+
+// content: not compressed.
+Recording read_loads(FileFormat format, std::span<const std::byte> content, const std::string& file,
+                     const RecordingOptions& options) {
+  switch (format) {
+    case FileFormat::kJson:
+      return read_json_loads(text_of(content), file, options);
+    case FileFormat::kNpy:
+      return read_npy_loads(content, file, options);
+    case FileFormat::kCsv:
+      return read_csv_loads(text_of(content), file, options);
+    case FileFormat::kTopK:
+      return read_top_k_loads(text_of(content), file, options);
+    case FileFormat::kSglang:
+      return read_sglang_loads(text_of(content), file, options);
+    case FileFormat::kTrtllm:
+      return read_trtllm_loads(content, file, options);
+    case FileFormat::kVllm:
+      return read_vllm_loads(text_of(content), file, options);
+    case FileFormat::kVllmAscend:
+      break;
+  }
+  refuse(format, "loads");
+}
+
+PlacementFile read_map(FileFormat format, std::span<const std::byte> content, const std::string& file,
+                       const PlacementOptions& options) {
+  switch (format) {
+    case FileFormat::kJson:
+      return read_json_placement(text_of(content), file, options);
+    case FileFormat::kNpy:
+      return read_npy_placement(content, file, options);
+    case FileFormat::kSglang:
+      return read_sglang_placement(text_of(content), file, options);
+    case FileFormat::kTrtllm:
+      return read_trtllm_placement(text_of(content), file, options);
+    case FileFormat::kVllm:
+      return read_vllm_placement(text_of(content), file, options);
+    case FileFormat::kVllmAscend:
+      return read_ascend_placement(text_of(content), file, options);
+    case FileFormat::kCsv:
+    case FileFormat::kTopK:
+      break;
+  }
+  refuse(format, "placements");
 }
 
 }  // namespace
@@ -76,26 +123,11 @@ Recording parse_recording(std::span<const std::byte> image, const std::string& f
   if (options.num_experts < 0 || options.num_experts > kMaxExperts) {
     throw InvalidArgument(cat("num_experts ", options.num_experts, ": must be 0 to ", kMaxExperts));
   }
-  const FileFormat format = choose(options.format, image, file, FileKind::kLoads);
-  switch (format) {
-    case FileFormat::kJson:
-      return read_json_loads(text_of(image), file, options);
-    case FileFormat::kNpy:
-      return read_npy_loads(image, file, options);
-    case FileFormat::kCsv:
-      return read_csv_loads(text_of(image), file, options);
-    case FileFormat::kTopK:
-      return read_top_k_loads(text_of(image), file, options);
-    case FileFormat::kSglang:
-      return read_sglang_loads(text_of(image), file, options);
-    case FileFormat::kTrtllm:
-      return read_trtllm_loads(image, file, options);
-    case FileFormat::kVllm:
-      return read_vllm_loads(text_of(image), file, options);
-    case FileFormat::kVllmAscend:
-      break;
-  }
-  refuse(format, "loads");
+  const Unpacked content(image, file);
+  const FileFormat format = choose(options.format, content.image(), content.file(), FileKind::kLoads);
+  Recording recording = read_loads(format, content.image(), content.file(), options);
+  recording.file = file;
+  return recording;
 }
 
 Recording read_recording(const std::string& path, const RecordingOptions& options) {
@@ -141,25 +173,9 @@ void write_recording(const std::string& path, const Recording& recording, FileFo
 
 PlacementFile parse_placement(std::span<const std::byte> image, const std::string& file,
                               const PlacementOptions& options) {
-  const FileFormat format = choose(options.format, image, file, FileKind::kPlacement);
-  switch (format) {
-    case FileFormat::kJson:
-      return read_json_placement(text_of(image), file, options);
-    case FileFormat::kNpy:
-      return read_npy_placement(image, file, options);
-    case FileFormat::kSglang:
-      return read_sglang_placement(text_of(image), file, options);
-    case FileFormat::kTrtllm:
-      return read_trtllm_placement(text_of(image), file, options);
-    case FileFormat::kVllm:
-      return read_vllm_placement(text_of(image), file, options);
-    case FileFormat::kVllmAscend:
-      return read_ascend_placement(text_of(image), file, options);
-    case FileFormat::kCsv:
-    case FileFormat::kTopK:
-      break;
-  }
-  refuse(format, "placements");
+  const Unpacked content(image, file);
+  const FileFormat format = choose(options.format, content.image(), content.file(), FileKind::kPlacement);
+  return read_map(format, content.image(), content.file(), options);
 }
 
 PlacementFile read_placement(const std::string& path, const PlacementOptions& options) {

@@ -7,7 +7,9 @@
 #include <fstream>
 
 #include "formats/engines/testing.h"
+#include "formats/file.h"
 #include "formats/npy_header.h"
+#include "formats/xz.h"
 
 namespace trimtab {
 namespace {
@@ -87,6 +89,25 @@ TEST(ReadLoads, TopKTextBySampleAndByTokens) {
   EXPECT_EQ(read_recording(path, {.tokens_per_step = 1}).load.num_steps, 3);
   EXPECT_EQ(parse_loads("3 1|0 2\n", FileFormat::kTopK).load.num_steps, 1);  // no head, no samples
   EXPECT_EQ(parse_loads("3 1|0 2\n", FileFormat::kTopK, {.num_experts = 9}).load.num_experts, 9);
+}
+
+TEST(ReadLoads, CompressedWithXz) {
+  const std::string packed = kFixtures + "trace.topk.txt.xz", plain = kFixtures + "trace.topk.txt";
+  if (!has_xz()) GTEST_SKIP() << "this build has no liblzma";
+  EXPECT_EQ(detect_format(packed).format, FileFormat::kTopK);
+  EXPECT_EQ(detect_format(packed).kind, FileKind::kLoads);
+  const Recording recording = read_recording(packed);
+  EXPECT_EQ(recording.load.counts, read_recording(plain).load.counts);
+  EXPECT_EQ(recording.file, packed);
+  // Errors count the bytes of the content, under the name it would have.
+  expect_refused<FormatError>([&] { read_recording(packed, {.format = FileFormat::kCsv}); },
+                              plain + " at byte 0: line 1: ", 0);
+  const std::vector<std::byte> image = read_file(packed);
+  expect_refused<FormatError>([&] { parse_recording(std::span(image).first(100), "a.xz"); },
+                              "a.xz at byte 100: xz: ", 100);
+  expect_refused<FormatError>([&] { read_placement(packed, {.num_ranks = 1}); }, "loads, no placement (topk)");
+  const std::string twice = kFixtures + "twice.xz";
+  expect_refused<FormatError>([&] { read_recording(twice); }, "compressed with xz twice", 0);
 }
 
 TEST(ReadLoads, TopKTextsOneBehindTheOther) {
@@ -224,10 +245,10 @@ TEST(ReadNpyLoads, Refusals) {
   const auto refused = [](std::string_view text, const std::string& part, int64_t offset = -1) {
     expect_loads_refused(FileFormat::kNpy, text, part, offset);
   };
-  refused(npy<int32_t>(DType::kI32, {1, 2}, {0, -1}), "element 1 is -1", 128 + 4);
-  refused(npy<uint64_t>(DType::kU64, {1, 2}, {0, uint64_t{1} << 63}), "element 1 is 9223372036854775808");
-  refused(npy<float>(DType::kF32, {1, 1}, {0.5F}), "element 0 is 0.5");
-  refused(npy<float>(DType::kF32, {1, 1}, {NAN}), "element 0 is nan");
+  refused(npy<int32_t>(DType::kI32, {1, 2}, {0, -1}), "element [0, 1] is -1", 128 + 4);
+  refused(npy<uint64_t>(DType::kU64, {1, 2}, {0, uint64_t{1} << 63}), "element [0, 1] is 9223372036854775808");
+  refused(npy<float>(DType::kF32, {1, 1}, {0.5F}), "element [0, 0] is 0.5");
+  refused(npy<float>(DType::kF32, {2, 1, 2}, {0, 0, 0, NAN}), "element [1, 0, 1] is nan");
   refused(npy<double>(DType::kF64, {1, 1}, {1e19}), "no whole number");
   refused(npy<int64_t>(DType::kI64, {1, 2}, {INT64_MAX, 1}), "sum to more");
   refused(npy<int32_t>(DType::kI32, {2}, {0, 1}), "[steps, layers, experts] expected");

@@ -30,6 +30,17 @@ std::optional<int64_t> whole(T value) {
   }
 }
 
+// "[step, layer, expert]", in the order of the shape.
+std::string place_of(size_t element, std::span<const int64_t> shape) {
+  std::string place;
+  for (size_t dim = shape.size(); dim-- > 0;) {
+    const auto size = static_cast<size_t>(shape[dim]);
+    place = cat(element % size, place.empty() ? "" : ", ", place);
+    element /= size;
+  }
+  return cat("[", place, "]");
+}
+
 template <class T>
 std::vector<int64_t> whole_numbers(const NpyArray& array, const std::string& file, size_t data_offset) {
   std::vector<int64_t> values;
@@ -40,7 +51,8 @@ std::vector<int64_t> whole_numbers(const NpyArray& array, const std::string& fil
     const std::optional<int64_t> number = whole(value);
     if (!number) {
       throw FormatError(file, static_cast<int64_t>(data_offset + at),
-                        cat("npy: element ", at / sizeof(T), " is ", +value, ", no whole number from 0 up to 2^63"));
+                        cat("npy: element ", place_of(at / sizeof(T), array.shape), " is ", +value,
+                            ", no whole number from 0 up to 2^63"));
     }
     values.push_back(*number);
   }

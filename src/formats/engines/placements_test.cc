@@ -253,15 +253,20 @@ TEST(DetectFormat, ByContentBeforeName) {
   EXPECT_EQ(detect_format(kFixtures + "deepseek_phy2log.npy").kind, FileKind::kUnclear);
 }
 
+TEST(DetectFormat, AnArrayOfThreeDimensionsIsLoads) {
+  const Load load{.num_steps = 1, .num_layers = 1, .num_experts = 2, .counts = {3, 4}};
+  const std::string image = serialize_recording({load, {0}, {0}, {}, ""}, FileFormat::kNpy);
+  EXPECT_EQ(detect_format(bytes_of(image), "some").kind, FileKind::kLoads);
+  expect_refused<FormatError>([&] { parse_placement(bytes_of(image), "some", {.num_ranks = 1}); },
+                              "holds loads, no placement (npy of three dimensions)", 0);
+  expect_refused<FormatError>([&] { detect_format(bytes_of(image.substr(0, 40)), "some"); }, "some");
+}
+
 TEST(DetectFormat, SaysTheWayOut) {
   const auto refused = [](std::string_view text, const std::string& part) {
     expect_refused<FormatError>([&] { detect_format(bytes_of(text), "some"); }, part, 0);
   };
   refused("", "empty");
-  refused(
-      "\xfd"
-      "7zXZ\0\0"sv,
-      "xz -dc FILE");
   refused("\x1f\x8b\x08", "gzip -dc FILE");
   refused("PK\x03\x04", "PyTorch's .pt");
   refused("hello\n", "of no known format; known are json, npy");

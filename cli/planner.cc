@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "trimtab/error.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+void check_options_of_trim(const std::vector<std::string>& names, const PlannerOptions& options) {
+  if (std::find(names.begin(), names.end(), "trim") != names.end()) return;
+  const char* given = !options.preset.empty() ? "--preset"
+                      : options.time_budget_s ? "--time-budget"
+                      : options.move_price    ? "--move-price"
+                                              : nullptr;
+  if (given != nullptr) {
+    throw InvalidArgument(fmt::format("{}: only trim has it, and the policy is {}", given, fmt::join(names, ", ")));
+  }
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Policy>> make_policies(const std::vector<std::string>& names,
+                                                   const PlannerOptions& options) {
+  check_options_of_trim(names, options);
+  std::vector<std::unique_ptr<Policy>> policies;
+  for (const std::string& name : names) {
+    PolicyOptions how;
+    if (name == "trim") {
+      if (!options.preset.empty()) how.preset = options.preset;
+      how.time_budget_s = options.time_budget_s;
+      how.move_price = options.move_price;
+    }
+    policies.push_back(make_policy(name, how));
+  }
+  return policies;
+}
+
+PlacementFile starting_placement(const PlannerOptions& options, const Recording& loads) {
+  if (options.current.empty()) {
+    check_slots(options.ranks, options.slots);
+    const std::vector<int> slots(static_cast<size_t>(options.ranks), options.slots);
+    return {default_placement(loads.load.num_layers, loads.load.num_experts, slots), loads.layer_ids, {}};
+  }
+  PlacementFile file = read_placement_for(options.current, options.current_format, options.ranks, &loads);
+  file.layer_ids = common_layer_ids(loads, file, options.current);
+  const Placement& current = file.placement;
+  for (int rank = 0; rank < current.num_ranks() && options.slots > 0; ++rank) {
+    if (current.slots_of_rank(rank) == options.slots) continue;
+    throw InvalidArgument(fmt::format("--slots {}, but rank {} of {} has {} slots; a plan keeps them", options.slots,
+                                      rank, options.current, current.slots_of_rank(rank)));
+  }
+  return file;
+}
+
+Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current) {
+  Problem problem{.load = load, .current = current};
+  problem.topology = Topology::even(current.num_ranks(), options.nodes);
+  problem.num_groups = options.groups;
+  problem.limits = options.limits;
+  problem.expert_bytes = options.expert_bytes;
+  return problem;
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/report_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/text.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+std::string slots_text(const Placement& placement) {
+  int least = placement.num_slots(), most = 0;
+  for (int rank = 0; rank < placement.num_ranks(); ++rank) {
+    least = std::min(least, placement.slots_of_rank(rank));
+    most = std::max(most, placement.slots_of_rank(rank));
+  }
+  const std::string each = least == most ? fmt::format("{}", most) : fmt::format("{} to {}", least, most);
+  return fmt::format("{} of {} slots, {} replicas", placement.num_ranks(), each,
+                     placement.num_slots() - placement.num_experts());
+}
+
+}  // namespace
+
+Report report_on(const std::string& command, const LoadsOptions& options, const Recording& loads,
+                 const Placement& placement) {
+  const Load& load = loads.load;
+  Report report;
+  const std::string name = std::filesystem::path(options.files[0]).filename().string();
+  report.title = fmt::format("{}{}: {}", static_cast<char>(std::toupper(command[0])), command.substr(1),
+                             printable(valid_utf8(name.empty() ? options.files[0] : name)));
+  report.made_by = fmt::format("trimtab {} {}", TRIMTAB_VERSION, command);
+  report.facts.push_back(
+      {"Loads",
+       fmt::format("{}{} ({})", printable(valid_utf8(options.files[0])),
+                   options.files.size() == 1 ? "" : fmt::format(" and {} more, summed", options.files.size() - 1),
+                   format_of(options.files[0], options.format))});
+  const auto model = loads.metadata.find("model");
+  if (model != loads.metadata.end()) report.facts.push_back({"Model", printable(valid_utf8(model->second))});
+  report.facts.push_back({"Steps", fmt::format("{}", load.num_steps)});
+  report.facts.push_back({"Layers", fmt::format("{} of {} experts", load.num_layers, load.num_experts)});
+  report.facts.push_back({"Ranks", slots_text(placement)});
+  report.layer_ids = loads.layer_ids;
+  report.num_experts = load.num_experts;
+  report.expert_load = expert_load_of(load);
+  return report;
+}
+
+void add_planner_facts(Report& report, const PlannerOptions& options, const Placement& current,
+                       const std::string& name) {
+  report.node_of_rank = Topology::even(current.num_ranks(), options.nodes).node_of_rank;
+  report.facts.push_back({"Nodes", fmt::format("{}", options.nodes)});
+  report.facts.push_back(
+      {name, options.current.empty() ? "experts in order, replicas behind" : printable(valid_utf8(options.current))});
+}
+
+}  // namespace trimtab::cli

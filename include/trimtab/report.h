@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// A report: how level the ranks are, before and after, as one HTML page that needs nothing else - no network, no other
+// file - and that a browser shows light or dark. A Report is plain data that whoever has something to show fills: a
+// plan, a recording, a live run. The page has, in this order and as far as there is data for it: headline numbers, rank
+// bars, heat maps of ranks and of experts, the placement, PAR over time, moves, tables, and how each number is defined.
+// All functions here may run at the same time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trimtab/load.h"
+#include "trimtab/placement.h"
+
+namespace trimtab {
+
+// All text is UTF-8 and may hold any character; it is escaped.
+struct ReportText {
+  std::string name;
+  std::string text;
+};
+
+struct ReportNumber {
+  std::string key;    // its name where a machine reads it (the command's --json)
+  std::string label;  // e.g. "before", "after", "bound"
+  double value = 0;
+  int decimals = 4;
+  bool is_limit = false;  // a bound or a floor, what the others are held against
+};
+
+// Numbers that are read together, e.g. a PAR before and after, and its bound.
+struct ReportHeadline {
+  std::string label;
+  std::string about;    // what they are of; may be empty
+  bool is_par = false;  // drawn on a scale that starts at 1
+  std::vector<ReportNumber> numbers;
+};
+
+// One placement and the rank loads under it.
+struct ReportState {
+  std::string name;  // e.g. "before"
+  Placement placement;
+  std::vector<double> rank_load;  // [layers, ranks] tokens
+};
+
+struct ReportSeries {
+  std::string name;
+  std::vector<double> par;    // [points] mean over the layers
+  std::vector<double> worst;  // [points] of the worst layer and step
+  // [points] experts that moved right before a point, over all layers; -1: nothing was planned there. Empty: never.
+  std::vector<int64_t> moves;
+};
+
+struct ReportTimeline {
+  std::string unit;             // what a point is: "step", "window"
+  std::vector<int64_t> points;  // the number of each, ascending
+  std::vector<ReportSeries> series;
+};
+
+struct ReportTable {
+  struct Column {
+    std::string key, label;
+    int decimals = 4;
+  };
+  struct Row {
+    std::string name;
+    std::vector<std::optional<double>> values;  // [columns]; none: not known
+  };
+  std::string title;
+  std::string row_label;  // heading of the rows' names
+  std::vector<Column> columns;
+  std::vector<Row> rows;
+};
+
+struct Report {
+  std::string title;
+  std::string made_by;            // program and version
+  std::vector<ReportText> facts;  // what was measured, with what
+  std::vector<ReportHeadline> headlines;
+  std::vector<int> layer_ids;           // [layers] what the layers are called
+  int num_experts = 0;                  // of a layer
+  std::vector<int64_t> expert_load;     // [layers, experts] tokens
+  std::vector<int32_t> node_of_rank;    // [ranks]; empty: all on one node
+  std::string split;                    // rule that shares tokens out over replicas; empty: each gets as many
+  std::vector<ReportState> states;      // one or more with the same ranks; the others are compared with the first
+  std::vector<std::vector<int>> moved;  // [layers] slots of the second state whose weights must come from another rank
+  ReportTimeline timeline;              // may be empty
+  std::vector<ReportTable> tables;
+  std::vector<ReportText> definitions;  // beside those of the drawings
+};
+
+// The tokens of each expert over all steps: [layers, experts], as in Report.
+std::vector<int64_t> expert_load_of(const Load& load);
+// The rank loads under a placement, every expert's tokens shared equally among its replicas. The load's layers and
+// experts must be the placement's, else InvalidArgument; here and below.
+ReportState report_state(std::string name, const Placement& placement, std::span<const int64_t> expert_load);
+// PAR of every step under a placement.
+ReportSeries report_series(std::string name, const Placement& placement, const Load& load);
+
+// The page. The same report gives the same bytes. Long timelines are drawn in coarser points, and of very large models
+// the most uneven layers, so that the page stays under 2 MB; the page says so. Throws InvalidArgument, with the values,
+// when sizes do not fit each other or a number is not finite.
+std::string report_html(const Report& report);
+// To a new file that replaces path when complete. Throws as above, and Error on I/O failure.
+void write_report(const std::string& path, const Report& report);
+
+}  // namespace trimtab

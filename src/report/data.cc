@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "report/sizes.h"
+
+namespace trimtab {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Parts of the mean: whole numbers take less room than fractions.
+constexpr int64_t kExpertParts = 1000, kRankParts = 10000;
+
+// loads over their mean, in parts of it; 0 where there is no load.
+template <class Value>
+Json over_mean(std::span<const Value> loads, int64_t parts) {
+  double sum = 0;
+  for (const Value load : loads) sum += static_cast<double>(load);
+  const double scale = sum > 0 ? static_cast<double>(loads.size()) * static_cast<double>(parts) / sum : 0;
+  Json result = Json::array();
+  for (const Value load : loads) result.push_back(std::llround(static_cast<double>(load) * scale));
+  return result;
+}
+
+Json state_data(const ReportState& state, std::span<const int> layers) {
+  const Placement& placement = state.placement;
+  const auto ranks = static_cast<size_t>(placement.num_ranks());
+  Json slots = Json::array(), map = Json::array(), rank = Json::array();
+  for (int r = 0; r < placement.num_ranks(); ++r) slots.push_back(placement.slots_of_rank(r));
+  for (const int layer : layers) {
+    map.push_back(placement.logical(layer));
+    const auto loads = std::span(state.rank_load).subspan(static_cast<size_t>(layer) * ranks, ranks);
+    rank.push_back(over_mean(loads, kRankParts));
+  }
+  return {{"name", state.name}, {"slots", std::move(slots)}, {"map", std::move(map)}, {"rank", std::move(rank)}};
+}
+
+double rounded(double par) {
+  return std::round(par * 1e4) / 1e4;
+}
+
+// The moves of consecutive points: -1 when none of them had a plan.
+int64_t sum_of_moves(std::span<const int64_t> moves) {
+  int64_t sum = -1;
+  for (const int64_t one : moves) {
+    if (one >= 0) sum = std::max<int64_t>(sum, 0) + one;
+  }
+  return sum;
+}
+
+Json series_data(const ReportSeries& series, size_t group) {
+  Json par = Json::array(), worst = Json::array(), moves = Json::array();
+  for (size_t first = 0; first < series.par.size(); first += group) {
+    const size_t n = std::min(group, series.par.size() - first);
+    const auto pars = std::span(series.par).subspan(first, n), worsts = std::span(series.worst).subspan(first, n);
+    par.push_back(rounded(std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(n)));
+    worst.push_back(rounded(*std::max_element(worsts.begin(), worsts.end())));
+    if (!series.moves.empty()) moves.push_back(sum_of_moves(std::span(series.moves).subspan(first, n)));
+  }
+  return {{"name", series.name}, {"par", std::move(par)}, {"worst", std::move(worst)}, {"moves", std::move(moves)}};
+}
+
+Json time_data(const ReportTimeline& timeline) {
+  const size_t group = std::max<size_t>((timeline.points.size() + kMostPoints - 1) / kMostPoints, 1);
+  Json points = Json::array(), series = Json::array();
+  for (size_t i = 0; i < timeline.points.size(); i += group) points.push_back(timeline.points[i]);
+  for (const ReportSeries& one : timeline.series) series.push_back(series_data(one, group));
+  return {{"unit", timeline.unit}, {"of", group}, {"points", std::move(points)}, {"series", std::move(series)}};
+}
+
+}  // namespace
+
+std::string report_data(const Report& report, std::span<const int> layers) {
+  const auto experts = static_cast<size_t>(report.num_experts);
+  Json ids = Json::array(), tokens = Json::array(), expert = Json::array(), moved = Json::array();
+  for (const int layer : layers) {
+    const auto loads = std::span(report.expert_load).subspan(static_cast<size_t>(layer) * experts, experts);
+    ids.push_back(report.layer_ids[static_cast<size_t>(layer)]);
+    tokens.push_back(std::accumulate(loads.begin(), loads.end(), int64_t{0}));
+    expert.push_back(over_mean(loads, kExpertParts));
+    if (!report.moved.empty()) moved.push_back(report.moved[static_cast<size_t>(layer)]);
+  }
+  Json states = Json::array();
+  for (const ReportState& state : report.states) states.push_back(state_data(state, layers));
+  const Json data = {{"ids", std::move(ids)},         {"tokens", std::move(tokens)},
+                     {"experts", report.num_experts}, {"expert_parts", kExpertParts},
+                     {"rank_parts", kRankParts},      {"nodes", report.node_of_rank},
+                     {"expert", std::move(expert)},   {"states", std::move(states)},
+                     {"moved", std::move(moved)},     {"time", time_data(report.timeline)}};
+  std::string text;
+  // "</script" must not end the element early; what is no UTF-8 can't be JSON.
+  for (const char c : data.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+    if (c == '<') {
+      text += "\\u003c";
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+}  // namespace trimtab

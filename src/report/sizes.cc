@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/sizes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/cat.h"
+#include "eplb/rank_loads.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+
+namespace {
+
+void expect(size_t found, size_t wanted, const std::string& what) {
+  if (found != wanted) throw InvalidArgument(cat("report: ", what, ": ", found, ", expected ", wanted));
+}
+
+void expect_finite(double value, const std::string& what) {
+  if (!std::isfinite(value)) throw InvalidArgument(cat("report: ", what, " is ", value));
+}
+
+void check_states(const Report& report) {
+  if (report.states.empty()) throw InvalidArgument("report: no state");
+  const size_t layers = report.layer_ids.size();
+  const auto experts = static_cast<size_t>(report.num_experts);
+  const auto ranks = static_cast<size_t>(report.states[0].placement.num_ranks());
+  expect(report.expert_load.size(), layers * experts, "expert loads");
+  for (const int64_t load : report.expert_load) {
+    if (load < 0) throw InvalidArgument(cat("report: an expert load is ", load));
+  }
+  if (!report.node_of_rank.empty()) expect(report.node_of_rank.size(), ranks, "nodes of ranks");
+  for (const ReportState& state : report.states) {
+    expect(static_cast<size_t>(state.placement.num_layers()), layers, "layers of " + state.name);
+    expect(static_cast<size_t>(state.placement.num_experts()), experts, "experts of " + state.name);
+    expect(static_cast<size_t>(state.placement.num_ranks()), ranks, "ranks of " + state.name);
+    expect(state.rank_load.size(), layers * ranks, "rank loads of " + state.name);
+    for (const double load : state.rank_load) {
+      expect_finite(load, "a rank load of " + state.name);
+      if (load < 0) throw InvalidArgument(cat("report: a rank load of ", state.name, " is ", load));
+    }
+  }
+}
+
+void check_moves(const Report& report) {
+  if (report.moved.empty()) return;
+  if (report.states.size() < 2) throw InvalidArgument("report: moves, but no second state");
+  expect(report.moved.size(), report.layer_ids.size(), "layers of moves");
+  const int slots = report.states[1].placement.num_slots();
+  for (const std::vector<int>& layer : report.moved) {
+    for (const int slot : layer) {
+      if (slot < 0 || slot >= slots) throw InvalidArgument(cat("report: a move to slot ", slot, " of ", slots));
+    }
+  }
+}
+
+void check_timeline(const ReportTimeline& timeline) {
+  const size_t points = timeline.points.size();
+  for (const ReportSeries& series : timeline.series) {
+    expect(series.par.size(), points, "points of " + series.name);
+    expect(series.worst.size(), points, "worst points of " + series.name);
+    if (!series.moves.empty()) expect(series.moves.size(), points, "moves of " + series.name);
+    for (const double value : series.par) expect_finite(value, "a PAR of " + series.name);
+    for (const double value : series.worst) expect_finite(value, "a worst PAR of " + series.name);
+  }
+}
+
+void check_numbers(const Report& report) {
+  for (const ReportHeadline& headline : report.headlines) {
+    for (const ReportNumber& number : headline.numbers) {
+      expect_finite(number.value, headline.label + ", " + number.label);
+    }
+  }
+  for (const ReportTable& table : report.tables) {
+    for (const ReportTable::Row& row : table.rows) {
+      expect(row.values.size(), table.columns.size(), "columns of " + table.title + ", " + row.name);
+      for (const std::optional<double>& value : row.values) {
+        if (value) expect_finite(*value, table.title + ", " + row.name);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void check_report(const Report& report) {
+  check_states(report);
+  check_moves(report);
+  check_timeline(report.timeline);
+  check_numbers(report);
+}
+
+std::vector<int> drawn_layers(const Report& report) {
+  constexpr size_t kMostNumbers = 300'000;  // of about 6 characters
+  constexpr size_t kMostLayers = 256;       // rows of a heat map that fit on a screen
+  const size_t layers = report.layer_ids.size();
+  auto numbers = static_cast<size_t>(report.num_experts);
+  for (const ReportState& state : report.states) {
+    numbers += static_cast<size_t>(state.placement.num_slots()) + static_cast<size_t>(state.placement.num_ranks());
+  }
+  std::vector<int> order(layers);
+  std::iota(order.begin(), order.end(), 0);
+  const size_t fit = std::min(kMostLayers, kMostNumbers / std::max<size_t>(numbers, 1));
+  if (fit >= layers) return order;
+
+  const ReportState& first = report.states[0];
+  const auto ranks = static_cast<size_t>(first.placement.num_ranks());
+  std::vector<double> par(layers);
+  for (size_t l = 0; l < layers; ++l) par[l] = peak_to_mean(std::span(first.rank_load).subspan(l * ranks, ranks));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return par[static_cast<size_t>(a)] > par[static_cast<size_t>(b)]; });
+  order.resize(fit);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+}  // namespace trimtab

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of --report: well-formed, alone, the same every time, and with the numbers of --json.
+
+usage: report_test.py TRIMTAB SOURCE_DIR
+"""
+import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TRIMTAB, SOURCE = sys.argv.pop(1), sys.argv.pop(1)
+TRACE = os.path.join(SOURCE, "models/tiny-moe/trace.npy")
+VOID = {"meta", "br", "hr", "input", "img", "link", "base", "source", "area", "col", "embed", "track", "wbr"}
+
+
+class Page(html.parser.HTMLParser):
+    """Fails where tags do not nest, an attribute or an id comes twice, or something would be loaded."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.numbers, self.rows, self.texts = [], set(), [], [], {}
+        self.feed(text)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        names = [name for name, _ in attributes]
+        assert len(names) == len(set(names)), f"<{tag}> has an attribute twice: {names}"
+        attributes = dict(attributes)
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "a"), f"<{tag}>"
+        assert not {"src", "href", "srcset", "action", "data", "poster"} & set(names), f"<{tag}> loads {attributes}"
+        if "id" in attributes:
+            assert attributes["id"] not in self.ids, f"two ids {attributes['id']}"
+            self.ids.add(attributes["id"])
+        if tag == "tr":
+            self.rows.append([])
+        if tag == "data":
+            self.numbers.append({"key": attributes.get("data-key"), "value": float(attributes["value"]), "text": "",
+                                 "in": [name for name, _ in self.open]})
+            if "td" in self.numbers[-1]["in"]:
+                self.rows[-1].append(self.numbers[-1])
+        if tag not in VOID:
+            self.open.append((tag, attributes.get("id")))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1][0] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data):
+        if not self.open:
+            return
+        tag, name = self.open[-1]
+        self.texts.setdefault(f"#{name}" if name else tag, []).append(data)
+        if tag == "data":
+            self.numbers[-1]["text"] += data
+
+    def headline(self, key):
+        found = [one["value"] for one in self.numbers if one["key"] == key and "table" not in one["in"]]
+        assert len(found) == 1, f"{key}: {found}"
+        return found[0]
+
+    def column(self, key):
+        return [one["value"] for row in self.rows for one in row if one["key"] == key]
+
+
+class ReportPage(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def run_both(self, *arguments, name="page.html"):
+        """The page's text, the parsed page and the JSON of one command."""
+        file = self.path(name)
+        run = subprocess.run([TRIMTAB, *arguments, "--json", "--report", file], capture_output=True, check=True)
+        with open(file, encoding="utf-8") as page:
+            text = page.read()
+        return text, Page(text), json.loads(run.stdout)
+
+    def check_lacks(self, text, word):
+        at = text.find(word)
+        self.assertEqual(at, -1, f"{word} in ...{text[max(at - 60, 0):at + 60]}...")
+
+    def check_page(self, text, page):
+        self.assertTrue(text.startswith("<!DOCTYPE html>\n"))
+        for word in ("http:", "https:", "url(", "@import", "import(", "fetch(", "XMLHttpRequest"):
+            self.check_lacks(text, word)
+        self.assertTrue("default-src 'none'" in text)
+        self.assertLess(len(text.encode()), 2_000_000)
+        for number in page.numbers:
+            shown = number["text"].replace(",", "")
+            decimals = len(shown.partition(".")[2])
+            self.assertEqual(shown, f"{number['value']:.{decimals}f}", number)
+        return json.loads("".join(page.texts["#data"]))
+
+    def test_plan(self):
+        text, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "--nodes", "2")
+        data = self.check_page(text, page)
+        pars = ("par_before", "par_after", "par_step_before", "par_step_after", "par_step_after_high", "lower_bound",
+                "lower_bound_split")
+        for key in (*pars, "moves", "moves_per_layer", "receive_peak", "duplicates"):
+            self.assertEqual(page.headline(key), plan[key], key)
+        for key in pars:
+            self.assertEqual(len(page.column(key)), 4)
+            self.assertAlmostEqual(sum(page.column(key)) / 4, plan[key], 12, key)
+        self.assertEqual(sum(page.column("moves")), plan["moves"])
+        self.assertEqual(max(page.column("receive_peak")), plan["receive_peak"])
+        self.assertEqual(sum(len(slots) for slots in data["moved"]), plan["moves"])
+        self.assertEqual(data["nodes"], [0, 0, 1, 1])
+        for state, key in zip(data["states"], ("par_before", "par_after")):
+            self.assertAlmostEqual(sum(max(loads) for loads in state["rank"]) / 4 / data["rank_parts"], plan[key], 4)
+        for series, key in zip(data["time"]["series"], ("par_step_before", "par_step_after")):
+            self.assertEqual(len(series["par"]), 128)
+            self.assertAlmostEqual(sum(series["par"]) / 128, plan[key], 4)
+        for section in ("headlines", "ranks", "rank-map", "expert-map", "placement", "time", "moves", "definitions"):
+            self.assertIn(section, page.ids)
+
+    def test_plan_draws_the_placement_it_writes(self):
+        out = self.path("placement.json")
+        text, page, _ = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "-o", out)
+        with open(out, encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertEqual(self.check_page(text, page)["states"][1]["map"], written["physical_to_logical_map"])
+
+    def test_bytes(self):
+        _, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "--expert-bytes", "1000")
+        self.assertIn(1000 * plan["moves"], [one["value"] for one in page.numbers if not one["key"]])
+        _, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32", "--policies",
+                                        "swift", "--expert-bytes", "1000")
+        moves = 4 * result["policies"]["swift"]["moves_per_layer_per_replan"]
+        self.assertGreater(moves, 0)
+        self.assertAlmostEqual(page.rows[1][-1]["value"], 1000 * moves)
+
+    def test_inspect(self):
+        text, page, found = self.run_both("inspect", TRACE, "--ranks", "4", "--window", "16")
+        data = self.check_page(text, page)
+        self.assertEqual(page.headline("tokens"), found["tokens"])
+        for key in ("par", "par_step_mean", "par_step_worst", "worst_step", "noise_floor", "drift_mean", "drift_worst"):
+            self.assertEqual(page.column(key), [layer[key] for layer in found["per_layer"]], key)
+        self.assertEqual(len(data["states"]), 1)
+        self.assertNotIn("moves", page.ids)
+
+    def test_replay(self):
+        text, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "16",
+                                           "--policies", "trim,static,deepseek")
+        data = self.check_page(text, page)
+        policies = result["policies"]
+        for key in ("par_next_mean", "par_next_worst", "first_plan_moves", "moves_per_layer_per_replan"):
+            self.assertEqual(page.column(key), [one[key] for one in policies.values()], key)
+        means = [one["value"] for one in page.numbers if one["key"] == "par_next_mean" and "table" not in one["in"]]
+        self.assertEqual(means, [one["par_next_mean"] for one in policies.values()])
+        series = {one["name"]: one for one in data["time"]["series"]}
+        self.assertEqual(list(series), ["start", "trim", "static", "deepseek"])
+        self.assertEqual(series["start"]["par"], series["static"]["par"])
+        for name, one in policies.items():
+            self.assertAlmostEqual(sum(series[name]["par"]) / 7, one["par_next_mean"], 4)
+            self.assertEqual(max(series[name]["worst"]), round(one["par_next_worst"], 4))
+            self.assertEqual(series[name]["moves"][0], one["first_plan_moves"])
+            self.assertAlmostEqual(sum(series[name]["moves"][1:]) / 6 / 4, one["moves_per_layer_per_replan"])
+        self.assertEqual([state["name"] for state in data["states"]], list(series))
+        self.assertEqual(data["states"][0]["rank"], data["states"][2]["rank"])
+
+    def test_replay_draws_what_the_split_rule_gives(self):
+        loads = self.path("loads.csv")
+        with open(loads, "w", encoding="utf-8") as file:
+            file.write("0,0,0,4\n0,0,1,2\n1,0,0,5\n1,0,1,2\n")
+        command = ("replay", loads, "--ranks", "2", "--slots", "2", "--nodes", "2", "--window", "1", "--policies", "static")
+        for rule, par in (("equal", 1), ("split", 8 / 7)):  # seven tokens on two ranks, whole ones
+            text, page, result = self.run_both(*command, "--split", rule)
+            data = self.check_page(text, page)
+            self.assertEqual(data["nodes"], [0, 1])
+            self.assertAlmostEqual(result["policies"]["static"]["par_next_mean"], par)
+            for state, series in zip(data["states"], data["time"]["series"]):
+                self.assertAlmostEqual(max(state["rank"][0]) / data["rank_parts"], par, 4)
+                self.assertAlmostEqual(series["par"][0], par, 4)
+            self.assertEqual("by the rule split" in " ".join(page.texts["dd"]), rule == "split")
+
+    def test_same_bytes_every_time(self):
+        for command in (["plan", TRACE, "--ranks", "4", "--slots", "9"], ["inspect", TRACE],
+                        ["replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32", "--policies", "trim"]):
+            self.assertEqual(self.run_both(*command)[0], self.run_both(*command, name="again.html")[0])
+
+    def test_file_names_are_text(self):
+        name = self.path("<q>&\"'</script>\x01.csv".replace("/", "\u2215"))
+        with open(name, "w", encoding="utf-8") as file:
+            file.write("0,0,4\n0,1,1\n")
+        text, page, _ = self.run_both("inspect", name, "--ranks", "2")
+        self.check_page(text, page)
+        self.assertEqual("".join(page.texts["h1"]), "Inspect: " + os.path.basename(name).replace("\x01", "\ufffd"))
+        self.check_lacks(text, "<q>")
+
+    def test_odd_sizes(self):
+        loads = self.path("loads.csv")
+        for counts, arguments in (
+                ("0,0,5\n0,1,3\n", ["--ranks", "2", "--slots", "1"]),
+                ("0,0,5\n0,1,3\n", ["--ranks", "1", "--slots", "2"]),
+                ("0,0,0\n0,1,0\n1,0,3\n1,1,0\n", ["--ranks", "2", "--slots", "2"])):
+            with open(loads, "w", encoding="utf-8") as file:
+                file.write(counts)
+            text, page, plan = self.run_both("plan", loads, *arguments)
+            data = self.check_page(text, page)
+            self.assertEqual(page.headline("par_after"), plan["par_after"])
+            self.assertEqual([sum(loads) for loads in data["states"][0]["rank"]],
+                             [data["rank_parts"] * int(arguments[1]) if tokens > 0 else 0 for tokens in data["tokens"]])
+            self.assertNotIn("time", page.ids)
+        text, page, _ = self.run_both("inspect", loads, "--ranks", "3")  # the last rank holds nothing
+        self.assertEqual(self.check_page(text, page)["states"][0]["slots"], [1, 1, 0])
+
+    def test_script_is_valid(self):
+        node = shutil.which("node")
+        if node is None:
+            self.skipTest("no node")
+        text, _, _ = self.run_both("inspect", TRACE)
+        script = self.path("page.js")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(re.findall(r"<script>(.*?)</script>", text, re.S)[0])
+        subprocess.run([node, "--check", script], check=True)
+
+    def test_a_browser_draws_everything(self):
+        browser = shutil.which("chromium") or shutil.which("google-chrome")
+        if browser is None:
+            self.skipTest("no browser")
+        for command, drawings in ((["plan", TRACE, "--ranks", "4", "--slots", "9"], 15), (["inspect", TRACE], 9)):
+            self.run_both(*command)
+            run = subprocess.run(
+                [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
+                 "--enable-logging=stderr", f"--user-data-dir={self.path('profile')}", "file://" + self.path("page.html")],
+                capture_output=True, text=True, timeout=120, check=False)
+            if run.returncode != 0:
+                self.skipTest("the browser does not start here")
+            self.check_lacks(run.stderr, "CONSOLE")
+            self.assertGreaterEqual(run.stdout.split("<script")[0].count('role="img"'), drawings)
+            self.check_lacks(run.stdout, "NaN")
+            self.check_lacks(run.stdout.split("<script")[0], "undefined")
+
+
+if __name__ == "__main__":
+    unittest.main()
