@@ -108,7 +108,8 @@ std::vector<Ids> texts(const ModelConfig& config) {
 }
 
 double bits_per_byte(const Model& model, const std::vector<Ids>& sequences, WeightFormat experts) {
-  const auto logits = all_logits(model, sequences, {.ranks = 2, .dtype = DType::kBF16, .experts = experts});
+  const auto logits = all_logits(
+      model, sequences, {.ranks = 2, .options = {.max_tokens = 2048}, .dtype = DType::kBF16, .experts = experts});
   const auto vocab = static_cast<size_t>(model.config.vocab_size);
   double bits = 0;
   size_t bytes = 0;
