@@ -86,6 +86,7 @@ class Packer {
   void encode(RowEncoder& encoder, int64_t row, int64_t panel, int64_t column) {
     encoder.encode(row, codes_.data() + static_cast<size_t>(column) * row_bytes_, row_scales_.data(),
                    encoder.has_zeros() ? row_zeros_.data() : nullptr);
+    if (storage_.scale_bytes == 0) return;
     const auto bytes = static_cast<size_t>(storage_.scale_bytes);
     for (int64_t g = 0; g < storage_.groups(); ++g) {
       const auto index = static_cast<size_t>((panel * storage_.groups() + g) * width_ + column);
