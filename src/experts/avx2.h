@@ -23,7 +23,7 @@ struct Avx2 {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   static __m256i load_pairs(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-  static __m256i set_pairs(const std::byte* p) { return _mm256_set1_epi32(*reinterpret_cast<const int*>(p)); }
+  static __m256i set_pairs(const std::byte* p) { return _mm256_set1_epi32(load_step(p)); }
   static Reg low(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
   static Reg high(__m256i pairs) {
     return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000U))));

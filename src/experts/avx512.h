@@ -23,7 +23,7 @@ struct Avx512 {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
   static __m512i load_pairs(const std::byte* p) { return _mm512_loadu_si512(p); }
-  static __m512i set_pairs(const std::byte* p) { return _mm512_set1_epi32(*reinterpret_cast<const int*>(p)); }
+  static __m512i set_pairs(const std::byte* p) { return _mm512_set1_epi32(load_step(p)); }
   static Reg low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
   static Reg high(__m512i pairs) {
     return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));

@@ -18,7 +18,7 @@ struct Words : Avx2Ints {
     odd = split(high_nibbles(load(p)));
   }
   static Split broadcast(const std::byte* x) {
-    const __m256i bytes = _mm256_set1_epi32(*reinterpret_cast<const int*>(x));
+    const __m256i bytes = _mm256_set1_epi32(load_step(x));
     return {ints(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8)), ints(_mm256_srai_epi16(bytes, 8))};
   }
   // Sums of integers may be reordered: g++ would compute all products of a loop before it adds them, and spill most.

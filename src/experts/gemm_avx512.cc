@@ -19,7 +19,7 @@ struct Words : Avx512Ints {
     odd = split(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask));
   }
   static Split broadcast(const std::byte* x) {
-    const __m512i bytes = _mm512_set1_epi32(*reinterpret_cast<const int*>(x));
+    const __m512i bytes = _mm512_set1_epi32(load_step(x));
     return {reinterpret_cast<Ints>(_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8)),
             reinterpret_cast<Ints>(_mm512_srai_epi16(bytes, 8))};
   }

@@ -19,9 +19,7 @@ struct Bf16Dot : FloatSums<V, Bf16Dot> {
   using Weights = Ints512;
   static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 64;
   static Weights load_one(const std::byte* p) { return load_in_order(p); }
-  static Weights broadcast(const std::byte* x) {
-    return reinterpret_cast<Weights>(_mm512_set1_epi32(*reinterpret_cast<const int*>(x)));
-  }
+  static Weights broadcast(const std::byte* x) { return reinterpret_cast<Weights>(_mm512_set1_epi32(load_step(x))); }
   static __m512 dot(__m512 sum, Weights w, Weights x) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
   }
@@ -36,7 +34,7 @@ struct Vnni : Avx512Ints {
     even = reinterpret_cast<Bytes>(_mm512_and_si512(bytes, mask));
     odd = reinterpret_cast<Bytes>(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask));
   }
-  static Ints broadcast(const std::byte* x) { return set_int(*reinterpret_cast<const int*>(x)); }
+  static Ints broadcast(const std::byte* x) { return set_int(load_step(x)); }
   static Ints dot(Ints sum, Bytes w, Ints x) {
     return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w),
                                                       reinterpret_cast<__m512i>(x)));

@@ -15,6 +15,13 @@ namespace {
 
 struct NoScales {};
 
+// A step of a row: rows of bf16 that are read in place are aligned to 2 bytes only.
+inline int load_step(const std::byte* p) {
+  int step;
+  __builtin_memcpy(&step, p, sizeof(step));
+  return step;
+}
+
 // From so many rows on the multiplications take longer than the weights take from memory, and fetching the next panel
 // into L2 meanwhile pays; below it gets in the way of the processor's own prefetching. Measured: m = 6 at 2 bytes.
 constexpr int kComputeBoundRows = 6;
