@@ -23,7 +23,7 @@ struct Words : NeonInts {
       odd.at[i] = widened(vshr_n_u8(both.val[i], 4));
     }
   }
-  static int16x4_t broadcast(const std::byte* x) { return vget_low_s16(vmovl_s8(vreinterpret_s8_u32(load_step(x)))); }
+  static int16x4_t broadcast(const std::byte* x) { return vget_low_s16(vmovl_s8(vreinterpret_s8_u32(step_lane(x)))); }
   static Ints dot(Ints sum, const Bytes& w, int16x4_t x) {
     return add<3>(add<2>(add<1>(add<0>(sum, w, x), w, x), w, x), w, x);
   }

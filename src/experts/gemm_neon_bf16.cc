@@ -12,7 +12,7 @@ struct Bf16Dot : FloatSums<Neon, Bf16Dot> {
   static Weights load_one(const std::byte* p) {
     return {vreinterpretq_bf16_u8(vld1q_u8(as_bytes(p))), vreinterpretq_bf16_u8(vld1q_u8(as_bytes(p) + 16))};
   }
-  static bfloat16x4_t broadcast(const std::byte* x) { return vreinterpret_bf16_u32(load_step(x)); }
+  static bfloat16x4_t broadcast(const std::byte* x) { return vreinterpret_bf16_u32(step_lane(x)); }
   static Neon::Reg dot(Neon::Reg sum, Weights w, bfloat16x4_t x) {
     return {vbfdotq_lane_f32(sum.low, w.low, x, 0), vbfdotq_lane_f32(sum.high, w.high, x, 0)};
   }

@@ -19,10 +19,8 @@ struct Two {
 
 // One 4-byte step of a row, zero-extended: a plain load, and the multiply-adds take it by element. (LD1R would cost an
 // arithmetic slot for each row.)
-inline uint32x2_t load_step(const std::byte* p) {
-  uint32_t step;
-  __builtin_memcpy(&step, p, sizeof(step));
-  return vcreate_u32(step);
+inline uint32x2_t step_lane(const std::byte* p) {
+  return vcreate_u32(static_cast<uint32_t>(load_step(p)));
 }
 
 inline const uint8_t* as_bytes(const std::byte* p) {
@@ -41,7 +39,7 @@ struct Neon {
     float32x2_t row;
   };
   static Element<0> broadcast(const float* p) {
-    return {vreinterpret_f32_u32(load_step(reinterpret_cast<const std::byte*>(p)))};
+    return {vreinterpret_f32_u32(step_lane(reinterpret_cast<const std::byte*>(p)))};
   }
   template <int kLane>
   static Reg multiply_add(Element<kLane> x, Reg b, Reg c) {
@@ -66,7 +64,7 @@ struct Neon {
   }
   // Both bf16 of a row's step as floats.
   static float32x2_t set_pairs(const std::byte* p) {
-    return vget_low_f32(vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u32(load_step(p)), 16)));
+    return vget_low_f32(vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u32(step_lane(p)), 16)));
   }
   static Element<0> low(float32x2_t pair) { return {pair}; }
   static Element<1> high(float32x2_t pair) { return {pair}; }
@@ -130,7 +128,7 @@ struct NeonBytes : NeonInts {
     even = {vandq_u8(both.low, mask), vandq_u8(both.high, mask)};
     odd = {vshrq_n_u8(both.low, 4), vshrq_n_u8(both.high, 4)};
   }
-  static int8x8_t broadcast(const std::byte* x) { return vreinterpret_s8_u32(load_step(x)); }
+  static int8x8_t broadcast(const std::byte* x) { return vreinterpret_s8_u32(step_lane(x)); }
 };
 
 }  // namespace
