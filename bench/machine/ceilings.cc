@@ -2,15 +2,13 @@
 #include "bench/machine/ceilings.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
-#include <vector>
+#include <string_view>
 
-#include "base/cat.h"
 #include "bench/machine/stopwatch.h"
-#include "trimtab/error.h"
+#include "experts/isa.h"
 
 namespace trimtab::bench {
 namespace {
@@ -21,22 +19,14 @@ constexpr size_t kPieceBytes = size_t{2} << 20;
 constexpr int kWakingReads = 3;           // untimed streams before the timed one
 constexpr int64_t kPieceRounds = 10'000;  // 140,000 instructions: 20 to 80 us
 
-std::vector<const IsaLoops*> detect() {
-  std::vector<const IsaLoops*> found = {&kScalarLoops};
+constexpr const IsaLoops* kAllLoops[] = {
+    &kScalarLoops,
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx2) found.push_back(&kAvx2Loops);
-  if (avx512) found.push_back(&kAvx512Loops);
-  if (avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
-      __builtin_cpu_supports("avx512vbmi")) {
-    found.push_back(&kAvx512Bf16Loops);
-  }
+    &kAvx2Loops,
+    &kAvx512Loops,
+    &kAvx512Bf16Loops,
 #endif
-  return found;
-}
+};
 
 // Runs body(i) for all pieces and returns how long that took.
 template <class Body>
@@ -48,20 +38,25 @@ double seconds(Team& team, const Body& body) {
 
 }  // namespace
 
-std::span<const IsaLoops* const> available_loops() {
-  static const std::vector<const IsaLoops*> found = detect();
+std::vector<const IsaLoops*> available_loops() {
+  std::vector<const IsaLoops*> found;
+  for (const GemmKernels* kernels : available_kernels()) {
+    for (const IsaLoops* loops : kAllLoops) {
+      if (loops->isa == std::string_view(kernels->isa)) found.push_back(loops);
+    }
+  }
   return found;
 }
 
 const IsaLoops& chosen_loops() {
-  const char* wanted = std::getenv("TRIMTAB_ISA");
-  if (wanted == nullptr || *wanted == 0) return *available_loops().back();
-  std::string names;
-  for (const IsaLoops* loops : available_loops()) {
-    if (loops->isa == std::string_view(wanted)) return *loops;
-    names += cat(names.empty() ? "" : ", ", loops->isa);
+  const IsaLoops* best = &kScalarLoops;
+  for (const GemmKernels* kernels : available_kernels()) {
+    for (const IsaLoops* loops : kAllLoops) {
+      if (loops->isa == std::string_view(kernels->isa)) best = loops;
+    }
+    if (kernels == &chosen_kernels()) break;
   }
-  throw InvalidArgument(cat("TRIMTAB_ISA=", wanted, ": this CPU has ", names));
+  return *best;
 }
 
 const DotLoop& dot_loop(const IsaLoops& loops, DotKind kind) {

@@ -4,8 +4,7 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
-#include <string_view>
+#include <vector>
 
 #include "bench/machine/isa_loops.h"
 #include "trimtab/team.h"
@@ -13,10 +12,12 @@
 
 namespace trimtab::bench {
 
-// What this CPU (and its operating system) can run, best last; the first is always scalar.
-std::span<const IsaLoops* const> available_loops();
+// Of the levels that the expert kernels have on this CPU, best last; the first is always scalar. A level without loops
+// of its own is left out.
+std::vector<const IsaLoops*> available_loops();
 
-// The best, or what TRIMTAB_ISA names. Throws InvalidArgument with the choices.
+// Of the level that the kernels use: the best, or what TRIMTAB_ISA names, or the nearest below that has loops. Throws
+// InvalidArgument with the choices.
 const IsaLoops& chosen_loops();
 
 // The level's loop for a kind of dot product; where it has no instruction for it, the one for f32, to which the

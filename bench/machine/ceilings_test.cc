@@ -69,20 +69,32 @@ TEST_P(EachLevel, ReadsEveryByte) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, EachLevel, testing::ValuesIn(available_loops().begin(), available_loops().end()),
+INSTANTIATE_TEST_SUITE_P(, EachLevel, testing::ValuesIn(available_loops()),
                          [](const auto& one) { return std::string(one.param->isa); });
 
 TEST(Ceilings, WithoutAnInstructionElementsAreWidened) {
   EXPECT_STREQ(dot_loop(kScalarLoops, DotKind::kI8).instruction, kScalarLoops.dots[0].instruction);
 }
 
-TEST(Ceilings, TheLevelIsTheOneOfTheKernels) {
-  setenv("TRIMTAB_ISA", "scalar", 1);
-  EXPECT_STREQ(chosen_loops().isa, "scalar");
-  setenv("TRIMTAB_ISA", "avx9", 1);
-  EXPECT_THROW(chosen_loops(), InvalidArgument);
-  unsetenv("TRIMTAB_ISA");
-  EXPECT_EQ(&chosen_loops(), available_loops().back());
+// The kernels read TRIMTAB_ISA once in a process, so each case has its own.
+class LevelDeathTest : public testing::Test {
+ protected:
+  LevelDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  // 0: `level` is in force; 1: another is; 2: refused.
+  static int outcome(const char* wanted, const char* level) {
+    setenv("TRIMTAB_ISA", wanted, 1);
+    try {
+      return std::strcmp(chosen_loops().isa, level) == 0 ? 0 : 1;
+    } catch (const InvalidArgument&) {
+      return 2;
+    }
+  }
+};
+
+TEST_F(LevelDeathTest, IsTheOneOfTheKernels) {
+  EXPECT_EXIT(std::exit(outcome("scalar", "scalar")), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(std::exit(outcome("", available_loops().back()->isa)), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(std::exit(outcome("avx9", "")), testing::ExitedWithCode(2), "");
 }
 
 TEST(Ceilings, ColdMemoryLeavesHalfOfWhatIsFree) {

@@ -93,7 +93,7 @@ void quantize_mx_row(const T* x, int64_t count, uint8_t* __restrict q, uint8_t* 
 }
 
 // What an e4m3 row stands for, in bf16. Exact, but that results below the normal range are 0.
-inline void dequantize_mx_row(const uint8_t* q, const uint8_t* scales, int64_t count, uint16_t* __restrict y) {
+inline void dequantize_mx_row(const uint8_t* q, const uint8_t* scales, int64_t count, uint16_t* __restrict y) noexcept {
   for (int64_t block = 0; block < count / kQuantizeBlock; ++block, q += kQuantizeBlock, y += kQuantizeBlock) {
     const int scale = scales[block];
     const float power = scale == kE8M0NaN
@@ -110,7 +110,7 @@ inline void dequantize_mx_row(const uint8_t* q, const uint8_t* scales, int64_t c
 }
 
 // Sums of groups of a row of int8.
-inline void sum_groups(const int8_t* q, int64_t groups, int64_t group, int32_t* sums) {
+inline void sum_groups(const int8_t* q, int64_t groups, int64_t group, int32_t* sums) noexcept {
   for (int64_t g = 0; g < groups; ++g, q += group) {
     int32_t sum = 0;
     for (int64_t i = 0; i < group; ++i) sum += q[i];

@@ -2,10 +2,10 @@
 #include "experts/encode.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
@@ -66,13 +66,24 @@ void put(std::byte* out, int64_t index, T value) {
   std::memcpy(out + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
 }
 
-float largest_magnitude(const float* x, int64_t count, int64_t row) {
-  float largest = 0;
+void check_finite(const float* x, int64_t count, int64_t row) {
   for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(x[i])) throw InvalidArgument(cat("weight ", i, " of row ", row, " is ", x[i]));
-    largest = std::max(largest, std::abs(x[i]));
   }
-  return largest;
+}
+
+// Of the elements of a source that is stored as it is; null: it is not.
+std::optional<DType> plain_dtype(Scheme scheme) {
+  switch (scheme) {
+    case Scheme::kF32:
+      return DType::kF32;
+    case Scheme::kBF16:
+      return DType::kBF16;
+    case Scheme::kF16:
+      return DType::kF16;
+    default:
+      return std::nullopt;
+  }
 }
 
 // f16: to nearest, ties to even; what is too large becomes infinite.
@@ -187,6 +198,12 @@ void RowEncoder::normalize(uint8_t* codes, int64_t group, int scale) const {
 void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
   float* const x = values_.data();
   const int64_t in = source_.cols;
+  if (source_.dtype == plain_dtype(scheme_) && source_.col_stride == 1) {
+    const size_t bytes = static_cast<size_t>(bits(source_.dtype)) / 8;
+    std::memcpy(codes, source_.data + row * source_.row_stride * static_cast<int64_t>(bytes),
+                static_cast<size_t>(in) * bytes);
+    return;
+  }
   read_row(source_, row, x);
   switch (scheme_) {
     case Scheme::kF32:
@@ -201,8 +218,8 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
     default:
       break;
   }
+  check_finite(x, in, row);
   // Padding counts as zeros, which no scale depends on.
-  largest_magnitude(x, in, row);
   if (scheme_ == Scheme::kW8A8 || scheme_ == Scheme::kMXFP8) {
     const bool int8 = scheme_ == Scheme::kW8A8;
     const int64_t padded = storage_.padded_in;
@@ -221,10 +238,10 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
   for (int64_t g = 0; g < storage_.groups(); ++g) {
     const int64_t first = g * storage_.group;
     const float* const from = x + first;
-    const float largest = largest_magnitude(from, storage_.group, row);
+    const float extreme =
+        *std::max_element(from, from + storage_.group, [](float a, float b) { return std::abs(a) < std::abs(b); });
+    const float largest = std::abs(extreme);
     if (scheme_ == Scheme::kW4A8) {
-      const float extreme =
-          *std::max_element(from, from + storage_.group, [](float a, float b) { return std::abs(a) < std::abs(b); });
       put(scales, g, quantize_int4(from, storage_.group, codes + first, extreme));
     } else if (scheme_ == Scheme::kFP8) {
       const float scale = largest / kE4M3Max;

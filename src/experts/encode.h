@@ -13,7 +13,7 @@ namespace trimtab {
 // twice.
 class RowEncoder {
  public:
-  // Both must outlive it; the source has been checked.
+  // The source must outlive it, and has been checked.
   RowEncoder(const MatrixSource& source, WeightFormat format, const Storage& storage);
 
   // Has the source zero points of its own? Else 8 (kW4A8) or 128 (kW8A8) stands for 0 everywhere.

@@ -133,7 +133,6 @@ void run_panel(const PanelTask& task) noexcept {
     prefetch = {task.next_panel, static_cast<int>((lines + bursts - 1) / bursts)};
     if (prefetch.lines > kMaxLines) prefetch.lines = kMaxLines;
   }
-  const std::byte* const end = task.next_panel + task.next_bytes;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t first = tile_first(task.m, tiles, t);
     const int rows = static_cast<int>(tile_first(task.m, tiles, t + 1) - first);
@@ -154,7 +153,7 @@ void run_panel(const PanelTask& task) noexcept {
     }
     if (prefetch.lines > 0) {
       prefetch.at += task.steps / kUnroll * prefetch.lines * static_cast<int64_t>(kLine);
-      if (prefetch.at >= end) prefetch.lines = 0;
+      if (prefetch.at >= task.next_panel + task.next_bytes) prefetch.lines = 0;
     }
     if (task.out_bf16) {
       write_tile<V, P, kGated, uint16_t>(task, first, rows, tile);

@@ -37,8 +37,8 @@ class GroupedExperts final : public Experts {
     Carver carver(nullptr);
     carver.take<Part>(std::ssize(slots_));
     carver.take_rows(rows, intermediate(), dtype());
-    carver.take_bytes(Half::bytes(slots_.front()->gate_up_packed(), parts, rows));
-    carver.take_bytes(Half::bytes(slots_.front()->down_packed(), parts, rows));
+    carver.take_bytes(Half::bytes(slots_.front()->gate_up_packed(), parts, rows, dtype()));
+    carver.take_bytes(Half::bytes(slots_.front()->down_packed(), parts, rows, dtype()));
     return carver.used();
   }
 

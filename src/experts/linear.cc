@@ -24,7 +24,7 @@ void Linear::run(ConstRows x, Rows y, Team& team) const {
   // Rows are shared too, since a router's gate or a small head has but one or two panels.
   constexpr int64_t kRowsPerItem = 96;
   const int64_t blocks = (x.rows + kRowsPerItem - 1) / kRowsPerItem, panels = num_panels(packed_);
-  const size_t operand_bytes = Operand::bytes(packed_, kRowsPerItem);
+  const size_t operand_bytes = Operand::bytes(packed_, kRowsPerItem, x.dtype);
   Carver probe(nullptr);
   const Operand any(packed_, {x, {}}, probe);
   if (!any.in_place()) team.reserve_scratch(operand_bytes + any.prepare_scratch());
@@ -39,11 +39,7 @@ void Linear::run(ConstRows x, Rows y, Team& team) const {
     operand.fill(task, 0, rows);
     multiply_panels(packed_, operand.product(), {item / blocks, 1}, task, y.slice(first, rows), {}, nullptr);
   };
-  if (x.rows * in() * out() < int64_t{1} << 18) {
-    for (int64_t item = 0; item < panels * blocks; ++item) run(item, 0);
-  } else {
-    team.for_each(panels * blocks, run);
-  }
+  share(team, panels * blocks, x.rows * in() * out(), run);
 }
 
 }  // namespace trimtab

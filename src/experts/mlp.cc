@@ -51,7 +51,8 @@ void Mlp::down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) 
 }
 
 size_t Mlp::scratch_bytes(int64_t m) const {
-  return std::max(Half::bytes(gate_up_, 1, m), Half::bytes(down_, 1, m));
+  // Rows of f32 take most.
+  return std::max(Half::bytes(gate_up_, 1, m, DType::kF32), Half::bytes(down_, 1, m, dtype()));
 }
 
 }  // namespace trimtab

@@ -80,10 +80,9 @@ Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& 
   sums_ = carver.take<int32_t>(rows * storage_.groups()).data();
 }
 
-size_t Operand::bytes(const PackedWeights& weights, int64_t rows) {
+size_t Operand::bytes(const PackedWeights& weights, int64_t rows, DType x) {
   Carver carver(nullptr);
-  // Rows of f32 take most.
-  Operand(weights, {ConstRows(nullptr, rows, weights.in, weights.in, DType::kF32), {}}, carver);
+  Operand(weights, {ConstRows(nullptr, rows, weights.in, weights.in, x), {}}, carver);
   return carver.used();
 }
 

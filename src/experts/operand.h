@@ -23,8 +23,8 @@ class Operand {
 
   // What rows of x.dtype become for these weights. Memory comes from the carver.
   Operand(const PackedWeights& weights, const RowSource& source, Carver& carver, Packing packing = kPacked);
-  // The most memory that `rows` rows can take, of any type.
-  static size_t bytes(const PackedWeights& weights, int64_t rows);
+  // The memory that `rows` rows of this type take.
+  static size_t bytes(const PackedWeights& weights, int64_t rows, DType x);
 
   Product product() const { return product_; }
   // Are so many rows packed? Else they are read row by row.
@@ -49,7 +49,7 @@ class Operand {
   int max_rows_;
   bool packs_, in_place_;
   size_t row_bytes_;
-  Rows codes_;       // bytes [rows, row_bytes_]; none in place
+  Rows codes_;       // bytes [rows, row_bytes_]: rows that are prepared, packed or not
   Rows row_scales_;  // f32 [rows, 1]; kInt8 and kInt4 only
   int32_t* sums_ = nullptr;
 };

@@ -117,8 +117,8 @@ Half::Half(Which which, std::span<Part> parts, const RowSource& x, Rows out, Car
   }
 }
 
-size_t Half::bytes(const PackedWeights& weights, int64_t parts, int64_t rows) {
-  return Operand::bytes(weights, rows) + Workspace::padded(static_cast<size_t>(parts) * sizeof(Progress));
+size_t Half::bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x) {
+  return Operand::bytes(weights, rows, x) + Workspace::padded(static_cast<size_t>(parts) * sizeof(Progress));
 }
 
 size_t Half::scratch() const {
@@ -179,11 +179,7 @@ void run_halves(std::span<const Half> halves, int64_t multiply_adds, Team& team)
       before = &half;
     }
   };
-  if (multiply_adds < int64_t{1} << 18) {
-    for (int64_t item = 0; item < items; ++item) run(item, 0);
-  } else {
-    team.for_each(items, run);
-  }
+  share(team, items, multiply_adds, run);
 }
 
 }  // namespace trimtab

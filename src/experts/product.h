@@ -31,8 +31,8 @@ class Half {
   // parts: not empty, all of one shape and format; stay the caller's. Memory for counters and prepared rows comes from
   // the carver. Before items run, every member of the team needs scratch() bytes of its own.
   Half(Which which, std::span<Part> parts, const RowSource& x, Rows out, Carver& carver);
-  // The most memory that Half takes for `parts` parts and `rows` rows.
-  static size_t bytes(const PackedWeights& weights, int64_t parts, int64_t rows);
+  // The memory that Half takes for `parts` parts and `rows` rows of this type.
+  static size_t bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x);
 
   int64_t items() const { return prepare_items_ + product_items(); }
   size_t scratch() const;
@@ -51,7 +51,6 @@ class Half {
   int64_t product_items() const { return std::ssize(parts_) * groups_; }
   void prepare(int64_t tile, const Half* before, std::byte* scratch) const noexcept;
   void multiply(int64_t part, int64_t group, const Half* before, std::byte* scratch) const noexcept;
-  bool finished(size_t part) const noexcept;
   void wait_until_finished(size_t part) const noexcept;
 
   Which which_;
@@ -63,7 +62,18 @@ class Half {
   Progress* progress_;                      // [parts]
 };
 
-// Runs halves one after another, over the team unless they are so small (about 10 us) that waking it costs more.
+// body(i, member) for i in [0, count), over the team unless the work is so small (about 10 us) that waking it costs
+// more.
+template <class Body>
+void share(Team& team, int64_t count, int64_t multiply_adds, const Body& body) {
+  if (multiply_adds < int64_t{1} << 18) {
+    for (int64_t i = 0; i < count; ++i) body(i, 0);
+  } else {
+    team.for_each(count, body);
+  }
+}
+
+// Runs halves one after another.
 void run_halves(std::span<const Half> halves, int64_t multiply_adds, Team& team);
 
 // The outputs of panels [first, first + count) for all rows of a task, which has x and m. scratch: unpack_scratch().

@@ -247,23 +247,13 @@ void unpack_fp8(const PanelTask& task, std::byte* out) noexcept {
   }
 }
 
-inline void quantize_int8_f32(const void* x, int64_t count, int8_t* q, float* scale) noexcept {
-  quantize_int8_row(static_cast<const float*>(x), count, q, scale);
+template <class T>
+void quantize_int8(const void* x, int64_t count, int8_t* q, float* scale) noexcept {
+  quantize_int8_row(static_cast<const T*>(x), count, q, scale);
 }
-inline void quantize_int8_bf16(const void* x, int64_t count, int8_t* q, float* scale) noexcept {
-  quantize_int8_row(static_cast<const uint16_t*>(x), count, q, scale);
-}
-inline void quantize_mx_f32(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept {
-  quantize_mx_row(static_cast<const float*>(x), count, q, scales);
-}
-inline void quantize_mx_bf16(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept {
-  quantize_mx_row(static_cast<const uint16_t*>(x), count, q, scales);
-}
-inline void dequantize_mx(const uint8_t* q, const uint8_t* scales, int64_t count, uint16_t* y) noexcept {
-  dequantize_mx_row(q, scales, count, y);
-}
-inline void sum_groups_of(const int8_t* q, int64_t groups, int64_t group, int32_t* sums) noexcept {
-  sum_groups(q, groups, group, sums);
+template <class T>
+void quantize_mx(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept {
+  quantize_mx_row(static_cast<const T*>(x), count, q, scales);
 }
 
 // Sets what multiplies with P, as is and gated.
@@ -292,12 +282,12 @@ constexpr GemmKernels make_kernels(const char* isa) {
   kernels.unpack[kMX8Product] = unpack_mx8<V>;
   kernels.unpack[kMX4Product] = unpack_mx4<V>;
   kernels.unpack[kFP8Product] = unpack_fp8<V>;
-  kernels.quantize_int8[0] = quantize_int8_f32;
-  kernels.quantize_int8[1] = quantize_int8_bf16;
-  kernels.quantize_mx[0] = quantize_mx_f32;
-  kernels.quantize_mx[1] = quantize_mx_bf16;
-  kernels.dequantize_mx = dequantize_mx;
-  kernels.sum_groups = sum_groups_of;
+  kernels.quantize_int8[0] = quantize_int8<float>;
+  kernels.quantize_int8[1] = quantize_int8<uint16_t>;
+  kernels.quantize_mx[0] = quantize_mx<float>;
+  kernels.quantize_mx[1] = quantize_mx<uint16_t>;
+  kernels.dequantize_mx = dequantize_mx_row;
+  kernels.sum_groups = sum_groups;
   return kernels;
 }
 
