@@ -33,7 +33,6 @@ class PackedExchange final : public StagedExchange {
  public:
   static constexpr const char* kName = "packed";
   static Memory plan(Carver& carver, const RankShape& shape);
-  static void check(const RankShape&, const Lane&) {}  // collectives are all it needs
 
   PackedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), m_(memory), packing_(shape, memory.packing), picks_(shape, memory.local) {
