@@ -2,6 +2,7 @@
 // A token goes once to each rank that has any of its picks, and one row, their weighted sum, comes back: for ranks far
 // from each other, where bytes are dear. With exact_order one row a pick comes back, so that the source can add them in
 // the order of the ids.
+#include <algorithm>
 #include <memory>
 #include <numeric>
 
