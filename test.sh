@@ -5,8 +5,8 @@
 # emulated CPUs (AArch64, older x86-64), the installed package from a project that uses it, and, where torch
 # and transformers are installed, live comparisons with transformers.
 #   ./test.sh           everything above
-#   ./test.sh --heavy   also fuzzes each reader for a minute (clang), runs the planning commands under the sanitizers, and
-#                       dispatches 100,000 random batches
+#   ./test.sh --heavy   also fuzzes each reader for a minute (clang), runs the planning commands under the sanitizers,
+#                       dispatches 100,000 random batches, and sends more than 2 GiB at once (5 GiB of memory)
 set -euo pipefail
 cd "$(dirname "$0")"
 . tools/setup.sh
@@ -78,4 +78,6 @@ ctest --preset dev -j "$jobs"
 if [ "$heavy" -eq 1 ]; then
   step "every dispatcher with every type of rows, and 100,000 random batches"
   TRIMTAB_HEAVY=1 timeout 3600 build/dev/src/dispatch/dispatch_matrix_test --gtest_brief=1
+  step "more than 2 GiB between two hosts"
+  TRIMTAB_HEAVY=1 ctest --preset dev -R "^hosts_long_messages\$"
 fi

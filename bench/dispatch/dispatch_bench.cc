@@ -4,35 +4,29 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <ctime>
 #include <random>
 #include <span>
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
 #include "bench/dispatch/source_pipeline.h"
+#include "bench/machine/stopwatch.h"
 #include "trimtab/error.h"
 
 namespace trimtab::bench {
 namespace {
-
-double now(clockid_t clock) {
-  timespec time{};
-  clock_gettime(clock, &time);
-  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
-}
 
 // Milliseconds.
 struct Duration {
   double wall = 0, cpu = 0;
 };
 
-class Stopwatch {
+class BothClocks {
  public:
-  Duration elapsed() const { return {now(CLOCK_MONOTONIC) - wall_, now(CLOCK_THREAD_CPUTIME_ID) - cpu_}; }
+  Duration elapsed() const { return {1e3 * wall_.seconds(), 1e3 * cpu_.seconds()}; }
 
  private:
-  double wall_ = now(CLOCK_MONOTONIC), cpu_ = now(CLOCK_THREAD_CPUTIME_ID);
+  Stopwatch wall_{CLOCK_MONOTONIC}, cpu_{CLOCK_THREAD_CPUTIME_ID};
 };
 
 std::vector<int32_t> even_slots(int ranks, int num_experts) {
@@ -175,7 +169,7 @@ class RankBench {
     Times times;
     exchange(times, false);
     comm_.barrier();
-    const Stopwatch watch;
+    const BothClocks watch;
     std::memcpy(to_.data(), from_.data(), to_.bytes());
     times.memcpy = watch.elapsed();
     comm_.barrier();
@@ -188,7 +182,7 @@ class RankBench {
   void exchange(Times& times, bool first) {
     Lane lane{comm_, workspace_, team_, groups_};
     workspace_.release(0);
-    const Stopwatch dispatching;
+    const BothClocks dispatching;
     const ExchangePtr exchange = dispatcher_->dispatch(batch_.request(subject_.top_k), lane);
     exchange->wait(Stage::kArrived);
     times.dispatch = dispatching.elapsed();
@@ -202,7 +196,7 @@ class RankBench {
       std::memset(from_.data(), 1, from_.bytes());
       std::memset(to_.data(), 1, to_.bytes());
     }
-    const Stopwatch combining;
+    const BothClocks combining;
     exchange->send_back(y, Left::kWeightAndSum);
     exchange->wait(Stage::kReturned);
     exchange->finish(out());

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "bench/experts/paired.h"
@@ -13,11 +12,9 @@
 
 namespace trimtab::bench {
 
-// `source`, next to the names of make_dispatcher(): the pipeline that this project's predecessor runs (permute,
-// all-to-all, permute again).
 struct DispatchCase {
-  std::string dispatcher;
-  int64_t tokens;  // of each rank
+  std::string dispatcher;  // a name of make_dispatcher(), or `source`: source_pipeline.h
+  int64_t tokens;          // of each rank
   int hidden;
   int top_k;
   int num_experts;

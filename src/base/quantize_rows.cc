@@ -18,7 +18,7 @@ void quantize_row(const T* x, int64_t count, std::byte* q, DType dtype, std::byt
 }
 
 void check(ConstRows x, ConstRows q, ConstRows scales) {
-  if (q.dtype != DType::kI8 && q.dtype != DType::kF8E4M3) {
+  if (!is_quantised(q.dtype)) {
     throw InvalidArgument(cat("quantised rows are I8 or F8_E4M3, not ", name(q.dtype)));
   }
   if (q.dtype == DType::kF8E4M3 && q.cols % kMxBlock != 0) {

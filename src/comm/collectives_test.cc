@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/testing.h"
@@ -343,6 +345,28 @@ TEST(LongMessages, ArriveWhole) {
     int64_t wrong = 0;
     for (int64_t i = 0; i < bytes; ++i) wrong += all[static_cast<size_t>(i)] != pattern(i) ? 1 : 0;
     EXPECT_EQ(wrong, 0);
+  });
+}
+
+TEST(ProgressThread, MovesMessagesWhileARankComputes) {
+  if (!has_progress_thread()) GTEST_SKIP() << "for processes with a progress thread: hosts_progress_thread";
+  constexpr auto kComputing = std::chrono::seconds(2);
+  run_group(2, [&](Communicator& comm) {
+    ASSERT_EQ(comm.board(), nullptr) << "the ranks must be on two hosts";
+    const std::vector<int32_t> send(4 << 20, comm.rank());  // far beyond what leaves at once
+    std::vector<int32_t> recv(2 * send.size());
+    std::vector<int64_t> sizes(2);
+    comm.barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    Pending pending = comm.all_gather_v(bytes(send), bytes(recv), sizes);
+    if (comm.rank() == 0) std::this_thread::sleep_for(kComputing);
+    pending.wait();
+    if (comm.rank() == 1) {
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, kComputing);
+    }
+    pending.wait_released();
+    EXPECT_EQ(recv.front(), 0);
+    EXPECT_EQ(recv.back(), 1);
   });
 }
 

@@ -37,17 +37,6 @@ std::string error_text() {
   return std::strerror(errno);
 }
 
-template <class T>
-std::span<const std::byte> bytes_of(const T& value) {
-  return std::as_bytes(std::span(&value, 1));
-}
-template <class T>
-T nth(const std::vector<std::byte>& all, size_t n) {
-  T value;
-  std::memcpy(&value, all.data() + n * sizeof(T), sizeof(T));
-  return value;
-}
-
 // The owner of an object holds a lock on it for life: the kernel takes it away when the process ends, however it does.
 struct flock whole_file(short type) {
   struct flock lock = {};
@@ -111,10 +100,6 @@ void HostMemory::create() {
 // The first rank of a host proposes an address that is free in its own process; with address space layout
 // randomisation it is free in the others too, almost always.
 void HostMemory::agree_on_address(const Exchange& exchange) {
-  struct Vote {
-    std::byte* base;
-    int64_t agreed;
-  };
   const size_t bytes = ranks_.size() * window_bytes_;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   std::vector<std::byte*> refused;  // kept, so that the next proposal is another one
@@ -125,8 +110,7 @@ void HostMemory::agree_on_address(const Exchange& exchange) {
   bool all_agreed = false;
   for (int attempt = 0; attempt < 16 && !all_agreed; ++attempt) {
     if (self_ == 0 && base_ == nullptr) base_ = reserve(nullptr, 0);
-    const auto proposals = exchange(bytes_of(Vote{base_, 0}));
-    std::byte* const proposed = nth<Vote>(proposals, static_cast<size_t>(ranks_[0])).base;
+    std::byte* const proposed = exchange_values(exchange, base_)[static_cast<size_t>(ranks_[0])];
     if (self_ != 0 && base_ == nullptr && proposed != nullptr) {
       base_ = reserve(proposed, MAP_FIXED_NOREPLACE);
       if (base_ != nullptr && base_ != proposed) {  // a kernel that does not know the flag
@@ -134,11 +118,11 @@ void HostMemory::agree_on_address(const Exchange& exchange) {
         base_ = nullptr;
       }
     }
-    const auto votes = exchange(bytes_of(Vote{base_, base_ != nullptr ? 1 : 0}));
+    const std::vector<std::byte*> bases = exchange_values(exchange, base_);  // null: not agreed
     all_agreed = true;
     bool agreed_here = true;
     for (size_t r = 0; r < hosts_.size(); ++r) {
-      const bool agreed = nth<Vote>(votes, r).agreed != 0;
+      const bool agreed = bases[r] != nullptr;
       all_agreed = all_agreed && agreed;
       if (hosts_[r] == hosts_[static_cast<size_t>(rank_)]) agreed_here = agreed_here && agreed;
     }
@@ -161,10 +145,10 @@ void HostMemory::map_peers(const Exchange& exchange) {
   };
   Name mine = {};
   std::strncpy(mine.text, name_.c_str(), sizeof mine.text - 1);
-  const auto names = exchange(bytes_of(mine));
+  const std::vector<Name> names = exchange_values(exchange, mine);
   std::string problem;
   for (size_t i = 0; i < ranks_.size() && problem.empty(); ++i) {
-    const Name name = nth<Name>(names, static_cast<size_t>(ranks_[i]));
+    const Name& name = names[static_cast<size_t>(ranks_[i])];
     if (i != self_) files_[i] = ::shm_open(name.text, O_RDWR, 0);
     void* p = files_[i] < 0 ? MAP_FAILED
                             : ::mmap(window(i), window_bytes_, PROT_READ | PROT_WRITE,
@@ -173,7 +157,7 @@ void HostMemory::map_peers(const Exchange& exchange) {
     ::madvise(window(i), window_bytes_, MADV_HUGEPAGE);  // a hint
     if (i != self_) ::madvise(window(i), window_bytes_, MADV_DONTDUMP);
   }
-  exchange(bytes_of(mine));  // all have mapped all
+  exchange_values(exchange, mine);  // all have mapped all
   ::shm_unlink(name_.c_str());
   name_.clear();
   if (!problem.empty()) throw Error(problem);

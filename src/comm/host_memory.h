@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -60,5 +61,14 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
   std::map<size_t, size_t> holes_;  // offset -> bytes, in this rank's window below end_
   size_t end_ = 0;
 };
+
+// [ranks of the domain] what each has brought.
+template <class T>
+std::vector<T> exchange_values(const HostMemory::Exchange& exchange, const T& mine) {
+  const std::vector<std::byte> bytes = exchange(std::as_bytes(std::span(&mine, 1)));
+  std::vector<T> all(bytes.size() / sizeof(T));
+  std::memcpy(static_cast<void*>(all.data()), bytes.data(), bytes.size());
+  return all;
+}
 
 }  // namespace trimtab

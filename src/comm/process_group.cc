@@ -8,17 +8,6 @@
 #include "comm/group.h"
 
 namespace trimtab {
-namespace {
-
-template <class T>
-std::vector<T> exchange_values(const HostMemory::Exchange& exchange, const T& mine) {
-  const std::vector<std::byte> bytes = exchange(std::as_bytes(std::span(&mine, 1)));
-  std::vector<T> all(bytes.size() / sizeof(T));
-  std::memcpy(static_cast<void*>(all.data()), bytes.data(), bytes.size());
-  return all;
-}
-
-}  // namespace
 
 std::vector<int32_t> find_hosts(const HostMemory::Exchange& exchange) {
   struct Id {

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "trimtab/error.h"
 
@@ -88,7 +90,7 @@ void run_processes(int ranks, const std::function<void(Communicator&)>& body, co
   std::exception_ptr error;
   if (self < ranks) {
     try {
-      const auto comm = make_mpi_communicator(members, {.group = options});
+      const auto comm = make_mpi_communicator(members, {.group = options, .progress_thread = has_progress_thread()});
       try {
         body(*comm);
       } catch (const std::exception& e) {
@@ -175,6 +177,11 @@ std::vector<int> rank_counts(std::initializer_list<int> counts) {
   std::vector<int> possible;
   std::ranges::copy_if(counts, std::back_inserter(possible), can_have_ranks);
   return possible;
+}
+
+bool has_progress_thread() {
+  const char* text = std::getenv("TRIMTAB_PROGRESS_THREAD");
+  return ranks_are_processes() && text != nullptr && std::string_view(text) == "1";
 }
 
 }  // namespace trimtab

@@ -21,6 +21,9 @@ bool ranks_are_processes();
 bool can_have_ranks(int ranks);
 // Those of the counts that can be.
 std::vector<int> rank_counts(std::initializer_list<int> counts);
+// Do processes have MpiOptions::progress_thread? With TRIMTAB_PROGRESS_THREAD=1, which tests/CMakeLists.txt sets for
+// one.
+bool has_progress_thread();
 
 // run_ranks(), or the first `ranks` processes as ranks; the others wait. An exception of any rank is thrown on all, the
 // cause before its consequences; of another process's only what() and whether it is InvalidArgument or CommError.

@@ -5,7 +5,6 @@
 // order.
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -63,10 +62,11 @@ std::span<float> floats_of(Rows rows) {
 }
 
 // The rows, copied if need be to where they lie side by side.
-ConstRows side_by_side(ConstRows x, Rows copy) {
+ConstRows side_by_side(ConstRows x, Rows room, Team& team) {
   if (x.stride == x.cols || x.rows <= 1) return x;
-  for (int64_t t = 0; t < x.rows; ++t) std::memcpy(copy.row(t), x.row(t), x.row_bytes());
-  return copy.slice(0, x.rows);
+  const Rows copy = room.slice(0, x.rows);
+  copy_rows(x, copy, team);
+  return copy;
 }
 
 class AllGatherExchange final : public StagedExchange {
@@ -83,9 +83,10 @@ class AllGatherExchange final : public StagedExchange {
     for (size_t l = 0; l < m_.levels.size(); ++l) {
       m_.levels[l].comm = m_.levels.size() == 1 ? &lane.comm : lane.groups[l];
     }
-    const ConstRows scales =
-        request.scales.rows == 0 ? request.scales : side_by_side(request.scales, m_.own.rows.scales);
-    start_gather(m_.levels[0], {side_by_side(request.x, m_.own.rows.x), scales}, request.ids, request.weights);
+    start_gather(
+        m_.levels[0],
+        {side_by_side(request.x, m_.own.rows.x, team_), side_by_side(request.scales, m_.own.rows.scales, team_)},
+        request.ids, request.weights);
   }
 
  private:

@@ -52,7 +52,6 @@ class AllToAllExchange final : public StagedExchange {
   static constexpr bool kInBlocks = kCounts == Counts::kInBlocks;
   static constexpr const char* kName = kInBlocks ? "mc2" : "all_to_all";
   static Memory plan(Carver& carver, const RankShape& shape);
-  static void check(const RankShape&, const Lane&) {}  // collectives are all it needs
 
   AllToAllExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), m_(memory), records_(shape, sizeof(float)) {

@@ -19,7 +19,7 @@ namespace trimtab {
 //   static Memory plan(Carver&, const Shape&), which takes all that one exchange needs;
 //   static size_t later_bytes(const Shape&), the workspace that it takes once rows have arrived, if any;
 //   static std::vector<std::unique_ptr<Communicator>> make_groups(const Shape&, Communicator&), if it needs any;
-//   static void check(const Shape&, const Lane&), which throws InvalidArgument for a lane that it can't use.
+//   static void check(const Shape&, const Lane&), if there are lanes that it can't use: throws InvalidArgument.
 template <class Exchange>
 class DispatcherOf final : public Dispatcher {
  public:
@@ -49,23 +49,26 @@ class DispatcherOf final : public Dispatcher {
   int64_t max_rows() const override {
     return Exchange::kFormat == Format::kBatched ? shape_.num_local() * shape_.capacity : Exchange::max_rows(shape_);
   }
-  size_t workspace_bytes() const override {
-    Carver measure(nullptr);
-    measure.take_bytes(sizeof(Exchange));
-    Exchange::plan(measure, shape_);
-    return measure.used() + Exchange::later_bytes(shape_);
-  }
+  size_t workspace_bytes() const override { return first_bytes() + Exchange::later_bytes(shape_); }
 
   ExchangePtr dispatch(const Request& request, Lane& lane) const override {
     shape_.check(request, lane);
     Exchange::check(shape_, lane);
-    Carver carver(lane.workspace.take_bytes(workspace_bytes() - Exchange::later_bytes(shape_)));
+    Carver carver(lane.workspace.take_bytes(first_bytes()));
     std::byte* place = carver.take_bytes(sizeof(Exchange));
     const auto memory = Exchange::plan(carver, shape_);
     return ExchangePtr(new (place) Exchange(shape_, request, lane, memory));
   }
 
  private:
+  // What an exchange takes when it begins.
+  size_t first_bytes() const {
+    Carver measure(nullptr);
+    measure.take_bytes(sizeof(Exchange));
+    Exchange::plan(measure, shape_);
+    return measure.used();
+  }
+
   const typename Exchange::Shape shape_;
 };
 

@@ -28,7 +28,6 @@ class GroupedExchange final : public StagedExchange {
     m.local = LocalPicks::plan(carver, shape, max_rows(shape));
     return m;
   }
-  static void check(const RankShape&, const Lane&) {}
 
   GroupedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), ids_(memory.ids.first(request.ids.size())), picks_(shape, memory.local) {

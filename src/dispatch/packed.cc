@@ -2,6 +2,7 @@
 // A token goes once to each rank that has any of its picks, and one row, their weighted sum, comes back: for ranks far
 // from each other, where bytes are dear. With exact_order one row a pick comes back, so that the source can add them in
 // the order of the ids.
+#include <algorithm>
 #include <memory>
 #include <numeric>
 
@@ -33,7 +34,6 @@ class PackedExchange final : public StagedExchange {
  public:
   static constexpr const char* kName = "packed";
   static Memory plan(Carver& carver, const RankShape& shape);
-  static void check(const RankShape&, const Lane&) {}  // collectives are all it needs
 
   PackedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), m_(memory), packing_(shape, memory.packing), picks_(shape, memory.local) {

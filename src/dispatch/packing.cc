@@ -18,7 +18,7 @@ Packing::Memory Packing::plan(Carver& carver, const RankShape& shape) {
   m.cursors = carver.take<int32_t>(shape.ranks);
   m.record_of = carver.take<int32_t>(picks);
   m.first_picks = carver.take<int32_t>(records);
-  m.picks_before = carver.take<int32_t>(records + 1);
+  m.picks_before = carver.take<int32_t>(shape.exact_order ? records + 1 : 0);
   return m;
 }
 
@@ -74,12 +74,6 @@ void Packing::write_record(int32_t record) {
 void Packing::pack(const Request& request, std::span<const int32_t> destinations, Team& team) {
   request_ = &request;
   num_records_ = number_records(destinations);
-  std::span<int32_t> before = m_.picks_before;
-  std::fill_n(before.begin(), num_records_ + 1, 0);
-  for (size_t pick = 0; pick < request.ids.size(); ++pick) {
-    if (m_.record_of[pick] >= 0) ++before[static_cast<size_t>(m_.record_of[pick]) + 1];
-  }
-  for (size_t record = 0; record < static_cast<size_t>(num_records_); ++record) before[record + 1] += before[record];
   for_each_piece(team, num_records_, [this](int64_t first, int64_t last) {
     for (int64_t record = first; record < last; ++record) write_record(static_cast<int32_t>(record));
   });
@@ -111,7 +105,17 @@ void Packing::sum_records(ConstRows results, Rows out, Team& team) const {
   });
 }
 
+void Packing::count_picks_before() const {
+  const std::span<int32_t> before = m_.picks_before;
+  std::fill_n(before.begin(), num_records_ + 1, 0);
+  for (size_t pick = 0; pick < request_->ids.size(); ++pick) {
+    if (m_.record_of[pick] >= 0) ++before[static_cast<size_t>(m_.record_of[pick]) + 1];
+  }
+  for (size_t record = 0; record < static_cast<size_t>(num_records_); ++record) before[record + 1] += before[record];
+}
+
 void Packing::sum_picks(ConstRows results, Rows out, Team& team) const {
+  count_picks_before();
   sum_rows(team, out, request_->top_k, [&](int64_t pick) -> WeightedRow {
     const int32_t record = m_.record_of[static_cast<size_t>(pick)];
     if (record < 0) return {};

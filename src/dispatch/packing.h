@@ -22,8 +22,8 @@ class Packing {
     std::span<int32_t> last_token;    // [ranks] scratch
     std::span<int32_t> cursors;       // [ranks] scratch
     std::span<int32_t> record_of;     // [max_tokens, top_k] the record of each pick, -1 without a slot
-    std::span<int32_t> first_picks;   // [max_tokens, top_k] the first pick of each record
-    std::span<int32_t> picks_before;  // [max_tokens * top_k + 1] picks of all records before each
+    std::span<int32_t> first_picks;   // [records] the first pick of each record
+    std::span<int32_t> picks_before;  // [records + 1] picks of all records before each; with exact_order only
   };
   static Memory plan(Carver& carver, const RankShape& shape);
 
@@ -45,7 +45,7 @@ class Packing {
 
   // out: the sum of each token's results, one a record, or one a pick, in the order of the records and their picks.
   void sum_records(ConstRows results, Rows out, Team& team) const;
-  void sum_picks(ConstRows results, Rows out, Team& team) const;
+  void sum_picks(ConstRows results, Rows out, Team& team) const;  // with exact_order
 
  private:
   struct Pick {
@@ -55,6 +55,7 @@ class Packing {
 
   int32_t number_records(std::span<const int32_t> destinations);
   void write_record(int32_t record);
+  void count_picks_before() const;
 
   const RankShape& shape_;
   const Memory m_;

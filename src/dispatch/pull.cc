@@ -102,13 +102,13 @@ class PullExchange final : public StagedExchange {
   PullExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : StagedExchange(shape, request, lane), board_(*lane.comm.board()), m_(memory) {
     const int32_t num_picks = sort_picks(request.ids, m_.counts, m_.starts, m_.picks);
-    std::construct_at(m_.offer,
-                      Offer{{share(board_, request.x, m_.own.x), share(board_, request.scales, m_.own.scales)},
-                            share(board_, request.weights, m_.weights),
-                            m_.picks.first(static_cast<size_t>(num_picks)),
-                            m_.counts,
-                            request.top_k,
-                            request.weight_on_input});
+    std::construct_at(m_.offer, Offer{{share(board_, request.x, m_.own.x, team_),
+                                       share(board_, request.scales, m_.own.scales, team_)},
+                                      share(board_, request.weights, m_.weights),
+                                      m_.picks.first(static_cast<size_t>(num_picks)),
+                                      m_.counts,
+                                      request.top_k,
+                                      request.weight_on_input});
     first_post_ = board_.post(m_.offer);
   }
 

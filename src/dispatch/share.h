@@ -4,9 +4,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
+#include "dispatch/row_ops.h"
 #include "trimtab/communicator.h"
 #include "trimtab/tensor.h"
 
@@ -17,10 +17,11 @@ inline size_t extent_bytes(ConstRows rows) {
 }
 
 // The rows as they are, or copied to `room`, which has as many or more.
-inline ConstRows share(const Board& board, ConstRows rows, Rows room) {
+inline ConstRows share(const Board& board, ConstRows rows, Rows room, Team& team) {
   if (board.shares(rows.data, extent_bytes(rows))) return rows;
-  for (int64_t r = 0; r < rows.rows; ++r) std::memcpy(room.row(r), rows.row(r), rows.row_bytes());
-  return room.slice(0, rows.rows);
+  const Rows copy = room.slice(0, rows.rows);
+  copy_rows(rows, copy, team);
+  return copy;
 }
 
 template <class T>

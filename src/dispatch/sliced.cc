@@ -105,12 +105,7 @@ class SlicedDispatcher final : public Dispatcher {
   bool carries_weights() const override { return inner_->carries_weights(); }
   bool output_is_reduced() const override { return true; }
   int64_t max_rows() const override { return inner_->max_rows(); }
-  size_t workspace_bytes() const override {
-    Carver measure(nullptr);
-    measure.take_bytes(sizeof(SlicedExchange));
-    plan(measure);
-    return measure.used() + inner_->workspace_bytes();
-  }
+  size_t workspace_bytes() const override { return own_bytes() + inner_->workspace_bytes(); }
 
   ExchangePtr dispatch(const Request& request, Lane& lane) const override {
     if (lane.groups.empty() || lane.groups.back()->size() > shape_.ranks) {
@@ -119,7 +114,7 @@ class SlicedDispatcher final : public Dispatcher {
     shape_.check(request, lane);
     const size_t mark = lane.workspace.mark();
     try {
-      Carver carver(lane.workspace.take_bytes(workspace_bytes() - inner_->workspace_bytes()));
+      Carver carver(lane.workspace.take_bytes(own_bytes()));
       std::byte* place = carver.take_bytes(sizeof(SlicedExchange));
       Memory memory = plan(carver);
       const Slice slice = slice_of(request.x.rows, lane.groups.back()->size(), lane.groups.back()->rank());
@@ -149,6 +144,12 @@ class SlicedDispatcher final : public Dispatcher {
     own.weights = request.weights.subspan(pick, picks);
     if (request.scales.rows > 0) own.scales = request.scales.slice(slice.first, slice.count);
     return own;
+  }
+  size_t own_bytes() const {
+    Carver measure(nullptr);
+    measure.take_bytes(sizeof(SlicedExchange));
+    plan(measure);
+    return measure.used();
   }
   Memory plan(Carver& carver) const {
     Memory m;

@@ -24,12 +24,14 @@ inline bool reached(Exchange& exchange, Stage stage, bool block) {
 
 class StagedExchange : public Exchange {
  public:
-  // What most exchanges are: standard rows, any pick of any rank, sums in the order of the ids, complete output.
+  // What most exchanges are: standard rows, any pick of any rank, sums in the order of the ids, complete output; over
+  // collectives of the lane's group alone.
   using Shape = RankShape;
   static constexpr Format kFormat = Format::kStandard;
   static constexpr bool kKeepsOrder = true;
   static constexpr bool kOutputIsReduced = true;
   static std::vector<std::unique_ptr<Communicator>> make_groups(const RankShape&, Communicator&) { return {}; }
+  static void check(const RankShape&, const Lane&) {}
   static size_t later_bytes(const RankShape&) { return 0; }
   static int64_t max_rows(const RankShape& shape) { return shape.max_rows(); }
 

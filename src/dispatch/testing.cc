@@ -22,10 +22,6 @@ float shift(int expert, int64_t column) {
   return 0.125F * static_cast<float>(expert * (column % 5)) - 1.0F;
 }
 
-bool is_quantised(DType dtype) {
-  return scale_shape(dtype, 1).cols > 0 || dtype == DType::kF8E4M3;
-}
-
 float round_to(DType dtype, float value) {
   return dtype == DType::kBF16 ? to_float(to_bf16(value)) : value;
 }
@@ -159,10 +155,8 @@ TestedDispatcher::TestedDispatcher(std::string_view kind, DispatchShape shape, C
   } else if (kind == "all_gather_levels") {
     const int columns = ranks % 2 == 0 ? 2 : ranks;
     dispatcher_ = make_all_gather_dispatcher(shape, rank, std::vector{columns, ranks / columns});
-  } else if (kind == "hybrid") {
-    dispatcher_ = make_dispatcher(kind, shape, rank, comm.hosts());
   } else {
-    dispatcher_ = make_dispatcher(kind, shape, rank);
+    dispatcher_ = make_dispatcher(kind, shape, rank, comm.hosts());
   }
   owned_ = dispatcher_->make_groups(comm);
   for (const auto& group : owned_) groups_.push_back(group.get());

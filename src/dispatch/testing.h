@@ -67,8 +67,8 @@ Expected expect(const Scene& scene);
 void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Left left);
 
 // A dispatcher under test and the groups that it needs. The capacity of the shape counts for pull_batched only (0: room
-// for every pick). Kinds: the names that make_dispatcher knows, and packed_exact,
-// all_gather_levels (over the rows and columns of a grid of ranks) and hybrid (over two hosts).
+// for every pick). Kinds: the names that make_dispatcher knows, packed_exact, and all_gather_levels (over the rows and
+// columns of a grid of ranks).
 class TestedDispatcher {
  public:
   TestedDispatcher(std::string_view kind, DispatchShape shape, Communicator& comm);

@@ -28,14 +28,13 @@ class Batches : public testing::TestWithParam<std::tuple<std::string, int>> {
         : comm(c),
           second(c.duplicate()),
           layer(world.layer(Placement::linear(1, kExperts, c.size()), c.rank())),
-          workspace_a(c.allocate(layer.workspace_bytes(kMaxTokens))),
-          workspace_b(second->allocate(layer.workspace_bytes(kMaxTokens))),
+          a(c, layer, team),
+          b(*second, layer, team),
           tokens(num_tokens),
           x(input_of(c.rank(), num_tokens)),
-          out(x.size()),
-          whole(x.size()) {
-      for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) token_ids.push_back(static_cast<int32_t>(t));
-      run(layer.forward(rows(), Rows(whole.data(), tokens, kHidden), a, {.local_counts = sized(counts_whole)}));
+          out(x.size()) {
+      for (int t = 0; t < static_cast<int>(tokens); ++t) token_ids.push_back((7 * t + 3) % kVocab);
+      whole = forward(layer, x, a.lane, {.token_ids = token_ids, .local_counts = sized(counts_whole)});
     }
     ConstRows rows() const { return {x.data(), tokens, kHidden}; }
     Rows to() { return {out.data(), tokens, kHidden}; }
@@ -47,32 +46,32 @@ class Batches : public testing::TestWithParam<std::tuple<std::string, int>> {
     Communicator& comm;
     const std::unique_ptr<Communicator> second;
     const MoeLayer layer;
-    Workspace workspace_a, workspace_b;
     Team team{1};
-    Lane a{comm, workspace_a, team}, b{*second, workspace_b, team};
+    OwnLane a, b;
     int64_t tokens;
     std::vector<float> x, out, whole;
     std::vector<int32_t> token_ids, counts, counts_whole;
   };
 };
 INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, Batches,
-                         testing::Combine(testing::Values("pull", "all_to_all", "packed"), testing::Values(1, 2, 4)),
+                         testing::Combine(testing::Values("pull", "all_to_all", "packed"),
+                                          testing::ValuesIn(rank_counts({1, 2, 4}))),
                          [](const auto& param) {
                            return std::get<0>(param.param) + "_" + std::to_string(std::get<1>(param.param));
                          });
 
 TEST_P(Batches, TwoHalvesEqualTheWholeAndAnyRankMayVeto) {
-  TRIMTAB_NEEDS_RANKS(ranks());
-  const World world({.dispatcher = dispatcher()});
+  const World world({.dispatcher = dispatcher(), .hashed = true});
   run_group(ranks(), [&](Communicator& comm) {
     const int last = comm.size() - 1;
     const auto expect_cut = [&](int64_t tokens, bool willing, bool cut) {
       Fixture f(world, comm, tokens);
-      EXPECT_EQ(forward_overlapped(f.layer, f.rows(), f.to(), f.a, f.b, willing, {.local_counts = f.sized(f.counts)}),
+      EXPECT_EQ(forward_overlapped(f.layer, f.rows(), f.to(), f.a.lane, f.b.lane, willing,
+                                   {.token_ids = f.token_ids, .local_counts = f.sized(f.counts)}),
                 cut);
       EXPECT_EQ(f.out, f.whole);
       EXPECT_EQ(f.counts, f.counts_whole);
-      EXPECT_EQ(f.workspace_a.mark(), 0U);
+      EXPECT_EQ(f.a.workspace.mark(), 0U);
     };
     expect_cut(5 + comm.rank(), true, true);
     expect_cut(5, comm.rank() != last, false);
@@ -83,8 +82,7 @@ TEST_P(Batches, TwoHalvesEqualTheWholeAndAnyRankMayVeto) {
 }
 
 TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
-  TRIMTAB_NEEDS_RANKS(ranks());
-  const World world({.dispatcher = dispatcher()});
+  const World world({.dispatcher = dispatcher(), .hashed = true});
   run_group(ranks(), [&](Communicator& comm) {
     const int64_t tokens = comm.rank() == comm.size() - 1 ? 17 : 4 * comm.rank();
     Fixture f(world, comm, tokens);
@@ -96,9 +94,9 @@ TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
     for (const int64_t chunk : {1, 5, 16, 17, 32}) {
       captured = 0;
       std::ranges::fill(f.out, -1.0F);
-      const int64_t chunks =
-          forward_in_chunks(f.layer, f.rows(), f.to(), f.a, chunk,
-                            {.capture = &capture, .first_token = 100, .local_counts = f.sized(f.counts)});
+      const int64_t chunks = forward_in_chunks(
+          f.layer, f.rows(), f.to(), f.a.lane, chunk,
+          {.capture = &capture, .first_token = 100, .token_ids = f.token_ids, .local_counts = f.sized(f.counts)});
       EXPECT_EQ(chunks, (17 + chunk - 1) / chunk);
       EXPECT_EQ(f.out, f.whole);
       EXPECT_EQ(f.counts, f.counts_whole);
@@ -110,13 +108,12 @@ TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
 }
 
 TEST(BatchSizes, WrongSizesAreRefused) {
-  TRIMTAB_NEEDS_RANKS(1);
   const World world({});
   run_group(1, [&](Communicator& comm) {
     const MoeLayer layer = world.layer(Placement::linear(1, kExperts, 1), 0);
-    Workspace workspace(layer.workspace_bytes(4));
     Team team(1);
-    Lane lane{comm, workspace, team};
+    OwnLane own(comm, layer, team);
+    Lane& lane = own.lane;
     std::vector<float> x(4 * kHidden), out(x.size());
     const ConstRows rows(x.data(), 4, kHidden);
     EXPECT_THROW(forward_in_chunks(layer, rows, Rows(out.data(), 4, kHidden), lane, 0), InvalidArgument);

@@ -24,19 +24,17 @@ TEST_P(LayerAllocation, NoneAfterWarmUp) {
   run_ranks(3, [&](Communicator& comm) {
     const std::unique_ptr<Communicator> other = comm.duplicate();
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspaces[2] = {Workspace(layer.workspace_bytes(kMaxTokens)),
-                               Workspace(layer.workspace_bytes(kMaxTokens))};
     Team team(world.options.threads);
-    Lane first{comm, workspaces[0], team};
-    Lane second{*other, workspaces[1], team};
+    OwnLane first(comm, layer, team), second(*other, layer, team);
     const int64_t tokens = tokens_of(comm.rank());
     const std::vector<float> x = input_of(comm.rank(), tokens);
     std::vector<float> out(2 * x.size());
     const ConstRows rows(x.data(), tokens, kHidden);
     const Rows to(out.data(), 2 * tokens, kHidden);
     const auto calls = [&] {
-      run(layer.forward(rows, to.slice(0, tokens), first));
-      overlap(layer.forward(rows, to.slice(0, tokens), first), layer.forward(rows, to.slice(tokens, tokens), second));
+      run(layer.forward(rows, to.slice(0, tokens), first.lane));
+      overlap(layer.forward(rows, to.slice(0, tokens), first.lane),
+              layer.forward(rows, to.slice(tokens, tokens), second.lane));
     };
     calls();
     comm.barrier();

@@ -12,6 +12,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ inline constexpr int kExperts = 6;
 inline constexpr int kZeroExperts = 2;
 inline constexpr int kTopK = 3;
 inline constexpr int64_t kMaxTokens = 32;
+inline constexpr int kVocab = 40;  // of hashed routers
 
 inline std::vector<float> random_floats(size_t count, uint64_t seed, float scale) {
   std::mt19937_64 rng(seed);
@@ -63,8 +65,8 @@ struct MlpWeights {
             .up_bias = {},
             .down_bias = {}};
   }
-  std::shared_ptr<const Mlp> packed(DType dtype) const {
-    return std::make_shared<const Mlp>(source(), Activation{}, dtype);
+  std::shared_ptr<const Mlp> packed(WeightFormat format) const {
+    return std::make_shared<const Mlp>(source(), Activation{}, format);
   }
   // y += weight * mlp(x)
   void accumulate(const float* x, double weight, double* y) const {
@@ -92,7 +94,18 @@ struct Options {
   bool shared = true;
   int zero_experts = kZeroExperts;
   int threads = 1;
+  bool hashed = false;  // routes by token id
 };
+
+// What the slots of a rank hold, of the experts by logical number.
+inline std::vector<std::shared_ptr<const Mlp>> slots_of(const Placement& placement, int rank,
+                                                        const std::vector<std::shared_ptr<const Mlp>>& experts) {
+  std::vector<std::shared_ptr<const Mlp>> slots;
+  for (int s = placement.first_slot(rank); s < placement.first_slot(rank + 1); ++s) {
+    slots.push_back(experts[static_cast<size_t>(placement.logical(0)[static_cast<size_t>(s)])]);
+  }
+  return slots;
+}
 
 // The weights of one layer, and what the layer must answer.
 struct World {
@@ -101,32 +114,27 @@ struct World {
     for (int e = 0; e < kExperts; ++e) packed.push_back(experts[static_cast<size_t>(e)].packed(o.dtype));
     gate = std::make_shared<const Linear>(matrix(gate_weight, kExperts + o.zero_experts, kHidden), VectorSource{},
                                           DType::kF32);
-    router = std::make_shared<const Router>(RouterConfig{
-        .num_experts = kExperts, .num_zero_experts = o.zero_experts, .top_k = kTopK, .routed_scaling_factor = 1.5F});
+    RouterConfig config{
+        .num_experts = kExperts, .num_zero_experts = o.zero_experts, .top_k = kTopK, .routed_scaling_factor = 1.5F};
+    for (int i = 0; o.hashed && i < kVocab * kTopK; ++i) config.hash_table.push_back(i * i % kExperts);
+    router = std::make_shared<const Router>(config);
     shared_packed = shared.packed(o.dtype);
     shared_gate = std::make_shared<const Linear>(matrix(shared_gate_weight, 1, kHidden), VectorSource{}, DType::kF32);
   }
 
-  std::unique_ptr<Dispatcher> dispatcher(const Placement& placement, int rank, int64_t max_tokens = kMaxTokens) const {
-    return make_dispatcher(options.dispatcher,
-                           {.max_tokens = max_tokens,
-                            .hidden = kHidden,
-                            .top_k = kTopK,
-                            .dtype = options.dtype,
-                            .first_slots = placement.first_slots()},
-                           rank);
+  std::unique_ptr<Dispatcher> dispatcher(const Placement& placement, int rank, int top_k = kTopK) const {
+    return dispatcher(placement, rank, top_k, options.dtype);
+  }
+  std::unique_ptr<Dispatcher> dispatcher(const Placement& placement, int rank, int top_k, DType rows) const {
+    return make_dispatcher(options.dispatcher, {kMaxTokens, kHidden, top_k, rows, placement.first_slots()}, rank);
   }
 
   MoeLayer layer(const Placement& placement, int rank) const {
-    std::vector<std::shared_ptr<const Mlp>> slots;
-    for (int s = placement.first_slot(rank); s < placement.first_slot(rank + 1); ++s) {
-      slots.push_back(packed[static_cast<size_t>(placement.logical(0)[static_cast<size_t>(s)])]);
-    }
     return MoeLayer({.gate = gate,
                      .router = router,
                      .log2phy = placement.log2phy(0, rank),
                      .dispatcher = dispatcher(placement, rank),
-                     .experts = make_grouped_experts(std::move(slots), kHidden, options.dtype),
+                     .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden, options.dtype),
                      .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,
                      .layer = 7});
   }
@@ -184,6 +192,16 @@ inline double tolerance(DType dtype) {
   return dtype == DType::kF32 ? 1e-5 : 3e-2;
 }
 
+inline void expect_row(std::span<const double> want, const float* out, DType dtype, const std::string& where) {
+  double norm = 0;
+  double error = 0;
+  for (size_t h = 0; h < want.size(); ++h) {
+    norm += want[h] * want[h];
+    error = std::max(error, std::abs(want[h] - static_cast<double>(out[h])));
+  }
+  EXPECT_LE(error, tolerance(dtype) * std::sqrt(norm)) << where;
+}
+
 // more(x, y) adds to y [kHidden] what the test's layer has beyond the world's.
 inline void expect_rows(
     const World& world, const std::vector<float>& x, const std::vector<float>& out, const char* where,
@@ -191,14 +209,29 @@ inline void expect_rows(
   for (size_t t = 0; t * kHidden < x.size(); ++t) {
     std::vector<double> want = world.expected(x.data() + t * kHidden);
     more(x.data() + t * kHidden, want.data());
-    double norm = 0;
-    double error = 0;
-    for (size_t h = 0; h < kHidden; ++h) {
-      norm += want[h] * want[h];
-      error = std::max(error, std::abs(want[h] - static_cast<double>(out[t * kHidden + h])));
-    }
-    EXPECT_LE(error, tolerance(world.options.dtype) * std::sqrt(norm)) << where << " token " << t;
+    expect_row(want, out.data() + t * kHidden, world.options.dtype, std::string(where) + " token " + std::to_string(t));
   }
+}
+
+// A lane with a workspace of its own for calls of the layer.
+struct OwnLane {
+  OwnLane(Communicator& comm, const MoeLayer& layer, Team& team)
+      : workspace(comm.allocate(layer.workspace_bytes(kMaxTokens))), lane{comm, workspace, team} {}
+  OwnLane(const OwnLane&) = delete;
+  OwnLane& operator=(const OwnLane&) = delete;
+
+  Workspace workspace;
+  Lane lane;
+};
+
+// One call with x [tokens, kHidden], which must give its memory back.
+inline std::vector<float> forward(const MoeLayer& layer, const std::vector<float>& x, Lane& lane,
+                                  const ForwardOptions& options = {}) {
+  const int64_t tokens = std::ssize(x) / kHidden;
+  std::vector<float> out(x.size(), -1.0F);
+  run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane, options));
+  EXPECT_EQ(lane.workspace.mark(), 0U);
+  return out;
 }
 
 }  // namespace trimtab::layer_testing

@@ -84,10 +84,6 @@ ConstRows as_dtype(ConstRows x, DType dtype, Workspace& workspace) {
   return rounded;
 }
 
-bool is_quantised(DType dtype) {
-  return dtype == DType::kI8 || dtype == DType::kF8E4M3;
-}
-
 // What travels: the rows as the experts take them, or what these would quantise them to, in the workspace.
 struct Travelling {
   ConstRows rows, scales;

@@ -19,47 +19,29 @@ class SentRows : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Dispatchers, SentRows, testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
                          [](const auto& param) { return param.param; });
 
-std::unique_ptr<Dispatcher> dispatcher_of(const std::string& name, const Placement& placement, int rank, DType dtype,
-                                          int top_k) {
-  return make_dispatcher(name, {kMaxTokens, kHidden, top_k, dtype, placement.first_slots()}, rank);
-}
-
-std::vector<std::shared_ptr<const Mlp>> slots_of(const World& world, const Placement& placement, int rank,
-                                                 WeightFormat format) {
-  std::vector<std::shared_ptr<const Mlp>> slots;
-  for (int s = placement.first_slot(rank); s < placement.first_slot(rank + 1); ++s) {
-    const auto expert = static_cast<size_t>(placement.logical(0)[static_cast<size_t>(s)]);
-    slots.push_back(std::make_shared<const Mlp>(world.experts[expert].source(), Activation{}, format));
-  }
-  return slots;
-}
-
+// Of the rank's tokens.
 std::vector<float> forward(const MoeLayer& layer, Communicator& comm) {
-  Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
   Team team(2);
-  Lane lane{comm, workspace, team};
-  const int64_t tokens = tokens_of(comm.rank());
-  const std::vector<float> x = input_of(comm.rank(), tokens);
-  std::vector<float> out(x.size());
-  run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane));
-  EXPECT_EQ(workspace.mark(), 0U);
-  return out;
+  OwnLane own(comm, layer, team);
+  return layer_testing::forward(layer, input_of(comm.rank(), tokens_of(comm.rank())), own.lane);
 }
 
 // Experts of int8 weights round their rows to int8 anyway: whether they or the layer do it makes no difference.
 TEST_P(SentRows, Int8RowsGiveTheBitsOfUnquantisedOnes) {
   TRIMTAB_NEEDS_RANKS(3);
-  const World world({.dtype = DType::kBF16});
+  const World world({.dispatcher = GetParam(), .dtype = DType::kBF16});
+  std::vector<std::shared_ptr<const Mlp>> in_int8;
+  for (const MlpWeights& expert : world.experts) in_int8.push_back(expert.packed(Scheme::kW8A8));
   const Placement placement = Placement::linear(1, kExperts, 3);
   run_group(3, [&](Communicator& comm) {
-    const auto layer_with = [&](DType dtype) {
-      return MoeLayer({.gate = world.gate,
-                       .router = world.router,
-                       .log2phy = placement.log2phy(0, comm.rank()),
-                       .dispatcher = dispatcher_of(GetParam(), placement, comm.rank(), dtype, kTopK),
-                       .experts = make_grouped_experts(slots_of(world, placement, comm.rank(), Scheme::kW8A8), kHidden,
-                                                       Scheme::kW8A8),
-                       .shared = SharedExperts(world.shared_packed, world.shared_gate)});
+    const auto layer_with = [&](DType rows) {
+      return MoeLayer(
+          {.gate = world.gate,
+           .router = world.router,
+           .log2phy = placement.log2phy(0, comm.rank()),
+           .dispatcher = world.dispatcher(placement, comm.rank(), kTopK, rows),
+           .experts = make_grouped_experts(slots_of(placement, comm.rank(), in_int8), kHidden, Scheme::kW8A8),
+           .shared = SharedExperts(world.shared_packed, world.shared_gate)});
     };
     EXPECT_EQ(forward(layer_with(DType::kI8), comm), forward(layer_with(DType::kBF16), comm));
   });
@@ -71,7 +53,7 @@ TEST(SentRowsErrors, ExpertsMustAcceptThem) {
   MoeLayer::Parts parts{.gate = world.gate,
                         .router = world.router,
                         .log2phy = placement.log2phy(0, 0),
-                        .dispatcher = dispatcher_of("pull", placement, 0, DType::kI8, kTopK),
+                        .dispatcher = world.dispatcher(placement, 0, kTopK, DType::kI8),
                         .experts = make_grouped_experts(world.packed, kHidden, DType::kF32)};
   EXPECT_THROW(MoeLayer(std::move(parts)), InvalidArgument);
 }
@@ -79,7 +61,7 @@ TEST(SentRowsErrors, ExpertsMustAcceptThem) {
 // One pick a token, whose renormalised weight is the scaling factor: the output is expert(1.5 x).
 TEST_P(SentRows, TheWeightMayMultiplyTheInput) {
   TRIMTAB_NEEDS_RANKS(2);
-  const World world({.shared = false, .zero_experts = 0});
+  const World world({.dispatcher = GetParam(), .shared = false, .zero_experts = 0});
   const Placement placement = Placement::linear(1, kExperts, 2);
   RouterConfig config = world.router->config();
   config.top_k = 1;
@@ -89,8 +71,8 @@ TEST_P(SentRows, TheWeightMayMultiplyTheInput) {
         {.gate = world.gate,
          .router = router,
          .log2phy = placement.log2phy(0, comm.rank()),
-         .dispatcher = dispatcher_of(GetParam(), placement, comm.rank(), DType::kF32, 1),
-         .experts = make_grouped_experts(slots_of(world, placement, comm.rank(), Scheme::kF32), kHidden, Scheme::kF32),
+         .dispatcher = world.dispatcher(placement, comm.rank(), 1),
+         .experts = make_grouped_experts(slots_of(placement, comm.rank(), world.packed), kHidden, Scheme::kF32),
          .weight_on_input = true});
     const std::vector<float> out = forward(layer, comm), x = input_of(comm.rank(), tokens_of(comm.rank()));
     for (size_t t = 0; t * kHidden < x.size(); ++t) {
@@ -106,12 +88,7 @@ TEST_P(SentRows, TheWeightMayMultiplyTheInput) {
       for (float& value : scaled) value *= 1.5F;
       std::vector<double> want(kHidden, 0.0);
       world.experts[static_cast<size_t>(best)].accumulate(scaled.data(), 1.0, want.data());
-      double norm = 0, error = 0;
-      for (size_t h = 0; h < kHidden; ++h) {
-        norm += want[h] * want[h];
-        error = std::max(error, std::abs(want[h] - static_cast<double>(out[t * kHidden + h])));
-      }
-      EXPECT_LE(error, tolerance(DType::kF32) * std::sqrt(norm)) << "token " << t;
+      expect_row(want, out.data() + t * kHidden, DType::kF32, "token " + std::to_string(t));
     }
   });
 }
@@ -131,12 +108,12 @@ TEST(SentRowsErrors, WeightsOnTheInputNeedOnePick) {
 MoeLayer batched_layer(const World& world, const Placement& placement, int rank, Format dispatched, Format computed) {
   DispatchShape shape{kMaxTokens, kHidden, kTopK, DType::kF32, placement.first_slots()};
   if (dispatched == Format::kBatched) shape.capacity = 2 * kMaxTokens;
-  return MoeLayer({.gate = world.gate,
-                   .router = world.router,
-                   .log2phy = placement.log2phy(0, rank),
-                   .dispatcher = make_dispatcher(dispatched == Format::kBatched ? "pull_batched" : "pull", shape, rank),
-                   .experts = make_grouped_experts(slots_of(world, placement, rank, Scheme::kF32), kHidden,
-                                                   Scheme::kF32, computed)});
+  return MoeLayer(
+      {.gate = world.gate,
+       .router = world.router,
+       .log2phy = placement.log2phy(0, rank),
+       .dispatcher = make_dispatcher(dispatched == Format::kBatched ? "pull_batched" : "pull", shape, rank),
+       .experts = make_grouped_experts(slots_of(placement, rank, world.packed), kHidden, Scheme::kF32, computed)});
 }
 
 TEST(BatchedRows, GiveTheBitsOfStandardOnes) {

@@ -25,16 +25,11 @@ std::vector<std::vector<float>> forward_all(const World& world, const Placement&
   std::vector<std::vector<float>> outputs(static_cast<size_t>(ranks));
   run_group(ranks, [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(world.options.threads);
-    Lane lane{comm, workspace, team};
-    const int64_t tokens = tokens_of(comm.rank());
-    const std::vector<float> x = input_of(comm.rank(), tokens);
-    std::vector<float> out(x.size(), -1.0F);
-    for (int repeat = 0; repeat < 3; ++repeat) {
-      run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane));
-      EXPECT_EQ(workspace.mark(), 0U);
-    }
+    OwnLane own(comm, layer, team);
+    const std::vector<float> x = input_of(comm.rank(), tokens_of(comm.rank()));
+    std::vector<float> out;
+    for (int repeat = 0; repeat < 3; ++repeat) out = forward(layer, x, own.lane);
     expect_rows(world, x, out, "rank");
     outputs[static_cast<size_t>(comm.rank())] = out;
   });
@@ -88,12 +83,9 @@ TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
   auto from_counts = none, from_capture = none;  // [ranks][experts]
   run_group(ranks(), [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(1);
-    Lane lane{comm, workspace, team};
+    OwnLane own(comm, layer, team);
     const int64_t tokens = tokens_of(comm.rank());
-    const std::vector<float> x = input_of(comm.rank(), tokens);
-    std::vector<float> out(x.size());
     const Capture capture = [&](int id, int64_t first_token, int top_k, std::span<const int32_t> ids) {
       EXPECT_EQ(id, 7);
       EXPECT_EQ(first_token, 11);
@@ -103,8 +95,8 @@ TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
     };
     // Counts are added to what is there: 1000 each.
     std::vector<int32_t> counts(static_cast<size_t>(placement.slots_of_rank(comm.rank())), 1000);
-    run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane,
-                      {.capture = &capture, .first_token = 11, .local_counts = counts}));
+    forward(layer, input_of(comm.rank(), tokens), own.lane,
+            {.capture = &capture, .first_token = 11, .local_counts = counts});
     for (size_t s = 0; s < counts.size(); ++s) {
       const auto slot = static_cast<size_t>(placement.first_slot(comm.rank())) + s;
       from_counts[static_cast<size_t>(comm.rank())][static_cast<size_t>(placement.logical(0)[slot])] +=
@@ -130,22 +122,18 @@ TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
   run_group(ranks(), [&](Communicator& comm) {
     const std::unique_ptr<Communicator> other = comm.duplicate();
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspaces[2] = {Workspace(comm.allocate(layer.workspace_bytes(kMaxTokens))),
-                               Workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)))};
     Team team(1);
-    Lane first{comm, workspaces[0], team};
-    Lane second{*other, workspaces[1], team};
+    OwnLane first(comm, layer, team), second(*other, layer, team);
     for (int64_t round = 0; round < 6; ++round) {
       const int64_t a = (comm.rank() + round) % 3 * 4;
       const int64_t b = (comm.rank() + round) % 2 * 5;
       const std::vector<float> x = input_of(comm.rank(), a + b, 90);
-      std::vector<float> out(x.size()), alone(x.size());
+      std::vector<float> out(x.size());
       const ConstRows rows(x.data(), a + b, kHidden);
       const Rows to(out.data(), a + b, kHidden);
-      overlap(layer.forward(rows.slice(0, a), to.slice(0, a), first),
-              layer.forward(rows.slice(a, b), to.slice(a, b), second));
-      run(layer.forward(rows, Rows(alone.data(), a + b, kHidden), first));
-      EXPECT_EQ(out, alone);
+      overlap(layer.forward(rows.slice(0, a), to.slice(0, a), first.lane),
+              layer.forward(rows.slice(a, b), to.slice(a, b), second.lane));
+      EXPECT_EQ(out, forward(layer, x, first.lane));
       expect_rows(world, x, out, "overlap");
     }
   });
@@ -160,20 +148,17 @@ TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
     const auto body = [&](Communicator& comm) {
       const std::unique_ptr<Communicator> other = comm.duplicate();
       const MoeLayer layer = world.layer(placement, comm.rank());
-      Workspace workspaces[2] = {Workspace(comm.allocate(layer.workspace_bytes(kMaxTokens))),
-                                 Workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)))};
       Team team(1);
-      Lane first{comm, workspaces[0], team};
-      Lane second{*other, workspaces[1], team};
+      OwnLane first(comm, layer, team), second(*other, layer, team);
       std::vector<float> x[2] = {input_of(comm.rank(), 4), input_of(comm.rank(), 4, 90)};
       if (comm.rank() == ranks() - 1) x[failing][5] = std::nanf("");
       std::vector<float> out[2] = {x[0], x[1]};
       try {
-        overlap(layer.forward(ConstRows(x[0].data(), 4, kHidden), Rows(out[0].data(), 4, kHidden), first),
-                layer.forward(ConstRows(x[1].data(), 4, kHidden), Rows(out[1].data(), 4, kHidden), second));
+        overlap(layer.forward(ConstRows(x[0].data(), 4, kHidden), Rows(out[0].data(), 4, kHidden), first.lane),
+                layer.forward(ConstRows(x[1].data(), 4, kHidden), Rows(out[1].data(), 4, kHidden), second.lane));
       } catch (const Error&) {
-        EXPECT_EQ(workspaces[0].mark(), 0U);
-        EXPECT_EQ(workspaces[1].mark(), 0U);
+        EXPECT_EQ(first.workspace.mark(), 0U);
+        EXPECT_EQ(second.workspace.mark(), 0U);
         throw;
       }
       ADD_FAILURE() << "rank " << comm.rank() << " finished";
@@ -188,33 +173,22 @@ TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
 TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
   const World world({.dispatcher = dispatcher(), .shared = false, .zero_experts = 0});
   const MlpWeights extra(kInner, 500);
-  const auto extra_packed = extra.packed(DType::kF32);
+  std::vector<std::shared_ptr<const Mlp>> experts = world.packed;
+  experts.push_back(extra.packed(DType::kF32));
   RouterConfig router = world.router->config();
   router.num_appended_experts = 1;
   const Placement placement = Placement::linear(1, kExperts + 1, ranks());
   run_group(ranks(), [&](Communicator& comm) {
     const int rank = comm.rank();
-    std::vector<std::shared_ptr<const Mlp>> slots;
-    for (int s = placement.first_slot(rank); s < placement.first_slot(rank + 1); ++s) {
-      const auto expert = static_cast<size_t>(placement.logical(0)[static_cast<size_t>(s)]);
-      slots.push_back(expert == kExperts ? extra_packed : world.packed[expert]);
-    }
-    const MoeLayer layer(
-        {.gate = world.gate,
-         .router = std::make_shared<const Router>(router),
-         .log2phy = placement.log2phy(0, rank),
-         .dispatcher = make_dispatcher(
-             dispatcher(),
-             {.max_tokens = kMaxTokens, .hidden = kHidden, .top_k = kTopK + 1, .first_slots = placement.first_slots()},
-             rank),
-         .experts = make_grouped_experts(std::move(slots), kHidden, DType::kF32)});
-    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
+    const MoeLayer layer({.gate = world.gate,
+                          .router = std::make_shared<const Router>(router),
+                          .log2phy = placement.log2phy(0, rank),
+                          .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
+                          .experts = make_grouped_experts(slots_of(placement, rank, experts), kHidden, DType::kF32)});
     Team team(1);
-    Lane lane{comm, workspace, team};
-    const int64_t tokens = tokens_of(rank);
-    const std::vector<float> x = input_of(rank, tokens);
-    std::vector<float> out(x.size());
-    run(layer.forward(ConstRows(x.data(), tokens, kHidden), Rows(out.data(), tokens, kHidden), lane));
+    OwnLane own(comm, layer, team);
+    const std::vector<float> x = input_of(rank, tokens_of(rank));
+    const std::vector<float> out = forward(layer, x, own.lane);
     expect_rows(world, x, out, "appended", [&](const float* row, double* y) { extra.accumulate(row, 1.0, y); });
   });
 }
@@ -240,14 +214,12 @@ TEST(MoeLayer, AFailingRankFailsAllAndNobodyHangs) {
   std::atomic<int> comm_errors = 0;
   const auto body = [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, comm.rank());
-    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(1);
-    Lane lane{comm, workspace, team};
+    OwnLane own(comm, layer, team);
     std::vector<float> x = input_of(comm.rank(), 4);
     if (comm.rank() == 2) x[5] = std::nanf("");
-    std::vector<float> out(x.size());
     try {
-      run(layer.forward(ConstRows(x.data(), 4, kHidden), Rows(out.data(), 4, kHidden), lane));
+      forward(layer, x, own.lane);
     } catch (const CommError&) {
       ++comm_errors;
       throw;
@@ -296,9 +268,9 @@ TEST(MoeLayer, RefusesWrongInputs) {
   const Placement placement = Placement::linear(1, kExperts, 1);
   run_group(1, [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, 0);
-    Workspace workspace(comm.allocate(layer.workspace_bytes(kMaxTokens)));
     Team team(1);
-    Lane lane{comm, workspace, team};
+    OwnLane own(comm, layer, team);
+    Lane& lane = own.lane;
     std::vector<float> x(static_cast<size_t>(kHidden * (kMaxTokens + 1))), out(x.size());
     EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(out.data(), 1, kHidden), lane)),
                  InvalidArgument);
@@ -322,7 +294,7 @@ TEST(MoeLayer, RefusesWrongInputs) {
         run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), narrow)),
         InvalidArgument);
     // Nothing has reached the group: it goes on.
-    EXPECT_EQ(workspace.mark(), 0U);
+    EXPECT_EQ(own.workspace.mark(), 0U);
     run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), lane));
   });
 }

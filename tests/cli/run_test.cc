@@ -144,8 +144,9 @@ TEST(Run, TracesEveryPick) {
   EXPECT_EQ(all, fed * 4);
 }
 
-// The same command on processes: `script RANKS trimtab run ...`; null when the script skips.
+// The same command on processes: `script RANKS trimtab run ...`; null when the script skips, or the build has no MPI.
 Json run_under(const std::string& script, const std::string& options) {
+  if (!kHasMpi) return nullptr;
   const Scratch scratch;
   const std::string out = scratch.file("stdout");
   const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/" + script + " " + TRIMTAB_BINARY + " run " +
@@ -167,7 +168,7 @@ TEST(Run, ProcessesGiveWhatThreadsGive) {
     const Scratch scratch;
     const std::string options = "--dispatcher " + dispatcher + " --trace-out " + scratch.file("trace.npy");
     const Json processes = run_under("mpi/run.sh 4", options);
-    if (!kHasMpi || processes.is_null()) GTEST_SKIP() << "needs MPI and mpiexec";
+    if (processes.is_null()) GTEST_SKIP() << "needs MPI and mpiexec";
     const std::string trace = read_file(scratch.file("trace.npy"));
     const Outcome threads =
         trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
@@ -181,7 +182,7 @@ TEST(Run, SeveralHostsGiveWhatThreadsGive) {
   for (const std::string dispatcher : {"all_gather", "all_to_all", "packed"}) {
     const std::string options = "--dispatcher " + dispatcher;
     const Json processes = run_under("hosts/run.sh 2 2 full", options);
-    if (!kHasMpi || processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
+    if (processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
     const Outcome threads =
         trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
     ASSERT_EQ(threads.status, 0) << threads.err;
@@ -190,12 +191,13 @@ TEST(Run, SeveralHostsGiveWhatThreadsGive) {
 }
 
 TEST(Run, OtherRanksThanMpiexecStartedAreRefused) {
+  if (!kHasMpi) GTEST_SKIP() << "needs MPI";
   const Scratch scratch;
   const std::string err = scratch.file("stderr");
   const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 2 " + TRIMTAB_BINARY + " run " +
                               kTinyMoe + " --ranks 3 2>" + err + " >/dev/null";
   const int status = WEXITSTATUS(std::system(command.c_str()));
-  if (!kHasMpi || status == 77) GTEST_SKIP() << "needs MPI and mpiexec";
+  if (status == 77) GTEST_SKIP() << "needs mpiexec";
   EXPECT_EQ(status, 1);
   EXPECT_TRUE(contains(read_file(err), "trimtab: --ranks 3, but mpiexec has started 2 processes, a rank each"))
       << read_file(err);

@@ -5,7 +5,6 @@
 
 #include <mpi.h>
 
-#include <atomic>
 #include <list>
 #include <memory>
 #include <span>

@@ -97,10 +97,11 @@ void MpiPeers::start(uint64_t ticket, const Operation& operation) {
   sends.ranks.clear();
   sends.headers.resize(peers_.size());
   if (network_.domain().failed()) return;
+  const uint64_t checksum = operation.checksum();
   for (size_t p = 0; p < peers_.size(); ++p) {
     const int to = peers_[p].rank;
     const std::span<const std::byte> block = operation.block_for(to);
-    sends.headers[p] = {static_cast<int32_t>(operation.kind), operation.checksum(), std::ssize(block)};
+    sends.headers[p] = {static_cast<int32_t>(operation.kind), checksum, std::ssize(block)};
     sends.ranks.push_back(to);
     const int code = MPI_Isend(&sends.headers[p], int_size<Announcement>(), MPI_BYTE, member(to), header_tag_,
                                network_.comm(), &sends.requests.emplace_back(MPI_REQUEST_NULL));
