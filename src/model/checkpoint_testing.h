@@ -10,10 +10,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/cat.h"
 #include "trimtab/checkpoint.h"
 
 namespace trimtab {
@@ -26,6 +28,20 @@ inline std::string safetensors_image(std::string_view header, size_t data_bytes)
   image += header;
   for (size_t i = 0; i < data_bytes; ++i) image += static_cast<char>(i);
   return image;
+}
+
+// An image of these tensors.
+inline std::string safetensors_image(const std::map<std::string, TensorView>& tensors) {
+  std::string header = "{", data;
+  for (const auto& [name, tensor] : tensors) {
+    std::string shape;
+    for (const int64_t size : tensor.shape) shape += cat(shape.empty() ? "" : ",", size);
+    header +=
+        cat(header.size() == 1 ? "" : ",", '"', name, R"(":{"dtype":")", trimtab::name(tensor.dtype), R"(","shape":[)",
+            shape, R"(],"data_offsets":[)", data.size(), ",", data.size() + tensor.data.size(), "]}");
+    data.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+  }
+  return safetensors_image(header + "}", 0) + data;
 }
 
 // A folder of the running test's own, empty at first and removed at the end.

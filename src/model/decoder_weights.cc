@@ -84,21 +84,25 @@ class Reader {
     return std::make_shared<const Mlp>(source, config_.activation, dtype_);
   }
 
-  // wanted: the logical experts to pack. format: of the experts, shared ones too.
-  void moe(const MoeTensors& found, const std::vector<bool>& wanted, WeightFormat format, LayerWeights& layer) const {
+  // wanted: the logical experts to pack. format: of the routed experts. shared_format: if not given, as they come.
+  void moe(const MoeTensors& found, const std::vector<bool>& wanted, WeightFormat format,
+           std::optional<WeightFormat> shared_format, LayerWeights& layer) const {
     layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
     RouterConfig router = config_.router;
     router.selection_bias = found.selection_bias;
     layer.router = std::make_shared<const Router>(std::move(router));
     layer.experts.resize(wanted.size());
     BufferArena arena;
-    const auto pack = [&](const MlpSource& source) {
-      return std::make_shared<const Mlp>(source, config_.activation, format, nullptr, &arena);
+    const auto pack = [&](const MlpSource& source, WeightFormat as) {
+      return std::make_shared<const Mlp>(source, config_.activation, as, nullptr, &arena);
     };
     for (size_t e = 0; e < wanted.size(); ++e) {
-      if (wanted[e]) layer.experts[e] = pack(found.experts[e]);
+      if (wanted[e]) layer.experts[e] = pack(found.experts[e], format);
     }
-    if (found.shared) layer.shared = pack(*found.shared);
+    if (found.shared) {
+      layer.shared =
+          pack(*found.shared, shared_format ? *shared_format : native_format(*found.shared).value_or(dtype_));
+    }
     if (found.shared_gate) {
       layer.shared_gate = std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
     }
@@ -119,7 +123,7 @@ std::vector<MoeTensors> find_all_moe_tensors(const SafeTensors& tensors, const M
   return found;
 }
 
-// The format that all experts are quantised in, if there is one; else dtype.
+// The format that all routed experts are quantised in, if there is one; else dtype.
 WeightFormat common_format(const std::vector<MoeTensors>& layers, DType dtype) {
   std::optional<WeightFormat> format;
   for (const MoeTensors& layer : layers) {
@@ -189,7 +193,7 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
     if (config.is_moe_layer[static_cast<size_t>(l)]) {
       layer.moe_layer = moe_layer;
       reader.moe(moe_tensors[static_cast<size_t>(moe_layer)], held_experts(placement, moe_layer, ranks), expert_format,
-                 layer);
+                 experts, layer);
       ++moe_layer;
     } else {
       layer.dense = reader.dense(at + "mlp.");
