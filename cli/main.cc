@@ -36,7 +36,7 @@ Models. A directory with config.json and safetensors in the Hugging Face layout;
 qwen3_moe or olmoe. Prompts are text for models with a byte-level vocabulary (token id = byte, ids from 256 special),
 with the config's beginning-of-sequence token in front; token ids for all others.
 
-Exit status: 0 done, 1 it failed, 2 wrong usage. TRIMTAB_ISA=scalar, avx2 or avx512 chooses the kernels.
+Exit status: 0 done, 1 it failed, 2 wrong usage. TRIMTAB_ISA chooses the kernels (docs/embedding.md).
 
 Examples
   trimtab run models/tiny-moe

@@ -193,7 +193,6 @@ RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& con
   for (int l = 0; l < config.num_hidden_layers; ++l) {
     if (config.is_moe_layer[static_cast<size_t>(l)]) result.moe_layers.push_back(l);
   }
-  result.par_per_layer = par_per_layer(placement, run.load);
   for (int l = 0; l < run.load.num_layers; ++l) {
     std::vector<int64_t> total(static_cast<size_t>(run.load.num_experts));
     for (int64_t step = 0; step < run.load.num_steps; ++step) {
@@ -201,6 +200,7 @@ RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& con
       for (size_t e = 0; e < total.size(); ++e) total[e] += counts[e];
     }
     result.rank_load.push_back(rank_load(placement, l, total));
+    result.par_per_layer.push_back(par(result.rank_load.back()));
   }
   return result;
 }

@@ -94,8 +94,8 @@ struct QuantizationConfig {
 
   Method method = Method::kNone;
   std::vector<Group> groups;  // a module is of the first that has it
-  std::vector<std::string>
-      ignore;  // not quantised: as targets; fp8 and mxfp4: as modules_to_not_convert of transformers
+  // Not quantised: as targets; fp8 and mxfp4: as modules_to_not_convert of transformers.
+  std::vector<std::string> ignore;
 };
 std::string_view name(QuantizationConfig::Method method);  // quant_method; "" for kNone
 

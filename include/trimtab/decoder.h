@@ -41,9 +41,9 @@ class DecoderWeights {
  public:
   // dtype: kF32 or kBF16, how weights are kept (see above). placement: [MoE layers]; of the experts only those that the
   // slots of `ranks` hold are packed; empty means all ranks. experts: how routed and shared experts are kept, and with
-  // it how their rows are rounded. If not given, experts stay quantised as the checkpoint has them, where there is a
-  // format for all of them; else they are kept as dtype, like all other weights. The file stays mapped for the
-  // embedding rows.
+  // it how their rows are rounded. If not given, routed experts stay quantised as the checkpoint has them, where there
+  // is a format for all of them, and so do shared experts, each for itself; else they are kept as dtype, like all other
+  // weights. The file stays mapped for the embedding rows.
   // Throws InvalidArgument for a family that this decoder does not know and for a placement that does not fit,
   // FormatError for tensors that are absent or of another shape.
   static std::shared_ptr<const DecoderWeights> load(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
@@ -53,7 +53,7 @@ class DecoderWeights {
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
-  WeightFormat expert_format() const { return expert_format_; }
+  WeightFormat expert_format() const { return expert_format_; }  // of the routed experts
   size_t bytes() const;  // of the packed weights
 
  private:

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors images and files for tests.
+// Safetensors images and files for tests, and the fixture checkpoints.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/cat.h"
+#include "trimtab/checkpoint.h"
 
 namespace trimtab {
 
@@ -22,6 +28,20 @@ inline std::string safetensors_image(std::string_view header, size_t data_bytes)
   image += header;
   for (size_t i = 0; i < data_bytes; ++i) image += static_cast<char>(i);
   return image;
+}
+
+// An image of these tensors.
+inline std::string safetensors_image(const std::map<std::string, TensorView>& tensors) {
+  std::string header = "{", data;
+  for (const auto& [name, tensor] : tensors) {
+    std::string shape;
+    for (const int64_t size : tensor.shape) shape += cat(shape.empty() ? "" : ",", size);
+    header +=
+        cat(header.size() == 1 ? "" : ",", '"', name, R"(":{"dtype":")", trimtab::name(tensor.dtype), R"(","shape":[)",
+            shape, R"(],"data_offsets":[)", data.size(), ",", data.size() + tensor.data.size(), "]}");
+    data.append(reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size());
+  }
+  return safetensors_image(header + "}", 0) + data;
 }
 
 // A folder of the running test's own, empty at first and removed at the end.
@@ -58,5 +78,34 @@ std::string error_text(Call&& call) {
   ADD_FAILURE() << "nothing was thrown";
   return "";
 }
+
+// The checkpoints of tools/make_fixtures.py: those of the repository, or the folder that TRIMTAB_CHECKPOINTS names.
+inline std::vector<std::string> fixture_checkpoints() {
+  const char* chosen = std::getenv("TRIMTAB_CHECKPOINTS");
+  const std::filesystem::path folder = chosen ? chosen : TRIMTAB_SOURCE_DIR "/tests/fixtures/checkpoints";
+  std::vector<std::string> checkpoints;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.is_directory()) checkpoints.push_back(entry.path().string());
+  }
+  std::ranges::sort(checkpoints);
+  return checkpoints;
+}
+
+// A test of one of them.
+class FixtureTest : public testing::TestWithParam<std::string> {
+ public:
+  static std::string name(const testing::TestParamInfo<std::string>& tested) {
+    return std::filesystem::path(tested.param).filename().string();
+  }
+
+ protected:
+  FixtureTest()
+      : config(read_model_config(GetParam())),
+        tensors(SafeTensors::open(GetParam())),
+        expected(SafeTensors::open(GetParam() + "/expected.safetensors")) {}
+
+  const ModelConfig config;
+  const SafeTensors tensors, expected;  // expected: what transformers computed
+};
 
 }  // namespace trimtab

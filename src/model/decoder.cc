@@ -256,8 +256,7 @@ void Decoder::embed(std::span<const Chunk> batch, const Activations& a) const {
         a.sine[r * half + i] = std::sin(angle);
         a.cosine[r * half + i] = std::cos(angle);
       }
-      float* h = a.h.row_as<float>(row++);
-      for (int64_t j = 0; j < a.h.cols; ++j) h[j] = embedding.at(id, j);
+      read_row(embedding, id, a.h.row_as<float>(row++));
     }
   }
 }

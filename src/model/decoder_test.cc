@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "base/cat.h"
+#include "model/checkpoint_testing.h"
 #include "model/decoder_testing.h"
 #include "trimtab/error.h"
 
@@ -89,6 +93,41 @@ TEST(QuantisedExperts, StayAsTheyAre) {
     // Packing is another: no format gives the same size.
     EXPECT_EQ(as_it_is->bytes() == in_f32->bytes(), format == "f32") << checkpoint;
   }
+}
+
+// A copy of a checkpoint in which the shared experts are not quantised.
+SafeTensors with_plain_shared_experts(const Model& model, const TestFolder& folder) {
+  std::map<std::string, TensorView> tensors;
+  for (const std::string& name : model.tensors.names()) {
+    if (name.find(".shared_expert.") == name.npos) tensors[name] = model.tensors.at(name);
+  }
+  std::vector<std::vector<float>> plain;
+  for (int layer = 0; layer < model.config.num_hidden_layers; ++layer) {
+    if (!model.config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    const MlpSource shared = *find_moe_tensors(model.tensors, model.config, layer).shared;
+    for (const auto& [name, source] : {std::pair{"gate", shared.gate}, {"up", shared.up}, {"down", shared.down}}) {
+      std::vector<float>& values = plain.emplace_back(static_cast<size_t>(source.rows * source.cols));
+      read_rows(source, 0, Rows(values.data(), source.rows, source.cols));
+      tensors[cat("model.layers.", layer, ".mlp.shared_expert.", name, "_proj.weight")] = {
+          DType::kF32, {source.rows, source.cols}, std::as_bytes(std::span(values))};
+    }
+  }
+  folder.write("model.safetensors", safetensors_image(tensors));
+  return SafeTensors::open(folder.path());
+}
+
+TEST(QuantisedExperts, SharedOnesThatAreNotQuantisedStayPlain) {
+  const Model model = open_model("qwen2_moe_int8");
+  const TestFolder folder;
+  const SafeTensors tensors = with_plain_shared_experts(model, folder);
+  const Placement placement = linear_placement(model.config, 1);
+  const auto load = [&](const SafeTensors& from, std::optional<WeightFormat> experts = {}) {
+    return DecoderWeights::load(from, model.config, DType::kBF16, placement, {}, experts);
+  };
+  const auto as_it_is = load(tensors);
+  EXPECT_EQ(name(as_it_is->expert_format()), "w8a8");
+  EXPECT_GT(as_it_is->bytes(), load(model.tensors)->bytes());
+  EXPECT_EQ(load(tensors, Scheme::kW8A8)->bytes(), load(model.tensors)->bytes());
 }
 
 // Rows are rounded as the format has it, twice in each layer: to bf16, by 2^-9, or to int8 with a scale per row. Rows

@@ -47,7 +47,7 @@ void check_config(const ModelConfig& config, DType dtype) {
 class Reader {
  public:
   Reader(const SafeTensors& tensors, const ModelConfig& config, DType dtype)
-      : tensors_(tensors), config_(config), weights_(tensors, config.quantization), dtype_(dtype) {}
+      : config_(config), weights_(tensors, config.quantization), dtype_(dtype) {}
 
   const WeightFinder& weights() const { return weights_; }
   std::vector<float> vector(const std::string& name, int64_t size) const {
@@ -84,47 +84,57 @@ class Reader {
     return std::make_shared<const Mlp>(source, config_.activation, dtype_);
   }
 
-  // The format that all experts are quantised in, if there is one; else dtype.
-  WeightFormat expert_format() const {
-    std::optional<WeightFormat> format;
-    for (int layer = 0; layer < config_.num_hidden_layers; ++layer) {
-      if (!config_.is_moe_layer[static_cast<size_t>(layer)]) continue;
-      for (const MlpSource& expert : find_moe_tensors(tensors_, config_, layer).experts) {
-        const std::optional<WeightFormat> native = native_format(expert);
-        if (!native || native != format.value_or(*native)) return dtype_;
-        format = native;
-      }
-    }
-    return format.value_or(dtype_);
-  }
-
-  // wanted: the logical experts to pack. format: of the experts, shared ones too.
-  void moe(int layer_id, const std::vector<bool>& wanted, WeightFormat format, LayerWeights& layer) const {
-    MoeTensors found = find_moe_tensors(tensors_, config_, layer_id);
+  // wanted: the logical experts to pack. format: of the routed experts. shared_format: if not given, as they come.
+  void moe(const MoeTensors& found, const std::vector<bool>& wanted, WeightFormat format,
+           std::optional<WeightFormat> shared_format, LayerWeights& layer) const {
     layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
     RouterConfig router = config_.router;
-    router.selection_bias = std::move(found.selection_bias);
+    router.selection_bias = found.selection_bias;
     layer.router = std::make_shared<const Router>(std::move(router));
     layer.experts.resize(wanted.size());
     BufferArena arena;
-    const auto pack = [&](const MlpSource& source) {
-      return std::make_shared<const Mlp>(source, config_.activation, format, nullptr, &arena);
+    const auto pack = [&](const MlpSource& source, WeightFormat as) {
+      return std::make_shared<const Mlp>(source, config_.activation, as, nullptr, &arena);
     };
     for (size_t e = 0; e < wanted.size(); ++e) {
-      if (wanted[e]) layer.experts[e] = pack(found.experts[e]);
+      if (wanted[e]) layer.experts[e] = pack(found.experts[e], format);
     }
-    if (found.shared) layer.shared = pack(*found.shared);
+    if (found.shared) {
+      layer.shared =
+          pack(*found.shared, shared_format ? *shared_format : native_format(*found.shared).value_or(dtype_));
+    }
     if (found.shared_gate) {
       layer.shared_gate = std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
     }
   }
 
  private:
-  const SafeTensors& tensors_;
   const ModelConfig& config_;
   WeightFinder weights_;
   DType dtype_;
 };
+
+// Of the layers that have experts.
+std::vector<MoeTensors> find_all_moe_tensors(const SafeTensors& tensors, const ModelConfig& config) {
+  std::vector<MoeTensors> found;
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.is_moe_layer[static_cast<size_t>(layer)]) found.push_back(find_moe_tensors(tensors, config, layer));
+  }
+  return found;
+}
+
+// The format that all routed experts are quantised in, if there is one; else dtype.
+WeightFormat common_format(const std::vector<MoeTensors>& layers, DType dtype) {
+  std::optional<WeightFormat> format;
+  for (const MoeTensors& layer : layers) {
+    for (const MlpSource& expert : layer.experts) {
+      const std::optional<WeightFormat> native = native_format(expert);
+      if (!native || native != format.value_or(*native)) return dtype;
+      format = native;
+    }
+  }
+  return format.value_or(dtype);
+}
 
 // [num_experts] which experts of a layer the slots of these ranks hold.
 std::vector<bool> held_experts(const Placement& placement, int layer, std::span<const int> ranks) {
@@ -169,7 +179,8 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
   if (ranks.empty()) ranks = all_ranks;
 
   const Reader reader(tensors, config, dtype);
-  const WeightFormat expert_format = experts ? *experts : reader.expert_format();
+  const std::vector<MoeTensors> moe_tensors = find_all_moe_tensors(tensors, config);
+  const WeightFormat expert_format = experts ? *experts : common_format(moe_tensors, dtype);
   std::shared_ptr<DecoderWeights> weights(new DecoderWeights(tensors, config, dtype, expert_format));
   const std::string& prefix = config.tensor_prefix;
   int moe_layer = 0;
@@ -181,7 +192,8 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
     reader.attention(at + "self_attn.", layer);
     if (config.is_moe_layer[static_cast<size_t>(l)]) {
       layer.moe_layer = moe_layer;
-      reader.moe(l, held_experts(placement, moe_layer, ranks), expert_format, layer);
+      reader.moe(moe_tensors[static_cast<size_t>(moe_layer)], held_experts(placement, moe_layer, ranks), expert_format,
+                 experts, layer);
       ++moe_layer;
     } else {
       layer.dense = reader.dense(at + "mlp.");

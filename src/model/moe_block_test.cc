@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every fixture's MoE blocks, loaded into a MoeLayer and run over several ranks, against what transformers computed for
-// them: the weights of each family reach the kernels in the form that they expect. TRIMTAB_CHECKPOINTS names another
-// folder of such checkpoints (see tools/make_fixtures.py).
+// them: the weights of each family reach the kernels in the form that they expect.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 
 #include "base/cat.h"
+#include "model/checkpoint_testing.h"
 #include "model/decoder_testing.h"
 #include "trimtab/checkpoint.h"
 #include "trimtab/communicator.h"
@@ -18,23 +16,11 @@
 namespace trimtab {
 namespace {
 
-namespace fs = std::filesystem;
-
 // Of an element's error, relative to its row's norm. f32: sums of a few dozen terms in another order. bf16: the two
 // stages of an expert (gate and up, then down) round their weights and their input, 2^-9 each; the roundings are
 // independent, so what the stages add to the error, 2 * 2^-9 of the row's norm each, adds up as squares.
 double tolerance(DType dtype) {
   return dtype == DType::kF32 ? 1e-4 : 2 * 0x1p-9 * std::sqrt(2.0);
-}
-
-std::vector<std::string> checkpoints() {
-  const char* chosen = std::getenv("TRIMTAB_CHECKPOINTS");
-  std::vector<std::string> folders;
-  for (const auto& entry : fs::directory_iterator(chosen ? chosen : TRIMTAB_SOURCE_DIR "/tests/fixtures/checkpoints")) {
-    if (entry.is_directory()) folders.push_back(entry.path().string());
-  }
-  std::ranges::sort(folders);
-  return folders;
 }
 
 // One layer's block, packed once and shared by all ranks.
@@ -105,13 +91,8 @@ class Block {
   std::optional<SharedExperts> shared_;
 };
 
-class MoeBlockOf : public testing::TestWithParam<std::string> {
+class MoeBlockOf : public FixtureTest {
  protected:
-  MoeBlockOf()
-      : config(read_model_config(GetParam())),
-        tensors(SafeTensors::open(GetParam())),
-        expected(SafeTensors::open(GetParam() + "/expected.safetensors")) {}
-
   void run_and_compare(DType dtype) const {
     int blocks = 0;
     for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
@@ -134,9 +115,6 @@ class MoeBlockOf : public testing::TestWithParam<std::string> {
     }
     EXPECT_GT(blocks, 0);
   }
-
-  const ModelConfig config;
-  const SafeTensors tensors, expected;
 };
 
 TEST_P(MoeBlockOf, InF32) {
@@ -147,8 +125,7 @@ TEST_P(MoeBlockOf, InBf16) {
   run_and_compare(DType::kBF16);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, MoeBlockOf, testing::ValuesIn(checkpoints()),
-                         [](const auto& tested) { return fs::path(tested.param).filename().string(); });
+INSTANTIATE_TEST_SUITE_P(Fixtures, MoeBlockOf, testing::ValuesIn(fixture_checkpoints()), FixtureTest::name);
 
 }  // namespace
 }  // namespace trimtab

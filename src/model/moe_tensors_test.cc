@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every fixture checkpoint is read, and its MoE blocks are computed here in plain scalar code and compared with what
-// transformers computed. TRIMTAB_CHECKPOINTS names another folder of such checkpoints (see tools/make_fixtures.py).
+// transformers computed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 
 #include "base/cat.h"
@@ -17,20 +16,8 @@
 namespace trimtab {
 namespace {
 
-namespace fs = std::filesystem;
-
 // Of a row's error, relative to the row's norm: f32 sums of a few dozen terms in another order.
 constexpr float kTolerance = 1e-4F;
-
-std::vector<std::string> checkpoints() {
-  const char* chosen = std::getenv("TRIMTAB_CHECKPOINTS");
-  std::vector<std::string> folders;
-  for (const auto& entry : fs::directory_iterator(chosen ? chosen : TRIMTAB_SOURCE_DIR "/tests/fixtures/checkpoints")) {
-    if (entry.is_directory()) folders.push_back(entry.path().string());
-  }
-  std::ranges::sort(folders);
-  return folders;
-}
 
 // What transformers computed, as rows.
 template <class T>
@@ -87,16 +74,7 @@ void expect_near(const std::vector<float>& row, const std::vector<float>& wanted
   EXPECT_LE(error, kTolerance * std::sqrt(norm));
 }
 
-class MoeTensorsOf : public testing::TestWithParam<std::string> {
- protected:
-  MoeTensorsOf()
-      : config(read_model_config(GetParam())),
-        tensors(SafeTensors::open(GetParam())),
-        expected(SafeTensors::open(GetParam() + "/expected.safetensors")) {}
-
-  const ModelConfig config;
-  const SafeTensors tensors, expected;
-};
+class MoeTensorsOf : public FixtureTest {};
 
 TEST_P(MoeTensorsOf, LayersAreThoseOfTransformers) {
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
@@ -166,8 +144,7 @@ TEST_P(MoeTensorsOf, BlocksComputeTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, MoeTensorsOf, testing::ValuesIn(checkpoints()),
-                         [](const auto& tested) { return fs::path(tested.param).filename().string(); });
+INSTANTIATE_TEST_SUITE_P(Fixtures, MoeTensorsOf, testing::ValuesIn(fixture_checkpoints()), FixtureTest::name);
 
 // ---- checkpoints that can't be used
 

@@ -231,18 +231,15 @@ class Regex::Parser {
 
 Regex::Regex(std::string_view pattern) : program_(Parser(pattern).parse()) {}
 
-// Follows everything that takes no character.
+// Adds pc and everything that it leads to without a character.
 void Regex::add(Threads& threads, size_t pc, std::string_view name, size_t at) const {
-  std::vector<size_t> open = {pc};
-  while (!open.empty()) {
-    pc = open.back();
-    open.pop_back();
-    if (threads.has[pc]) continue;
-    threads.has[pc] = true;
-    threads.list.push_back(pc);
+  size_t next = threads.list.size();
+  threads.add(pc);
+  for (; next < threads.list.size(); ++next) {
+    pc = threads.list[next];
     const Instruction& i = program_[pc];
     const auto jump = [&](std::ptrdiff_t by) {
-      open.push_back(static_cast<size_t>(static_cast<std::ptrdiff_t>(pc) + by));
+      threads.add(static_cast<size_t>(static_cast<std::ptrdiff_t>(pc) + by));
     };
     if (i.op == Op::kJump || i.op == Op::kFork) jump(i.to);
     if (i.op == Op::kFork) jump(i.or_to);

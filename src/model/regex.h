@@ -48,6 +48,10 @@ class Regex {
   struct Threads {
     explicit Threads(size_t size) : has(size) {}
     bool contains(size_t pc) const { return has[pc]; }
+    void add(size_t pc) {
+      if (!has[pc]) list.push_back(pc);
+      has[pc] = true;
+    }
     void clear() {
       for (const size_t pc : list) has[pc] = false;
       list.clear();

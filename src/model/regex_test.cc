@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "model/checkpoint_testing.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -73,14 +74,7 @@ TEST(Regex, TakesNoTimeForEvilPatterns) {
 }
 
 TEST(Regex, RefusesWhatItDoesNotHave) {
-  const auto error = [](const std::string& pattern) -> std::string {
-    try {
-      Regex{pattern};
-    } catch (const InvalidArgument& e) {
-      return e.what();
-    }
-    return "";
-  };
+  const auto error = [](const std::string& pattern) { return error_text<InvalidArgument>([&] { Regex{pattern}; }); };
   EXPECT_EQ(error("^(?!.*experts).*"), "the pattern '^(?!.*experts).*' has an extension '(?' at 3");
   EXPECT_EQ(error("a)"), "the pattern 'a)' has an unmatched ')' at 1");
   for (const char* pattern : {"(a", "[a", "a\\", "*a", "a**", "a{3,2}", "[b-a]", "\\b", "\\1", "a{9999}",
