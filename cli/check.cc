@@ -10,6 +10,7 @@
 #include "cli/measure.h"
 #include "cli/output.h"
 #include "cli/text.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab::cli {
 
@@ -32,7 +33,7 @@ CheckResult summarize(const CheckOptions& options, const PlacementFile& file, co
     result.slots_per_rank.push_back(placement.slots_of_rank(rank));
   }
   for (int layer = 0; layer < placement.num_layers(); ++layer) {
-    result.duplicates.push_back(duplicate_slots(placement, layer));
+    result.duplicates.push_back(duplicate_slots(placement.logical(layer), placement.first_slots()));
     if (loads != nullptr) result.levels.push_back(measure(placement, loads->load, layer));
   }
   return result;

@@ -24,13 +24,6 @@ FileFormat format_by_name(const std::string& file) {
   throw InvalidArgument(fmt::format("{}: the name does not say which format to write; give --to", file));
 }
 
-const FileFormatInfo& info(FileFormat format) {
-  for (const FileFormatInfo& one : file_formats()) {
-    if (one.format == format) return one;
-  }
-  throw InvalidArgument("no such format");
-}
-
 // A .npy of two dimensions may be either; then the other format may leave no choice.
 bool holds_placement(const ConvertOptions& options, FileFormat to) {
   if (!options.kind.empty()) return options.kind == "placement";

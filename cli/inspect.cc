@@ -13,7 +13,7 @@
 #include "cli/inspect_result.h"
 #include "cli/output.h"
 #include "cli/text.h"
-#include "trimtab/error.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab::cli {
 

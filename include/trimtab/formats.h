@@ -43,6 +43,7 @@ struct FileFormatInfo {
   std::string_view about;
 };
 std::span<const FileFormatInfo> file_formats();
+const FileFormatInfo& info(FileFormat format);
 std::string_view name(FileFormat format);
 // Throws InvalidArgument with the known names.
 FileFormat file_format(std::string_view name);

@@ -10,6 +10,7 @@
 #include "eplb/policy/policies.h"
 #include "eplb/policy/predict.h"
 #include "eplb/policy/static_map.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
 namespace {

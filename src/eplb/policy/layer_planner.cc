@@ -50,11 +50,7 @@ class LayerPlanner {
   bool within_limits(const Map& map) const {
     int64_t moves = 0;
     for (int r = 0; r < task_.num_ranks; ++r) {
-      int64_t received = 0;
-      for (int32_t s = task_.first_slots[static_cast<size_t>(r)]; s < task_.first_slots[static_cast<size_t>(r) + 1];
-           ++s) {
-        received += task_.holds(r, map[static_cast<size_t>(s)]) ? 0 : 1;
-      }
+      const int received = task_.received(r, map);
       if (received > limits_.max_receive) return false;
       moves += received;
     }
@@ -111,8 +107,8 @@ class LayerPlanner {
   void shake_copies(int rounds) {
     Random random(kSeed);
     const auto num_experts = static_cast<uint32_t>(task_.num_experts);
-    std::vector<int32_t> copies(num_experts, 0);
-    for (const int32_t e : best_) ++copies[static_cast<size_t>(e)];
+    std::vector<int32_t> copies = task_.copies(best_);
+    for (int32_t& count : copies) count -= task_.full_total;
     for (int i = 0; i < rounds; ++i) {
       std::vector<int32_t> changed = copies;
       for (uint32_t exchanges = 1 + random.below(3); exchanges > 0; --exchanges) {

@@ -8,8 +8,8 @@
 #include <random>
 
 #include "eplb/policy/policies.h"
-#include "eplb/policy/predict.h"
 #include "eplb/policy/static_map.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
 namespace {

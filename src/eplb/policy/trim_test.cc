@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "eplb/policy/predict.h"
+#include "eplb/rank_loads.h"
 #include "trimtab/error.h"
 #include "trimtab/policy.h"
 

@@ -24,10 +24,6 @@ constexpr FileFormatInfo kFormats[] = {
     {FileFormat::kVllmAscend, "vllm-ascend", false, false, true, "vLLM-Ascend's expert_map.json"},
 };
 
-const FileFormatInfo& info(FileFormat format) {
-  return kFormats[static_cast<size_t>(format)];
-}
-
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
@@ -104,6 +100,10 @@ PlacementFile read_map(FileFormat format, std::span<const std::byte> content, co
 
 std::span<const FileFormatInfo> file_formats() {
   return kFormats;
+}
+
+const FileFormatInfo& info(FileFormat format) {
+  return kFormats[static_cast<size_t>(format)];
 }
 
 std::string_view name(FileFormat format) {
