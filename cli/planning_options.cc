@@ -205,6 +205,9 @@ void add_planner(CLI::App& command, PlannerOptions& options) {
   command.add_option("--move-price", options.move_price, "PAR that each move must gain its layer, for trim [its own]")
       ->check(CLI::Range(0.0, 1e6).description(""))
       ->type_name("PAR");
+  command.add_flag_callback(
+      "--no-keep-slots", [&options] { options.keep_slots = false; },
+      "Slots in the order of deepseek's published code; else an expert that stays on its rank stays in its slot");
 }
 
 void require_sizes(const PlannerOptions& options) {
