@@ -6,7 +6,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/check_result.h"
+#include "cli/inspect_result.h"
 #include "cli/output.h"
+#include "cli/report_facts.h"
 #include "cli/text.h"
 #include "trimtab/error.h"
 
@@ -35,9 +38,27 @@ bool holds_placement(const ConvertOptions& options, FileFormat to) {
       fmt::format("{} may be loads or a placement; give --kind loads or --kind placement", options.in.files[0]));
 }
 
+// Pages are those of `trimtab check` and `inspect`.
+void write_page(const ConvertOptions& options, const std::string& from, const PlacementFile& file) {
+  if (options.report.empty()) return;
+  const CheckOptions as_check{.placement = options.in.files[0], .format = from};
+  Report page = page_report(as_check, file, nullptr, summarize(as_check, file, nullptr));
+  set_title(page, "convert", options.in.files[0]);
+  write_report(options.report, page);
+}
+void write_page(const ConvertOptions& options, const Recording& loads) {
+  if (options.report.empty()) return;
+  const InspectOptions as_inspect{.loads = options.in, .ranks = options.ranks};
+  const PlacementFile file = placement_of(as_inspect, loads);
+  Report page = page_report(as_inspect, loads, file.placement, summarize(as_inspect, loads, file));
+  set_title(page, "convert", options.in.files[0]);
+  write_report(options.report, page);
+}
+
 }  // namespace
 
 void convert(const ConvertOptions& options) {
+  if (!options.report.empty()) check_writable("--report", options.report);
   const std::string& in = options.in.files[0];
   const FileFormat to = options.to.empty() ? format_by_name(options.out) : file_format(options.to);
   const std::string from = format_of(in, options.in.format);
@@ -49,6 +70,7 @@ void convert(const ConvertOptions& options) {
     how.num_experts = options.in.experts;
     const PlacementFile file = read_placement(in, how);
     write_placement(options.out, file, to);
+    write_page(options, from, file);
     const Placement& placement = file.placement;
     report.update({{"kind", "placement"},
                    {"layers", placement.num_layers()},
@@ -65,6 +87,7 @@ void convert(const ConvertOptions& options) {
       throw InvalidArgument(fmt::format("{} does not say {}; give --experts-per-token", in, kTopK));
     }
     write_recording(options.out, loads, to);
+    write_page(options, loads);
     report.update({{"kind", "loads"},
                    {"steps", loads.load.num_steps},
                    {"layers", loads.load.num_layers},

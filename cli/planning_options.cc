@@ -60,7 +60,7 @@ Exit status: 0 valid, 1 not valid or it failed, 2 wrong usage.
 
 Examples
   trimtab check placement.json --loads models/tiny-moe/trace.npy
-  trimtab check expert_location.json --ranks 32
+  trimtab check expert_location.json --ranks 32 --report placement.html
 )";
 
 constexpr const char* kConvertFooter = R"(
@@ -274,6 +274,7 @@ void add_check(CLI::App& app, CheckOptions& options) {
       ->type_name("NAME")
       ->needs(loads);
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kCheckFooter);
   command->callback([&options] { check(options); });
@@ -294,8 +295,10 @@ void add_convert(CLI::App& app, ConvertOptions& options) {
   command->add_option("--experts-per-token", options.experts_per_token, "Of the router, for trtllm loads")
       ->check(one_to(kMost))
       ->type_name("N");
-  add_ranks(*command, options.ranks, "Ranks of a placement, where IN does not say it: all but json and vllm-ascend");
+  add_ranks(*command, options.ranks,
+            "Ranks of a placement, where IN does not say it: all but json and vllm-ascend; of the page of loads [8]");
   add_sizes_of_loads(*command, options.in);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kConvertFooter);
   command->callback([&options] { convert(options); });

@@ -97,6 +97,8 @@ TEST(Convert, Failures) {
             "format csv has no placements; json, npy, sglang, trtllm, vllm, vllm-ascend have"},
            {"convert " + csv + " " + out + " --to topk",
             "format topk is read only: counts do not say which token chose what"},
+           {"convert " + csv + " " + out + " --to csv --report /nowhere/x",
+            "--report /nowhere/x can't be written: No such file or directory"},
            {"convert /nowhere x.csv", "can't open /nowhere: No such file or directory"}}) {
     EXPECT_EQ(error_line(failure, 1), failure.message);
     EXPECT_FALSE(std::filesystem::exists(out));
