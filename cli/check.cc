@@ -57,7 +57,7 @@ std::string text_report(const CheckOptions& options, const Placement& placement,
 
 CheckResult summarize(const CheckOptions& options, const PlacementFile& file, const Recording* loads) {
   CheckResult result;
-  result.format = format_of(options.placement, options.format);
+  result.format = name(file.format);
   result.layer_ids = loads == nullptr ? file.layer_ids : common_layer_ids(*loads, file, options.placement);
   const Placement& placement = file.placement;
   for (int rank = 0; rank < placement.num_ranks(); ++rank) {

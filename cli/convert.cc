@@ -28,9 +28,8 @@ FileFormat format_by_name(const std::string& file) {
 }
 
 // A .npy of two dimensions may be either; then the other format may leave no choice.
-bool holds_placement(const ConvertOptions& options, FileFormat to) {
+bool holds_placement(const ConvertOptions& options, FileKind kind, FileFormat to) {
   if (!options.kind.empty()) return options.kind == "placement";
-  const FileKind kind = detect_format(options.in.files[0]).kind;
   if (kind != FileKind::kUnclear) return kind == FileKind::kPlacement;
   if (!info(to).placements) return false;
   if (!info(to).writes_loads) return true;
@@ -39,9 +38,9 @@ bool holds_placement(const ConvertOptions& options, FileFormat to) {
 }
 
 // Pages are those of `trimtab check` and `inspect`.
-void write_page(const ConvertOptions& options, const std::string& from, const PlacementFile& file) {
+void write_page(const ConvertOptions& options, const PlacementFile& file) {
   if (options.report.empty()) return;
-  const CheckOptions as_check{.placement = options.in.files[0], .format = from};
+  const CheckOptions as_check{.placement = options.in.files[0]};
   Report page = page_report(as_check, file, nullptr, summarize(as_check, file, nullptr));
   set_title(page, "convert", options.in.files[0]);
   write_report(options.report, page);
@@ -61,16 +60,19 @@ void convert(const ConvertOptions& options) {
   if (!options.report.empty()) check_writable("--report", options.report);
   const std::string& in = options.in.files[0];
   const FileFormat to = options.to.empty() ? format_by_name(options.out) : file_format(options.to);
-  const std::string from = format_of(in, options.in.format);
+  DetectedFile found;
+  if (options.in.format.empty() || options.kind.empty()) found = detect_format(in);
+  if (!options.in.format.empty()) found.format = file_format(options.in.format);
+  const std::string from(name(found.format));
   nlohmann::ordered_json report = {
       {"in", valid_utf8(in)}, {"out", valid_utf8(options.out)}, {"from", from}, {"to", name(to)}};
   std::string shape;
-  if (holds_placement(options, to)) {
+  if (holds_placement(options, found.kind, to)) {
     PlacementOptions how = placement_options(in, from, options.ranks);
     how.num_experts = options.in.experts;
     const PlacementFile file = read_placement(in, how);
     write_placement(options.out, file, to);
-    write_page(options, from, file);
+    write_page(options, file);
     const Placement& placement = file.placement;
     report.update({{"kind", "placement"},
                    {"layers", placement.num_layers()},

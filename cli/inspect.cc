@@ -107,7 +107,7 @@ PlacementFile placement_of(const InspectOptions& options, const Recording& loads
 Inspection summarize(const InspectOptions& options, const Recording& loads, const PlacementFile& file) {
   const Load& load = loads.load;
   Inspection result;
-  result.format = format_of(options.loads.files[0], options.loads.format);
+  result.format = name(loads.format);
   result.ranks = file.placement.num_ranks();
   result.window = options.window > 0 ? options.window : std::max<int64_t>(load.num_steps / 4, 1);
   result.tokens = std::accumulate(load.counts.begin(), load.counts.end(), int64_t{0});

@@ -37,7 +37,7 @@ void add_loads_facts(Report& report, const LoadsOptions& options, const Recordin
       {"Loads",
        fmt::format("{}{} ({})", printable(valid_utf8(options.files[0])),
                    options.files.size() == 1 ? "" : fmt::format(" and {} more, summed", options.files.size() - 1),
-                   format_of(options.files[0], options.format))});
+                   name(loads.format))});
   const auto model = loads.metadata.find("model");
   if (model != loads.metadata.end()) report.facts.push_back({"Model", printable(valid_utf8(model->second))});
   report.facts.push_back({"Steps", fmt::format("{}", loads.load.num_steps)});
