@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <exception>
@@ -16,6 +17,7 @@
 
 #include "eplb/policy/frame.h"
 #include "eplb/policy/predict.h"
+#include "eplb/rank_loads.h"
 #include "trimtab/error.h"
 #include "trimtab/npy.h"
 #include "trimtab/policy.h"

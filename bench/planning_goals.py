@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the workloads of several seeds and prints minimum, median and maximum of each figure beside its goal.
 
-usage: planning_goals.py BENCH_PLANNING FOLDER... [--rows TEXT]    a folder of NAME.train.npy, NAME.test.npy for each seed
+usage: planning_goals.py BENCH_PLANNING FOLDER... [--rows TEXT]    a folder of planning_workloads.py for each seed
 """
 
 import argparse

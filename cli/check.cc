@@ -7,36 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "cli/measure.h"
+#include "cli/check_result.h"
 #include "cli/output.h"
 #include "cli/text.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab::cli {
 
 namespace {
-
-struct CheckResult {
-  std::string format;
-  std::vector<int> layer_ids;
-  std::vector<int> slots_per_rank;
-  std::vector<int64_t> duplicates;  // [layers]
-  std::vector<LayerLevel> levels;   // [layers]; empty without loads
-};
-
-CheckResult summarize(const CheckOptions& options, const PlacementFile& file, const Recording* loads) {
-  CheckResult result;
-  result.format = format_of(options.placement, options.format);
-  result.layer_ids = loads == nullptr ? file.layer_ids : common_layer_ids(*loads, file, options.placement);
-  const Placement& placement = file.placement;
-  for (int rank = 0; rank < placement.num_ranks(); ++rank) {
-    result.slots_per_rank.push_back(placement.slots_of_rank(rank));
-  }
-  for (int layer = 0; layer < placement.num_layers(); ++layer) {
-    result.duplicates.push_back(duplicate_slots(placement, layer));
-    if (loads != nullptr) result.levels.push_back(measure(placement, loads->load, layer));
-  }
-  return result;
-}
 
 std::string json_report(const CheckOptions& options, const Placement& placement, const CheckResult& result) {
   nlohmann::ordered_json report = {
@@ -77,13 +55,32 @@ std::string text_report(const CheckOptions& options, const Placement& placement,
 
 }  // namespace
 
+CheckResult summarize(const CheckOptions& options, const PlacementFile& file, const Recording* loads) {
+  CheckResult result;
+  result.format = name(file.format);
+  result.layer_ids = loads == nullptr ? file.layer_ids : common_layer_ids(*loads, file, options.placement);
+  const Placement& placement = file.placement;
+  for (int rank = 0; rank < placement.num_ranks(); ++rank) {
+    result.slots_per_rank.push_back(placement.slots_of_rank(rank));
+  }
+  for (int layer = 0; layer < placement.num_layers(); ++layer) {
+    result.duplicates.push_back(duplicate_slots(placement.logical(layer), placement.first_slots()));
+    if (loads != nullptr) result.levels.push_back(measure(placement, loads->load, layer));
+  }
+  return result;
+}
+
 void check(const CheckOptions& options) {
+  if (!options.report.empty()) check_writable("--report", options.report);
   Recording loads;
   const bool has_loads = !options.loads.files.empty();
   if (has_loads) loads = read_loads(options.loads);
   const PlacementFile file =
       read_placement_for(options.placement, options.format, options.ranks, has_loads ? &loads : nullptr);
   const CheckResult result = summarize(options, file, has_loads ? &loads : nullptr);
+  if (!options.report.empty()) {
+    write_report(options.report, page_report(options, file, has_loads ? &loads : nullptr, result));
+  }
   print_report(options.json ? json_report(options, file.placement, result)
                             : text_report(options, file.placement, result));
 }

@@ -13,6 +13,7 @@ struct CheckOptions {
   std::string format;  // empty: detected
   int ranks = 0;       // 0: the file says
   LoadsOptions loads;  // no files: none
+  std::string report;  // file of a page; empty: nothing is written
   bool json = false;
 };
 

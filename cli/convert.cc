@@ -6,7 +6,10 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/check_result.h"
+#include "cli/inspect_result.h"
 #include "cli/output.h"
+#include "cli/report_facts.h"
 #include "cli/text.h"
 #include "trimtab/error.h"
 
@@ -24,17 +27,9 @@ FileFormat format_by_name(const std::string& file) {
   throw InvalidArgument(fmt::format("{}: the name does not say which format to write; give --to", file));
 }
 
-const FileFormatInfo& info(FileFormat format) {
-  for (const FileFormatInfo& one : file_formats()) {
-    if (one.format == format) return one;
-  }
-  throw InvalidArgument("no such format");
-}
-
 // A .npy of two dimensions may be either; then the other format may leave no choice.
-bool holds_placement(const ConvertOptions& options, FileFormat to) {
+bool holds_placement(const ConvertOptions& options, FileKind kind, FileFormat to) {
   if (!options.kind.empty()) return options.kind == "placement";
-  const FileKind kind = detect_format(options.in.files[0]).kind;
   if (kind != FileKind::kUnclear) return kind == FileKind::kPlacement;
   if (!info(to).placements) return false;
   if (!info(to).writes_loads) return true;
@@ -42,20 +37,42 @@ bool holds_placement(const ConvertOptions& options, FileFormat to) {
       fmt::format("{} may be loads or a placement; give --kind loads or --kind placement", options.in.files[0]));
 }
 
+// Pages are those of `trimtab check` and `inspect`.
+void write_page(const ConvertOptions& options, const PlacementFile& file) {
+  if (options.report.empty()) return;
+  const CheckOptions as_check{.placement = options.in.files[0]};
+  Report page = page_report(as_check, file, nullptr, summarize(as_check, file, nullptr));
+  set_title(page, "convert", options.in.files[0]);
+  write_report(options.report, page);
+}
+void write_page(const ConvertOptions& options, const Recording& loads) {
+  if (options.report.empty()) return;
+  const InspectOptions as_inspect{.loads = options.in, .ranks = options.ranks};
+  const PlacementFile file = placement_of(as_inspect, loads);
+  Report page = page_report(as_inspect, loads, file.placement, summarize(as_inspect, loads, file));
+  set_title(page, "convert", options.in.files[0]);
+  write_report(options.report, page);
+}
+
 }  // namespace
 
 void convert(const ConvertOptions& options) {
+  if (!options.report.empty()) check_writable("--report", options.report);
   const std::string& in = options.in.files[0];
   const FileFormat to = options.to.empty() ? format_by_name(options.out) : file_format(options.to);
-  const std::string from = format_of(in, options.in.format);
+  DetectedFile found;
+  if (options.in.format.empty() || options.kind.empty()) found = detect_format(in);
+  if (!options.in.format.empty()) found.format = file_format(options.in.format);
+  const std::string from(name(found.format));
   nlohmann::ordered_json report = {
       {"in", valid_utf8(in)}, {"out", valid_utf8(options.out)}, {"from", from}, {"to", name(to)}};
   std::string shape;
-  if (holds_placement(options, to)) {
+  if (holds_placement(options, found.kind, to)) {
     PlacementOptions how = placement_options(in, from, options.ranks);
     how.num_experts = options.in.experts;
     const PlacementFile file = read_placement(in, how);
     write_placement(options.out, file, to);
+    write_page(options, file);
     const Placement& placement = file.placement;
     report.update({{"kind", "placement"},
                    {"layers", placement.num_layers()},
@@ -72,6 +89,7 @@ void convert(const ConvertOptions& options) {
       throw InvalidArgument(fmt::format("{} does not say {}; give --experts-per-token", in, kTopK));
     }
     write_recording(options.out, loads, to);
+    write_page(options, loads);
     report.update({{"kind", "loads"},
                    {"steps", loads.load.num_steps},
                    {"layers", loads.load.num_layers},

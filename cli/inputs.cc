@@ -34,10 +34,6 @@ Recording read_loads(const LoadsOptions& options) {
   return loads;
 }
 
-std::string format_of(const std::string& file, const std::string& given) {
-  return given.empty() ? std::string(name(detect_format(file).format)) : given;
-}
-
 PlacementOptions placement_options(const std::string& file, const std::string& format, int ranks) {
   const DetectedFile found =
       format.empty() ? detect_format(file) : DetectedFile{file_format(format), FileKind::kPlacement};

@@ -20,9 +20,6 @@ struct LoadsOptions {
 // Throws Error.
 Recording read_loads(const LoadsOptions& options);
 
-// The name of the format, as given or detected.
-std::string format_of(const std::string& file, const std::string& given);
-
 // How to read a placement: its format, as given or detected, and its ranks, 0 where the file says them. Throws Error,
 // also when the file leaves the ranks open.
 PlacementOptions placement_options(const std::string& file, const std::string& format, int ranks);

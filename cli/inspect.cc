@@ -13,7 +13,7 @@
 #include "cli/inspect_result.h"
 #include "cli/output.h"
 #include "cli/text.h"
-#include "trimtab/error.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab::cli {
 
@@ -35,34 +35,6 @@ std::vector<HotExpert> hottest_experts(const Load& load, int layer) {
     hottest.push_back({expert, count / static_cast<double>(std::max<int64_t>(total, 1))});
   }
   return hottest;
-}
-
-PlacementFile placement_of(const InspectOptions& options, const Recording& loads) {
-  if (!options.current.empty()) {
-    return read_placement_for(options.current, options.current_format, options.ranks, &loads);
-  }
-  const int ranks = options.ranks > 0 ? options.ranks : InspectOptions::kDefaultRanks;
-  return {Placement::linear(loads.load.num_layers, loads.load.num_experts, ranks), loads.layer_ids, {}};
-}
-
-Inspection summarize(const InspectOptions& options, const Recording& loads, const PlacementFile& file) {
-  const Load& load = loads.load;
-  Inspection result;
-  result.format = format_of(options.loads.files[0], options.loads.format);
-  result.ranks = file.placement.num_ranks();
-  result.window = options.window > 0 ? options.window : std::max<int64_t>(load.num_steps / 4, 1);
-  result.tokens = std::accumulate(load.counts.begin(), load.counts.end(), int64_t{0});
-  const std::vector<int> ids = common_layer_ids(loads, file, options.current);
-  for (int layer = 0; layer < load.num_layers; ++layer) {
-    InspectedLayer one;
-    one.id = ids[static_cast<size_t>(layer)];
-    one.level = measure(file.placement, load, layer);
-    one.noise_floor = noise_floor(load, layer, result.ranks);
-    if (load.num_steps / 2 >= result.window) one.drift = drift(load, layer, result.window);
-    one.hottest = hottest_experts(load, layer);
-    result.layers.push_back(std::move(one));
-  }
-  return result;
 }
 
 std::string json_report(const InspectOptions& options, const Recording& loads, const Inspection& result) {
@@ -123,6 +95,34 @@ std::string text_report(const InspectOptions& options, const Recording& loads, c
 }
 
 }  // namespace
+
+PlacementFile placement_of(const InspectOptions& options, const Recording& loads) {
+  if (!options.current.empty()) {
+    return read_placement_for(options.current, options.current_format, options.ranks, &loads);
+  }
+  const int ranks = options.ranks > 0 ? options.ranks : InspectOptions::kDefaultRanks;
+  return {Placement::linear(loads.load.num_layers, loads.load.num_experts, ranks), loads.layer_ids, {}};
+}
+
+Inspection summarize(const InspectOptions& options, const Recording& loads, const PlacementFile& file) {
+  const Load& load = loads.load;
+  Inspection result;
+  result.format = name(loads.format);
+  result.ranks = file.placement.num_ranks();
+  result.window = options.window > 0 ? options.window : std::max<int64_t>(load.num_steps / 4, 1);
+  result.tokens = std::accumulate(load.counts.begin(), load.counts.end(), int64_t{0});
+  const std::vector<int> ids = common_layer_ids(loads, file, options.current);
+  for (int layer = 0; layer < load.num_layers; ++layer) {
+    InspectedLayer one;
+    one.id = ids[static_cast<size_t>(layer)];
+    one.level = measure(file.placement, load, layer);
+    one.noise_floor = noise_floor(load, layer, result.ranks);
+    if (load.num_steps / 2 >= result.window) one.drift = drift(load, layer, result.window);
+    one.hottest = hottest_experts(load, layer);
+    result.layers.push_back(std::move(one));
+  }
+  return result;
+}
 
 void inspect(const InspectOptions& options) {
   if (!options.report.empty()) check_writable("--report", options.report);

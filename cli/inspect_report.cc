@@ -89,9 +89,7 @@ Report page_report(const InspectOptions& options, const Recording& loads, const 
   }
   report.tables = {layer_table(loads, result)};
   report.definitions = {
-      {"PAR of a step",
-       "Of the loads of one step, then the mean over the steps. Ranks wait for each other in every step, "
-       "so this is what you pay."},
+      par_of_a_step(),
       {"PAR of the recording", "Of the loads summed over all steps."},
       {"Noise floor",
        "The mean PAR of a step that chance alone leaves when all ranks expect the same load: E[max] / mean "

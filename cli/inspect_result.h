@@ -34,6 +34,11 @@ struct Inspection {
   std::vector<InspectedLayer> layers;
 };
 
+// Where the experts are: as in --current, else in order.
+PlacementFile placement_of(const InspectOptions& options, const Recording& loads);
+
+Inspection summarize(const InspectOptions& options, const Recording& loads, const PlacementFile& file);
+
 // The page of --report.
 Report page_report(const InspectOptions& options, const Recording& loads, const Placement& placement,
                    const Inspection& result);

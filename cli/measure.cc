@@ -114,26 +114,6 @@ LayerLevel measure_split(const Placement& placement, const Load& load, int layer
   return level_of(step_par, std::move(rank_load));
 }
 
-std::vector<int64_t> sum_of_steps(const Load& load, int layer, int64_t first, int64_t last) {
-  std::vector<int64_t> sum(static_cast<size_t>(load.num_experts));
-  for (int64_t step = first; step < last; ++step) {
-    const std::span<const int64_t> counts = load.at(step, layer);
-    for (size_t e = 0; e < sum.size(); ++e) sum[e] += counts[e];
-  }
-  return sum;
-}
-
-int64_t duplicate_slots(const Placement& placement, int layer) {
-  const std::span<const int32_t> map = placement.logical(layer);
-  int64_t duplicates = 0;
-  for (int rank = 0; rank < placement.num_ranks(); ++rank) {
-    const auto first = map.begin() + placement.first_slot(rank);
-    const auto last = map.begin() + placement.first_slot(rank + 1);
-    for (auto slot = first; slot != last; ++slot) duplicates += std::find(first, slot, *slot) != slot ? 1 : 0;
-  }
-  return duplicates;
-}
-
 double noise_floor(const Load& load, int layer, int num_ranks) {
   std::map<int64_t, double> known;  // steps of a serving engine often have the same number of tokens
   double sum = 0;

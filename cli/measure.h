@@ -28,12 +28,6 @@ LayerLevel measure(const Placement& placement, const Load& load, int layer);
 LayerLevel measure_split(const Placement& placement, const Load& load, int layer, SplitRule rule,
                          std::span<const int32_t> node_of_rank);
 
-// The loads of one layer summed over the steps [first, last): [experts].
-std::vector<int64_t> sum_of_steps(const Load& load, int layer, int64_t first, int64_t last);
-
-// Slots that hold an expert which a lower slot of their rank holds.
-int64_t duplicate_slots(const Placement& placement, int layer);
-
 // The mean step PAR that chance alone leaves when all ranks expect the same: the mean over the steps of E[max] / mean
 // of num_ranks independent Poisson counts, each with the step's tokens / num_ranks as its mean.
 double noise_floor(const Load& load, int layer, int num_ranks);

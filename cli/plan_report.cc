@@ -84,9 +84,7 @@ Report page_report(const PlanOptions& options, const Recording& loads, const Pla
   }
   report.tables = {layer_table(result, report.moved)};
   report.definitions = {
-      {"PAR of a step",
-       "Of the loads of one step, then the mean over the steps. Ranks wait for each other in every step, "
-       "so this is what you pay."},
+      par_of_a_step(),
       {"PAR of the window", "Of the loads summed over all steps."},
       {"Bound",
        "Proved: no placement with these slots, and no expert twice on a rank where that can be avoided, has a "

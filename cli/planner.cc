@@ -11,14 +11,20 @@ namespace trimtab::cli {
 
 namespace {
 
-void check_options_of_trim(const std::vector<std::string>& names, const PlannerOptions& options) {
-  if (std::find(names.begin(), names.end(), "trim") != names.end()) return;
-  const char* given = !options.preset.empty() ? "--preset"
-                      : options.time_budget_s ? "--time-budget"
-                      : options.move_price    ? "--move-price"
-                                              : nullptr;
-  if (given != nullptr) {
-    throw InvalidArgument(fmt::format("{}: only trim has it, and the policy is {}", given, fmt::join(names, ", ")));
+// Options that one policy has alone need it.
+void check_own_options(const std::vector<std::string>& names, const PlannerOptions& options) {
+  const struct {
+    const char* option;
+    bool given;
+    const char* policy;
+  } own[] = {{"--preset", !options.preset.empty(), "trim"},
+             {"--time-budget", options.time_budget_s.has_value(), "trim"},
+             {"--move-price", options.move_price.has_value(), "trim"},
+             {"--no-keep-slots", !options.keep_slots, "deepseek"}};
+  for (const auto& [option, given, policy] : own) {
+    if (!given || std::find(names.begin(), names.end(), policy) != names.end()) continue;
+    throw InvalidArgument(
+        fmt::format("{}: only {} has it, and the policy is {}", option, policy, fmt::join(names, ", ")));
   }
 }
 
@@ -26,17 +32,14 @@ void check_options_of_trim(const std::vector<std::string>& names, const PlannerO
 
 std::vector<std::unique_ptr<Policy>> make_policies(const std::vector<std::string>& names,
                                                    const PlannerOptions& options) {
-  check_options_of_trim(names, options);
+  check_own_options(names, options);
+  PolicyOptions how;
+  if (!options.preset.empty()) how.preset = options.preset;
+  how.time_budget_s = options.time_budget_s;
+  how.move_price = options.move_price;
+  how.keep_slots = options.keep_slots;
   std::vector<std::unique_ptr<Policy>> policies;
-  for (const std::string& name : names) {
-    PolicyOptions how;
-    if (name == "trim") {
-      if (!options.preset.empty()) how.preset = options.preset;
-      how.time_budget_s = options.time_budget_s;
-      how.move_price = options.move_price;
-    }
-    policies.push_back(make_policy(name, how));
-  }
+  for (const std::string& name : names) policies.push_back(make_policy(name, how));
   return policies;
 }
 

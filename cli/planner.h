@@ -26,9 +26,10 @@ struct PlannerOptions {
   std::string preset;                   // empty: its own
   std::optional<double> time_budget_s;  // of a plan
   std::optional<double> move_price;
+  bool keep_slots = true;  // of deepseek alone
 };
 
-// Throws InvalidArgument for unknown names, and for options of trim where it is not among them.
+// Throws InvalidArgument for unknown names, and for options of a policy that is not among them.
 std::vector<std::unique_ptr<Policy>> make_policies(const std::vector<std::string>& names,
                                                    const PlannerOptions& options);
 

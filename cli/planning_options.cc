@@ -60,7 +60,7 @@ Exit status: 0 valid, 1 not valid or it failed, 2 wrong usage.
 
 Examples
   trimtab check placement.json --loads models/tiny-moe/trace.npy
-  trimtab check expert_location.json --ranks 32
+  trimtab check expert_location.json --ranks 32 --report placement.html
 )";
 
 constexpr const char* kConvertFooter = R"(
@@ -205,6 +205,9 @@ void add_planner(CLI::App& command, PlannerOptions& options) {
   command.add_option("--move-price", options.move_price, "PAR that each move must gain its layer, for trim [its own]")
       ->check(CLI::Range(0.0, 1e6).description(""))
       ->type_name("PAR");
+  command.add_flag_callback(
+      "--no-keep-slots", [&options] { options.keep_slots = false; },
+      "Slots in the order of deepseek's published code; else an expert that stays on its rank stays in its slot");
 }
 
 void require_sizes(const PlannerOptions& options) {
@@ -271,6 +274,7 @@ void add_check(CLI::App& app, CheckOptions& options) {
       ->type_name("NAME")
       ->needs(loads);
   add_sizes_of_loads(*command, options.loads);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kCheckFooter);
   command->callback([&options] { check(options); });
@@ -291,8 +295,10 @@ void add_convert(CLI::App& app, ConvertOptions& options) {
   command->add_option("--experts-per-token", options.experts_per_token, "Of the router, for trtllm loads")
       ->check(one_to(kMost))
       ->type_name("N");
-  add_ranks(*command, options.ranks, "Ranks of a placement, where IN does not say it: all but json and vllm-ascend");
+  add_ranks(*command, options.ranks,
+            "Ranks of a placement, where IN does not say it: all but json and vllm-ascend; of the page of loads [8]");
   add_sizes_of_loads(*command, options.in);
+  add_report(*command, options.report);
   add_json(*command, options.json);
   command->footer(kConvertFooter);
   command->callback([&options] { convert(options); });

@@ -25,27 +25,38 @@ std::string slots_text(const Placement& placement) {
 
 }  // namespace
 
-Report report_on(const std::string& command, const LoadsOptions& options, const Recording& loads,
-                 const Placement& placement) {
-  const Load& load = loads.load;
-  Report report;
-  const std::string name = std::filesystem::path(options.files[0]).filename().string();
+void set_title(Report& report, const std::string& command, const std::string& file) {
+  const std::string name = std::filesystem::path(file).filename().string();
   report.title = fmt::format("{}{}: {}", static_cast<char>(std::toupper(command[0])), command.substr(1),
-                             printable(valid_utf8(name.empty() ? options.files[0] : name)));
+                             printable(valid_utf8(name.empty() ? file : name)));
   report.made_by = fmt::format("trimtab {} {}", TRIMTAB_VERSION, command);
+}
+
+void add_loads_facts(Report& report, const LoadsOptions& options, const Recording& loads) {
   report.facts.push_back(
       {"Loads",
        fmt::format("{}{} ({})", printable(valid_utf8(options.files[0])),
                    options.files.size() == 1 ? "" : fmt::format(" and {} more, summed", options.files.size() - 1),
-                   format_of(options.files[0], options.format))});
+                   name(loads.format))});
   const auto model = loads.metadata.find("model");
   if (model != loads.metadata.end()) report.facts.push_back({"Model", printable(valid_utf8(model->second))});
-  report.facts.push_back({"Steps", fmt::format("{}", load.num_steps)});
-  report.facts.push_back({"Layers", fmt::format("{} of {} experts", load.num_layers, load.num_experts)});
+  report.facts.push_back({"Steps", fmt::format("{}", loads.load.num_steps)});
+  report.expert_load = expert_load_of(loads.load);
+}
+
+void add_sizes(Report& report, const std::vector<int>& layer_ids, const Placement& placement) {
+  report.facts.push_back({"Layers", fmt::format("{} of {} experts", placement.num_layers(), placement.num_experts())});
   report.facts.push_back({"Ranks", slots_text(placement)});
-  report.layer_ids = loads.layer_ids;
-  report.num_experts = load.num_experts;
-  report.expert_load = expert_load_of(load);
+  report.layer_ids = layer_ids;
+  report.num_experts = placement.num_experts();
+}
+
+Report report_on(const std::string& command, const LoadsOptions& options, const Recording& loads,
+                 const Placement& placement) {
+  Report report;
+  set_title(report, command, options.files[0]);
+  add_loads_facts(report, options, loads);
+  add_sizes(report, loads.layer_ids, placement);
   return report;
 }
 
@@ -55,6 +66,12 @@ void add_planner_facts(Report& report, const PlannerOptions& options, const Plac
   report.facts.push_back({"Nodes", fmt::format("{}", options.nodes)});
   report.facts.push_back(
       {name, options.current.empty() ? "experts in order, replicas behind" : printable(valid_utf8(options.current))});
+}
+
+ReportText par_of_a_step() {
+  return {"PAR of a step",
+          "Of the loads of one step, then the mean over the steps. Ranks wait for each other in every step, "
+          "so this is what you pay."};
 }
 
 }  // namespace trimtab::cli

@@ -10,13 +10,24 @@
 
 namespace trimtab::cli {
 
-// A page about these loads, on ranks as in `placement`, with its title, facts, layers and expert loads filled in.
-// command: "plan", ...
+// Says which command made the page ("plan", ...), and of which file.
+void set_title(Report& report, const std::string& command, const std::string& file);
+
+// Adds where the loads are from, how many steps they have, and the load of each expert.
+void add_loads_facts(Report& report, const LoadsOptions& options, const Recording& loads);
+
+// Adds the layers, their numbers and experts, and the ranks.
+void add_sizes(Report& report, const std::vector<int>& layer_ids, const Placement& placement);
+
+// A page about these loads, on ranks as in `placement`, with all of the above.
 Report report_on(const std::string& command, const LoadsOptions& options, const Recording& loads,
                  const Placement& placement);
 
 // Adds the nodes, and what `current`, the placement to start from, is. name: what the page calls it.
 void add_planner_facts(Report& report, const PlannerOptions& options, const Placement& current,
                        const std::string& name);
+
+// What all pages mean by it.
+ReportText par_of_a_step();
 
 }  // namespace trimtab::cli

@@ -15,6 +15,7 @@ need() {
 
 has_header() { test -e "/usr/include/$1" || test -e "/usr/local/include/$1"; }
 has_mpi() { command -v mpiexec && { command -v mpicxx || command -v mpic++; }; }
+has_browser() { command -v chromium || command -v google-chrome; }
 has_compiler() { echo 'int main() {}' | c++ -std=c++20 -x c++ -o /dev/null -; }
 has_cmake() { cmake --version | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'; }
 
@@ -54,6 +55,8 @@ need_for_tests() {
   want libopenmpi-dev has_mpi
   want openmpi-bin has_mpi
   want iproute2 command -v ip  # tests of several hosts are over namespaces
+  # Reports are drawn in it. Ubuntu's is a snap, which containers can't start.
+  if grep -q '^ID=debian' /etc/os-release 2>/dev/null; then want chromium has_browser; fi
   if [ "$(uname -m)" != aarch64 ]; then
     want g++-aarch64-linux-gnu command -v aarch64-linux-gnu-g++
     want qemu-user command -v qemu-aarch64

@@ -43,6 +43,7 @@ struct FileFormatInfo {
   std::string_view about;
 };
 std::span<const FileFormatInfo> file_formats();
+const FileFormatInfo& info(FileFormat format);
 std::string_view name(FileFormat format);
 // Throws InvalidArgument with the known names.
 FileFormat file_format(std::string_view name);
@@ -64,6 +65,7 @@ struct Recording {
   std::vector<int64_t> step_ids;                // [steps] ascending, likewise
   std::map<std::string, std::string> metadata;  // e.g. model, num_experts_per_token
   std::string file;                             // where it came from, for messages
+  FileFormat format = FileFormat::kJson;        // what it was read as
 };
 
 struct RecordingOptions {
@@ -97,6 +99,7 @@ struct PlacementFile {
   Placement placement;
   std::vector<int> layer_ids;                   // [layers] ascending
   std::map<std::string, std::string> metadata;  // e.g. policy
+  FileFormat format = FileFormat::kJson;        // what it was read as
 };
 
 struct PlacementOptions {

@@ -82,7 +82,7 @@ struct Report {
   std::vector<ReportHeadline> headlines;
   std::vector<int> layer_ids;           // [layers] what the layers are called
   int num_experts = 0;                  // of a layer
-  std::vector<int64_t> expert_load;     // [layers, experts] tokens
+  std::vector<int64_t> expert_load;     // [layers, experts] tokens; all 0: no loads are drawn, a placement alone
   std::vector<int32_t> node_of_rank;    // [ranks]; empty: all on one node
   std::string split;                    // rule that shares tokens out over replicas; empty: each gets as many
   std::vector<ReportState> states;      // one or more with the same ranks; the others are compared with the first

@@ -2,9 +2,9 @@
 #include "trimtab/load.h"
 
 #include <algorithm>
-#include <functional>
 
 #include "base/cat.h"
+#include "eplb/rank_loads.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -54,14 +54,8 @@ std::vector<double> par_per_layer(const Placement& placement, const Load& load) 
                               ", ", load.num_experts, "], the placement has ", placement.num_layers(), " layers"));
   }
   std::vector<double> pars;
-  std::vector<int64_t> total(static_cast<size_t>(load.num_experts));
   for (int l = 0; l < load.num_layers; ++l) {
-    std::fill(total.begin(), total.end(), 0);
-    for (int64_t step = 0; step < load.num_steps; ++step) {
-      const std::span<const int64_t> counts = load.at(step, l);
-      std::transform(counts.begin(), counts.end(), total.begin(), total.begin(), std::plus<>());
-    }
-    pars.push_back(par(rank_load(placement, l, total)));
+    pars.push_back(par(rank_load(placement, l, sum_of_steps(load, l, 0, load.num_steps))));
   }
   return pars;
 }

@@ -11,6 +11,25 @@ std::vector<int32_t> replica_counts(std::span<const int32_t> map, int num_expert
   return counts;
 }
 
+int64_t duplicate_slots(std::span<const int32_t> map, std::span<const int32_t> first_slots) {
+  int64_t duplicates = 0;
+  for (size_t r = 0; r + 1 < first_slots.size(); ++r) {
+    const auto first = map.begin() + first_slots[r];
+    const auto last = map.begin() + first_slots[r + 1];
+    for (auto slot = first; slot != last; ++slot) duplicates += std::find(first, slot, *slot) != slot ? 1 : 0;
+  }
+  return duplicates;
+}
+
+std::vector<int64_t> sum_of_steps(const Load& load, int layer, int64_t first, int64_t last) {
+  std::vector<int64_t> sum(static_cast<size_t>(load.num_experts), 0);
+  for (int64_t step = first; step < last; ++step) {
+    const std::span<const int64_t> counts = load.at(step, layer);
+    for (size_t e = 0; e < sum.size(); ++e) sum[e] += counts[e];
+  }
+  return sum;
+}
+
 namespace {
 
 // Adds the loads of one step's experts, already divided by their copies, to the ranks.

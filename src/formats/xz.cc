@@ -24,10 +24,6 @@ bool is_xz(std::span<const std::byte> image) {
 }
 
 #ifdef TRIMTAB_HAS_XZ
-bool has_xz() {
-  return true;
-}
-
 namespace {
 
 // xz -9 makes files that need 65 MiB.
@@ -93,10 +89,6 @@ std::vector<std::byte> unpack_xz(std::span<const std::byte> image, const std::st
   return Decoder(file).unpack(image, max_bytes);
 }
 #else
-bool has_xz() {
-  return false;
-}
-
 std::vector<std::byte> unpack_xz(std::span<const std::byte> /*image*/, const std::string& file, size_t /*max_bytes*/) {
   throw FormatError(file, 0,
                     "compressed with xz, which this build can't unpack (liblzma was not there); unpack it "

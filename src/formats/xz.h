@@ -12,9 +12,6 @@ namespace trimtab {
 // More than any recording needs. A packed file of a megabyte may claim to hold seven thousand times as much.
 constexpr size_t kMaxUnpacked = size_t{1} << 30;
 
-// Whether this build can unpack them.
-bool has_xz();
-
 bool is_xz(std::span<const std::byte> image);
 
 // What the file holds: all its streams, one behind the other. Memory grows with what has come out, not with what the

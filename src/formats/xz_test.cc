@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+// Built where liblzma is; without_xz_test.cc is for builds without it.
 #include "formats/xz.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
-#include <string_view>
 
 #include "formats/file.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 namespace {
-
-using std::string_view_literals::operator""sv;
 
 const std::string kFixtures = std::string(TRIMTAB_SOURCE_DIR) + "/tests/fixtures/formats/";
 // 4 MiB of zeros, and a byte that asks for a dictionary of 192 MiB.
@@ -32,33 +30,12 @@ void expect_refused(std::span<const std::byte> image, size_t max_bytes, const st
   }
 }
 
-TEST(Xz, IsKnownByItsFirstBytes) {
-  EXPECT_TRUE(is_xz(read_file(kTrace)));
-  EXPECT_FALSE(is_xz(read_file(kFixtures + "trace.topk.txt")));
-  EXPECT_FALSE(
-      is_xz(std::as_bytes(std::span("\xfd"
-                                    "7zX"sv))));
-  EXPECT_FALSE(is_xz({}));
-}
-
-TEST(Xz, ABuildWithoutSaysTheWayOut) {
-  if (has_xz()) GTEST_SKIP() << "this build has liblzma";
-  expect_refused(read_file(kTrace), kMaxUnpacked, "unpack it first: xz -dc FILE", 0);
-}
-
-class UnpackXz : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!has_xz()) GTEST_SKIP() << "this build has no liblzma";
-  }
-};
-
-TEST_F(UnpackXz, GivesWhatWasPacked) {
+TEST(UnpackXz, GivesWhatWasPacked) {
   EXPECT_EQ(unpack_xz(read_file(kTrace), "some.xz"), read_file(kFixtures + "trace.topk.txt"));
   EXPECT_EQ(unpack_xz(read_file(kZeros), "some.xz"), std::vector<std::byte>(4 << 20));
 }
 
-TEST_F(UnpackXz, TakesStreamsOneBehindTheOther) {
+TEST(UnpackXz, TakesStreamsOneBehindTheOther) {
   std::vector<std::byte> twice = read_file(kTrace);
   const std::vector<std::byte> once = twice, text = read_file(kFixtures + "trace.topk.txt");
   twice.insert(twice.end(), 4, std::byte{0});  // the padding that the format allows
@@ -68,14 +45,14 @@ TEST_F(UnpackXz, TakesStreamsOneBehindTheOther) {
   EXPECT_EQ(unpack_xz(twice, "some.xz"), want);
 }
 
-TEST_F(UnpackXz, RefusesEveryCut) {
+TEST(UnpackXz, RefusesEveryCut) {
   const std::vector<std::byte> image = read_file(kTrace);
   for (size_t size = 6; size < image.size(); ++size) {
     expect_refused(std::span(image).first(size), kMaxUnpacked, "xz: the file ends too early", -1);
   }
 }
 
-TEST_F(UnpackXz, RefusesEveryChangedByte) {
+TEST(UnpackXz, RefusesEveryChangedByte) {
   const std::vector<std::byte> image = read_file(kTrace);
   for (size_t i = 6; i < image.size(); ++i) {
     std::vector<std::byte> changed = image;
@@ -84,7 +61,7 @@ TEST_F(UnpackXz, RefusesEveryChangedByte) {
   }
 }
 
-TEST_F(UnpackXz, RefusesWhatFollows) {
+TEST(UnpackXz, RefusesWhatFollows) {
   std::vector<std::byte> image = read_file(kTrace);
   const auto end = static_cast<int64_t>(image.size());
   image.insert(image.end(), 12, std::byte{'x'});
@@ -93,14 +70,14 @@ TEST_F(UnpackXz, RefusesWhatFollows) {
   expect_refused(image, kMaxUnpacked, "xz: ", -1);
 }
 
-TEST_F(UnpackXz, StopsAtTheLimit) {
+TEST(UnpackXz, StopsAtTheLimit) {
   const std::vector<std::byte> image = read_file(kZeros);
   EXPECT_EQ(unpack_xz(image, "some.xz", 4 << 20).size(), size_t{4} << 20);
   expect_refused(image, (4 << 20) - 1, "holds more than 4194303 bytes; if that is right, unpack it first", -1);
   expect_refused(image, 0, "holds more than 0 bytes", -1);
 }
 
-TEST_F(UnpackXz, RefusesToTakeMuchMemory) {
+TEST(UnpackXz, RefusesToTakeMuchMemory) {
   expect_refused(read_file(kHungry), kMaxUnpacked, "unpacking needs more than 128 MiB of memory", -1);
 }
 

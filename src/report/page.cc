@@ -83,6 +83,10 @@ std::string section(std::string_view id, std::string_view title, std::string_vie
              "</p><div class=\"draw\"></div></section>\n");
 }
 
+bool has_tokens(const Report& report) {
+  return std::any_of(report.expert_load.begin(), report.expert_load.end(), [](int64_t load) { return load > 0; });
+}
+
 std::string drawings(const Report& report, size_t drawn) {
   const size_t layers = report.layer_ids.size();
   std::string out =
@@ -94,17 +98,22 @@ std::string drawings(const Report& report, size_t drawn) {
       out += cat("<p class=\"note\">Drawn: the ", drawn, " most uneven of ", layers, " layers.</p>\n");
     }
     out += "<form id=\"choice\" aria-label=\"What is drawn\"></form>\n";
-    out += section("ranks", "Tokens per rank",
-                   "One layer&#39;s tokens of all steps together. All ranks wait for the straggler, the busiest; were "
-                   "all at the mean, nobody would.");
-    out += section("rank-map", "Layers &times; ranks",
-                   "Each rank&#39;s tokens over the mean of its layer, every drawing on the same scale. Click a row to "
-                   "choose the layer.");
+    const bool tokens = has_tokens(report);
+    if (tokens) {
+      out += section("ranks", "Tokens per rank",
+                     "One layer&#39;s tokens of all steps together. All ranks wait for the straggler, the busiest; "
+                     "were all at the mean, nobody would.");
+      out += section("rank-map", "Layers &times; ranks",
+                     "Each rank&#39;s tokens over the mean of its layer, every drawing on the same scale. Click a row "
+                     "to choose the layer.");
+    }
     out += section("expert-map", "Layers &times; experts",
-                   "Each expert&#39;s tokens over the mean of its layer, and how many replicas it has.");
+                   tokens ? "Each expert&#39;s tokens over the mean of its layer, and how many replicas it has."
+                          : "How many replicas each expert has.");
     out += section("placement", "Placement",
-                   "Node, rank, slot: the number is the expert, the colour the tokens that its slot gets over those of "
-                   "the mean slot. Point at an expert to see all its replicas.");
+                   cat("Node, rank, slot: the number is the expert",
+                       tokens ? ", the colour the tokens that its slot gets over those of the mean slot" : "",
+                       ". Point at an expert to see all its replicas."));
   }
   if (!report.timeline.points.empty()) {
     out += section("time", cat("PAR over ", escaped(report.timeline.unit), "s"),
@@ -146,17 +155,18 @@ std::string sharing(const Report& report) {
 }
 
 std::string definitions(const Report& report) {
-  std::vector<ReportText> all = {
-      {"Tokens of a rank",
-       "Tokens that the router sent to the rank's experts: one that goes to k experts counts k "
-       "times. " +
-           sharing(report)},
-      {"PAR",
-       "Peak-to-average rank load: the busiest rank's tokens over the mean of all ranks. At 1 all are level. At "
-       "1.25 the mean rank waits for 1 - 1/1.25 = 20 % of the time that the experts take. No tokens count as 1."},
-      {"Balancedness", "1 / PAR: the mean over the busiest, as vLLM and SGLang log it."},
-      {"Replica", "One of several slots that hold the same expert."},
-  };
+  std::vector<ReportText> all;
+  if (has_tokens(report)) {
+    all = {{"Tokens of a rank",
+            "Tokens that the router sent to the rank's experts: one that goes to k experts counts k "
+            "times. " +
+                sharing(report)},
+           {"PAR",
+            "Peak-to-average rank load: the busiest rank's tokens over the mean of all ranks. At 1 all are level. At "
+            "1.25 the mean rank waits for 1 - 1/1.25 = 20 % of the time that the experts take. No tokens count as 1."},
+           {"Balancedness", "1 / PAR: the mean over the busiest, as vLLM and SGLang log it."}};
+  }
+  all.push_back({"Replica", "One of several slots that hold the same expert."});
   if (!report.moved.empty()) {
     all.push_back(
         {"Move", "One expert's weights to one slot. What the rank holds already in another slot is no move."});

@@ -6,6 +6,7 @@
   const ranks = num_states > 0 ? data.states[0].slots.length : 0;
   const node = (rank) => (data.nodes.length > 0 ? data.nodes[rank] : 0);
   const one_node = new Set(data.nodes).size < 2;
+  const has_tokens = data.tokens.some((tokens) => tokens > 0);
   const element = (id) => document.querySelector(`#${id} .draw`);
 
   const kLevel = [0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1.02, 1.05, 1.1, 1.2, 1.5, 2];
@@ -40,7 +41,8 @@
 
   function draw_choice() {
     const form = document.getElementById('choice');
-    const layer = (l) => `layer ${data.ids[l]}: PAR ${shown().map((state) => par(state, l).toFixed(3)).join(' → ')}${l === worst && num_layers > 1 ? ' (most uneven)' : ''}`;
+    const pars = (l) => `: PAR ${shown().map((state) => par(state, l).toFixed(3)).join(' → ')}${l === worst && num_layers > 1 ? ' (most uneven)' : ''}`;
+    const layer = (l) => `layer ${data.ids[l]}${has_tokens ? pars(l) : ''}`;
     const option = (value, label, chosen) => `<option value="${value}"${chosen ? ' selected' : ''}>${escaped(label)}</option>`;
     let html = `<label>Layer <select name="layer">${data.ids.map((_, l) => option(l, layer(l), l === view.layer)).join('')}</select></label>`;
     if (num_layers > 1) html += '<button type="button" name="back" aria-label="Layer before">‹</button><button type="button" name="on" aria-label="Next layer">›</button>';
@@ -58,6 +60,7 @@
   }
 
   function draw_ranks() {
+    if (!has_tokens) return;
     const mean = data.tokens[view.layer] / ranks;
     const most = Math.max(...shown().map((state) => par(state, view.layer))) * mean * 1.02 || 1;
     const bodies = panels(element('ranks'), shown().map(title), 330);
@@ -80,6 +83,7 @@
   }
 
   function draw_rank_map() {
+    if (!has_tokens) return;
     const boundaries = [];
     for (let r = 1; r < ranks; ++r) if (node(r) !== node(r - 1)) boundaries.push(r);
     const place = element('rank-map');
@@ -101,7 +105,11 @@
     const place = element('expert-map');
     const states = shown();
     const has_copies = states.some((state) => state.map[0].length > data.experts);
-    const names = ['tokens'].concat(has_copies ? states.map((state) => `replicas${num_states > 1 ? `, ${state.name}` : ''}`) : []);
+    if (!has_tokens && !has_copies) {
+      place.innerHTML = '<p class="note">Every expert has one slot.</p>';
+      return;
+    }
+    const names = (has_tokens ? ['tokens'] : []).concat(has_copies ? states.map((state) => `replicas${num_states > 1 ? `, ${state.name}` : ''}`) : []);
     const bodies = panels(place, names, 5000);
     const orders = data.expert.map((loads) => {
       const order = loads.map((_, e) => e);
@@ -113,17 +121,20 @@
       const e = orders[l][k];
       const ratio = data.expert[l][e] / data.expert_parts;
       const count = states.map((state, s) => `${copies[s][l][e]}${num_states > 1 ? ` ${state.name}` : ''}`).join(', ');
-      return [`layer ${data.ids[l]}, expert ${e}`, `${compact((ratio * data.tokens[l]) / data.experts)} tokens, ${ratio.toFixed(3)} × mean`, `slots: ${count}`];
+      const load = has_tokens ? [`${compact((ratio * data.tokens[l]) / data.experts)} tokens, ${ratio.toFixed(3)} × mean`] : [];
+      return [`layer ${data.ids[l]}, expert ${e}`, ...load, `slots: ${count}`];
     };
     const common = {
       rows: num_layers, columns: data.experts, height: 300, chosen: view.layer, pick: hottest, tip,
       row_label: (l) => data.ids[l], column_label: (k) => k, click: (l) => choose({ layer: l }),
     };
-    heat_map(bodies[0], { ...common, label: 'Tokens of layers by experts', of: (l, k) => (data.tokens[l] > 0 ? grade('h', kHeat, data.expert[l][orders[l][k]] / data.expert_parts) : 'none') });
-    bodies.slice(1).forEach((body, s) => heat_map(body, { ...common, height: 200, label: 'Replicas of layers by experts', of: (l, k) => grade('c', kCopies, copies[s][l][orders[l][k]]) }));
-    place.insertAdjacentHTML('afterbegin', `<label class="switch"><input type="checkbox"${view.by_load ? ' checked' : ''}> busiest expert of each layer first</label>`);
-    place.querySelector('input').onchange = (event) => choose({ by_load: event.target.checked });
-    place.insertAdjacentHTML('beforeend', legend(styles('h', kHeat), kHeat, 'tokens of an expert ÷ mean of the layer')
+    if (has_tokens) heat_map(bodies.shift(), { ...common, label: 'Tokens of layers by experts', of: (l, k) => (data.tokens[l] > 0 ? grade('h', kHeat, data.expert[l][orders[l][k]] / data.expert_parts) : 'none') });
+    bodies.forEach((body, s) => heat_map(body, { ...common, height: 200, label: 'Replicas of layers by experts', of: (l, k) => grade('c', kCopies, copies[s][l][orders[l][k]]) }));
+    if (has_tokens) {
+      place.insertAdjacentHTML('afterbegin', `<label class="switch"><input type="checkbox"${view.by_load ? ' checked' : ''}> busiest expert of each layer first</label>`);
+      place.querySelector('input').onchange = (event) => choose({ by_load: event.target.checked });
+    }
+    place.insertAdjacentHTML('beforeend', (has_tokens ? legend(styles('h', kHeat), kHeat, 'tokens of an expert ÷ mean of the layer') : '')
       + (has_copies ? legend(styles('c', kCopies), kCopies, 'slots that hold the expert') : ''));
   }
 
@@ -144,10 +155,11 @@
       const moved = new Set(i === 1 && view.state === 1 && data.moved.length > 0 ? data.moved[view.layer] : []);
       const slot_ratio = (expert) => ((data.expert[view.layer][expert] / data.expert_parts) * map.length) / data.experts / copies[expert];
       const busiest = data.tokens[view.layer] > 0 ? state.rank[view.layer].indexOf(Math.max(...state.rank[view.layer])) : -1;
+      const heading = (r) => (has_tokens ? `<span class="dot ${level(state, view.layer, r)}"></span>rank ${r} <b>${rank_ratio(state, view.layer, r).toFixed(2)}×</b>` : `rank ${r}`);
       let html = '', slot = 0;
       for (let r = 0; r < ranks; ++r) {
         if (r === 0 || node(r) !== node(r - 1)) html += `${r > 0 ? '</div></div>' : ''}<div class="node">${one_node ? '' : `<h3>node ${node(r)}</h3>`}<div class="ranks">`;
-        html += `<div class="rank${r === busiest ? ' busiest' : ''}"><h4><span class="dot ${level(state, view.layer, r)}"></span>rank ${r} <b>${rank_ratio(state, view.layer, r).toFixed(2)}×</b></h4><div class="slots" style="--wide:${wide}px;max-width:${(wide + 2) * in_row(state.slots[r])}px">`;
+        html += `<div class="rank${r === busiest ? ' busiest' : ''}"><h4>${heading(r)}</h4><div class="slots" style="--wide:${wide}px;max-width:${(wide + 2) * in_row(state.slots[r])}px">`;
         for (let s = 0; s < state.slots[r]; ++s, ++slot) {
           const e = map[slot];
           const heat = data.tokens[view.layer] > 0 ? grade('h', kHeat, slot_ratio(e)) : 'none';
@@ -160,13 +172,13 @@
         const e = target.dataset.e;
         mark_expert(place, e);
         if (e === undefined) return null;
-        return [`expert ${e}, slot ${target.dataset.s}`, `${slot_ratio(e).toFixed(3)} × the mean slot`,
+        return [`expert ${e}, slot ${target.dataset.s}`, ...(has_tokens ? [`${slot_ratio(e).toFixed(3)} × the mean slot`] : []),
           `${copies[e]} slot${copies[e] > 1 ? 's' : ''} hold${copies[e] > 1 ? '' : 's'} it`].concat(moved.has(+target.dataset.s) ? ['its weights move here'] : []);
       });
     });
     const has_copies = shown().some((state) => state.map[view.layer].length > data.experts);
     const kinds = (has_copies ? '<span><i class="h4 copy">7</i> has replicas</span>' : '') + (data.moved.length > 0 && view.state === 1 ? '<span><i class="h4 moved">7</i> moves here</span>' : '');
-    place.insertAdjacentHTML('beforeend', `${legend(styles('h', kHeat), kHeat, 'tokens of a slot ÷ mean slot')}<p class="legend">${kinds}</p>`);
+    place.insertAdjacentHTML('beforeend', `${has_tokens ? legend(styles('h', kHeat), kHeat, 'tokens of a slot ÷ mean slot') : ''}<p class="legend">${kinds}</p>`);
   }
 
   let marked;

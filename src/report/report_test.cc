@@ -155,6 +155,20 @@ TEST(Report, DataAreLoadsOverTheMean) {
   EXPECT_EQ(data.at("moved"), Json({{0, 1}, Json::array()}));
 }
 
+TEST(Report, APlacementAloneHasNoDrawingsOfLoads) {
+  Report report = small_report();
+  EXPECT_TRUE(contains(report_html(report), "id=\"ranks\""));
+  report.expert_load.assign(6, 0);
+  for (ReportState& state : report.states) state.rank_load.assign(4, 0.0);
+  const std::string page = report_html(report);
+  for (const std::string lacks : {"id=\"ranks\"", "id=\"rank-map\"", "Balancedness"}) {
+    EXPECT_FALSE(contains(page, lacks)) << lacks;
+  }
+  for (const std::string has : {"id=\"expert-map\"", "id=\"placement\"", "<dt>Replica</dt>"}) {
+    EXPECT_TRUE(contains(page, has)) << has;
+  }
+}
+
 TEST(Report, LongTimelinesAreDrawnInCoarserPoints) {
   Report report = small_report();
   ReportSeries series{"a", {}, {}, {}};

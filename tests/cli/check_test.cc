@@ -58,6 +58,8 @@ TEST(Check, RefusesWhatIsNotValid) {
   EXPECT_EQ(error_line({"check " + loads, ""}, 1), loads + " at byte 0: holds loads, no placement (csv)");
   EXPECT_TRUE(contains(error_line({"check " + kTinyMoe + "/trace.npy", ""}, 1),
                        "holds loads, no placement (npy of three dimensions)"));
+  EXPECT_EQ(error_line({"check " + lost + " --report /nowhere/x", ""}, 1),
+            "--report /nowhere/x can't be written: No such file or directory");
   EXPECT_EQ(error_line({"check /nowhere", ""}, 1), "can't open /nowhere: No such file or directory");
 }
 

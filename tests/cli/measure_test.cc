@@ -66,11 +66,6 @@ TEST(Measure, DriftIsThePartThatWentElsewhere) {
   EXPECT_DOUBLE_EQ(three.mean, 0);
 }
 
-TEST(Measure, DuplicatesAreCountedPerRank) {
-  EXPECT_EQ(duplicate_slots(Placement(1, 2, {3, 3}, {0, 0, 0, 0, 1, 1}), 0), 3);
-  EXPECT_EQ(duplicate_slots(Placement(1, 2, {2, 2}, {0, 1, 1, 0}), 0), 0);
-}
-
 // Simulated with NumPy for the same numbers of ranks, 32768 assignments a step.
 TEST(Measure, NoiseFloorAgreesWithSimulation) {
   const Load load{1, 1, 1, {32768}};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -103,6 +104,22 @@ TEST(Plan, TakesEveryPolicyAndPreset) {
   }
 }
 
+TEST(Plan, KeepsSlotsOfDeepseekUnlessToldNotTo) {
+  const Scratch scratch;
+  const std::string kept = scratch.file("kept.json"), published = scratch.file("published.json");
+  const std::string plan = "plan " + kTrace + " --ranks 4 --slots 9 --policy deepseek";
+  EXPECT_EQ(json_of(plan + " -o " + kept).at("moves"), json_of(plan + " --no-keep-slots -o " + published).at("moves"));
+  const auto map = [](const std::string& file) { return Json::parse(read_file(file)).at("physical_to_logical_map"); };
+  auto a = map(kept).get<std::vector<std::vector<int>>>(), b = map(published).get<std::vector<std::vector<int>>>();
+  EXPECT_NE(a, b);
+  for (auto* layers : {&a, &b}) {
+    for (std::vector<int>& layer : *layers) {
+      for (auto rank = layer.begin(); rank != layer.end(); rank += 9) std::sort(rank, rank + 9);
+    }
+  }
+  EXPECT_EQ(a, b);
+}
+
 TEST(Plan, KeepsLimits) {
   const std::string base = "plan " + kTrace + " --ranks 4 --slots 9";
   const Json few = json_of(base + " --max-moves 3");
@@ -202,6 +219,8 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
             "optimal proves plans of up to 24 experts in 64 slots, not of 32 in 36; use trim"},
            {plan + " --ranks 4 --slots 9 --policy swift --preset fast",
             "--preset: only trim has it, and the policy is swift"},
+           {plan + " --ranks 4 --slots 9 --no-keep-slots",
+            "--no-keep-slots: only deepseek has it, and the policy is trim"},
            {plan + " --ranks 4 --slots 9 --report /nowhere/x",
             "--report /nowhere/x can't be written: No such file or directory"},
            {plan + " --ranks 4 --slots 9 -o /nowhere/x", "-o /nowhere/x can't be written: No such file or directory"},
@@ -236,7 +255,7 @@ TEST(Plan, HelpTeaches) {
   EXPECT_EQ(help.status, 0);
   for (const char* part :
        {"--ranks", "--slots", "--nodes", "--groups", "--current", "--policy", "--preset", "--max-moves", "--max-bytes",
-        "--expert-bytes", "--format", "--report", "--json", "Examples"}) {
+        "--no-keep-slots", "--expert-bytes", "--format", "--report", "--json", "Examples"}) {
     EXPECT_TRUE(contains(help.out, part)) << part;
   }
 }

@@ -89,6 +89,13 @@ TEST(Replay, StartsFromTheCurrentPlacementAndKeepsLimits) {
   EXPECT_GT(first_moves("--ranks 4 --slots 9 --nodes 2 --preset fast --time-budget 0.1"), 0);
 }
 
+TEST(Replay, TakesDeepseekAsPublished) {
+  const Outcome run =
+      trimtab("replay " + kTrace + " --ranks 4 --slots 9 --window 32 --policies trim,deepseek --no-keep-slots --json");
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_GT(Json::parse(run.out).at("policies").at("deepseek").at("first_plan_moves"), 0);
+}
+
 TEST(Replay, Failures) {
   const std::string replay = "replay " + kTrace;
   for (const Failure& failure : std::vector<Failure>{
@@ -110,6 +117,8 @@ TEST(Replay, Failures) {
             "--report /nowhere/x can't be written: No such file or directory");
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --preset fast", ""}, 1),
             "--preset: only trim has it, and the policy is swift, static");
+  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --no-keep-slots", ""}, 1),
+            "--no-keep-slots: only deepseek has it, and the policy is swift, static");
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 2 --window 16 --policies trim", ""}, 1),
             "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of 2, are needed");
 }

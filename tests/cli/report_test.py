@@ -6,7 +6,6 @@ usage: report_test.py TRIMTAB SOURCE_DIR
 import html.parser
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -147,6 +146,39 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(len(data["states"]), 1)
         self.assertNotIn("moves", page.ids)
 
+    def test_check(self):
+        placement = self.path("placement.json")
+        self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "-o", placement)
+        text, page, found = self.run_both("check", placement, "--loads", TRACE)
+        data = self.check_page(text, page)
+        for key in ("par_per_layer", "par_step_mean_per_layer", "par_step_worst_per_layer", "duplicates_per_layer"):
+            self.assertEqual(page.column(key), found[key], key)
+        self.assertEqual([max(loads) for loads in data["states"][0]["rank"]],
+                         [round(par * data["rank_parts"]) for par in found["par_per_layer"]])
+        self.assertAlmostEqual(sum(data["time"]["series"][0]["par"]) / 128, sum(found["par_step_mean_per_layer"]) / 4, 4)
+        self.assertIn("ranks", page.ids)
+
+    def test_a_placement_alone(self):
+        placement = self.path("placement.json")
+        with open(placement, "w", encoding="utf-8") as file:
+            json.dump({"format": "trimtab_placement", "version": 1, "num_experts": 3, "slots_per_rank": [3, 2],
+                       "physical_to_logical_map": [[0, 0, 1, 2, 1], [0, 1, 2, 0, 1]], "layer_ids": [3, 7]}, file)
+        text, page, found = self.run_both("check", placement)
+        data = self.check_page(text, page)
+        self.assertEqual(page.column("duplicates_per_layer"), found["duplicates_per_layer"])
+        self.assertEqual(data["ids"], [3, 7])
+        self.assertEqual(data["states"][0]["map"], [[0, 0, 1, 2, 1], [0, 1, 2, 0, 1]])
+        self.assertTrue({"placement", "expert-map"} <= page.ids)
+        self.assertFalse({"ranks", "rank-map", "time", "moves"} & page.ids)
+        converted, page, _ = self.run_both("convert", placement, self.path("out.json"))
+        self.assertEqual(converted.replace(">Convert: ", ">Check: ").replace(" convert<", " check<"), text)
+
+    def test_convert_of_loads_shows_what_inspect_shows(self):
+        inspected, _, _ = self.run_both("inspect", TRACE, "--ranks", "4")
+        converted, page, _ = self.run_both("convert", TRACE, self.path("out.csv"), "--ranks", "4")
+        self.check_page(converted, page)
+        self.assertEqual(converted.replace(">Convert: ", ">Inspect: ").replace(" convert<", " inspect<"), inspected)
+
     def test_replay(self):
         text, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "16",
                                            "--policies", "trim,static,deepseek")
@@ -213,29 +245,26 @@ class ReportPage(unittest.TestCase):
         text, page, _ = self.run_both("inspect", loads, "--ranks", "3")  # the last rank holds nothing
         self.assertEqual(self.check_page(text, page)["states"][0]["slots"], [1, 1, 0])
 
-    def test_script_is_valid(self):
-        node = shutil.which("node")
-        if node is None:
-            self.skipTest("no node")
-        text, _, _ = self.run_both("inspect", TRACE)
-        script = self.path("page.js")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(re.findall(r"<script>(.*?)</script>", text, re.S)[0])
-        subprocess.run([node, "--check", script], check=True)
+    def dump_dom(self, browser, page):
+        return subprocess.run(
+            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
+             "--enable-logging=stderr", f"--user-data-dir={self.path('profile')}", page],
+            capture_output=True, text=True, timeout=120, check=False)
 
     def test_a_browser_draws_everything(self):
         browser = shutil.which("chromium") or shutil.which("google-chrome")
         if browser is None:
-            self.skipTest("no browser")
-        for command, drawings in ((["plan", TRACE, "--ranks", "4", "--slots", "9"], 15), (["inspect", TRACE], 9)):
+            self.skipTest("no chromium or google-chrome")
+        if self.dump_dom(browser, "about:blank").returncode != 0:
+            self.skipTest("the browser does not start here")
+        placement = self.path("placement.json")
+        self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "-o", placement)
+        for command, drawings in ((["plan", TRACE, "--ranks", "4", "--slots", "9"], 15), (["inspect", TRACE], 9),
+                                  (["check", placement], 2)):
             self.run_both(*command)
-            run = subprocess.run(
-                [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
-                 "--enable-logging=stderr", f"--user-data-dir={self.path('profile')}", "file://" + self.path("page.html")],
-                capture_output=True, text=True, timeout=120, check=False)
-            if run.returncode != 0:
-                self.skipTest("the browser does not start here")
-            self.check_lacks(run.stderr, "CONSOLE")
+            run = self.dump_dom(browser, "file://" + self.path("page.html"))
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.check_lacks(run.stderr, "CONSOLE")  # errors of the script
             self.assertGreaterEqual(run.stdout.split("<script")[0].count('role="img"'), drawings)
             self.check_lacks(run.stdout, "NaN")
             self.check_lacks(run.stdout.split("<script")[0], "undefined")

@@ -12,9 +12,8 @@ class CopyChanger {
         k_(static_cast<size_t>(task.episodes->count)),
         demand_(demand),
         map_(std::move(map)),
-        copies_(demand.size(), task.full_total),
+        copies_(task.copies(map_)),
         on_rank_(static_cast<size_t>(task.num_ranks) * demand.size(), 0) {
-    for (const int32_t e : map_) ++copies_[static_cast<size_t>(e)];
     for (int r = 0; r < task.num_ranks; ++r) {
       for (int s = first(r); s < first(r + 1); ++s) ++on_rank(r, expert(s));
     }

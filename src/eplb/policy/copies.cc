@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <queue>
 
@@ -26,28 +27,32 @@ std::vector<float> expert_demand(const Episodes& episodes, float volatility) {
 }
 
 std::vector<int32_t> choose_copies(const LayerTask& task, std::span<const float> demand) {
-  int holders = 0;
-  for (int r = 0; r < task.num_ranks; ++r) holders += task.slots_of(r) > 0 ? 1 : 0;
   std::vector<int32_t> copies(demand.size(), task.min_copies());
-  int left = task.num_slots() - task.min_copies() * static_cast<int>(demand.size());
+  spend_slots(task, demand, std::numeric_limits<float>::infinity(), copies);
+  return copies;
+}
+
+bool spend_slots(const LayerTask& task, std::span<const float> demand, float largest, std::vector<int32_t>& copies) {
   struct Wish {
     float load;
     int32_t expert;
     bool operator<(const Wish& other) const { return load != other.load ? load < other.load : expert > other.expert; }
   };
   std::priority_queue<Wish> wishes;
+  const int most = task.max_copies();
   const auto wish = [&](size_t e) {
-    if (copies[e] >= holders) return;
-    wishes.push({demand[e] / static_cast<float>(copies[e] + task.full_total), static_cast<int32_t>(e)});
+    const float load = demand[e] / static_cast<float>(copies[e] + task.full_total);
+    if (copies[e] < most && load <= largest) wishes.push({load, static_cast<int32_t>(e)});
   };
   for (size_t e = 0; e < demand.size(); ++e) wish(e);
-  for (; left > 0; --left) {
+  int64_t left = task.num_slots() - std::accumulate(copies.begin(), copies.end(), int64_t{0});
+  for (; left > 0 && !wishes.empty(); --left) {
     const auto e = static_cast<size_t>(wishes.top().expert);
     wishes.pop();
     ++copies[e];
     wish(e);
   }
-  return copies;
+  return left == 0;
 }
 
 namespace {
@@ -145,10 +150,6 @@ class Filler {
   std::vector<int32_t> map_;
 };
 
-}  // namespace
-
-namespace {
-
 // Experts by falling size of one copy.
 std::vector<int32_t> by_copy_size(const LayerTask& task, std::span<const int32_t> copies,
                                   std::span<const float> demand) {
@@ -156,7 +157,7 @@ std::vector<int32_t> by_copy_size(const LayerTask& task, std::span<const int32_t
   std::iota(order.begin(), order.end(), 0);
   const auto size = [&](int32_t e) {
     const auto i = static_cast<size_t>(e);
-    return demand[i] / static_cast<float>(std::max(1, copies[i] + task.full_total));
+    return demand[i] / static_cast<float>(copies[i] + task.full_total);
   };
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return size(a) > size(b); });
   return order;

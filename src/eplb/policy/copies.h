@@ -14,9 +14,13 @@ namespace trimtab {
 // that is hot only now and then needs copies for those times; its mean hides that.
 std::vector<float> expert_demand(const Episodes& episodes, float volatility);
 
-// Copies among the searched slots: [experts], sum = slots. Each further copy goes to the expert with the largest
-// demand per copy (ties to the lower id), at most one per rank with slots.
+// Copies among the searched slots: [experts], sum = slots: the fewest that are allowed, the rest by spend_slots().
 std::vector<int32_t> choose_copies(const LayerTask& task, std::span<const float> demand);
+
+// Gives the slots that `copies` leaves over one by one to the expert with the largest demand per copy (ties to the
+// lower id) of those where it is at most `largest`; at most one per rank with slots. False when no expert can take the
+// next.
+bool spend_slots(const LayerTask& task, std::span<const float> demand, float largest, std::vector<int32_t>& copies);
 
 // A map [searched slots] with these copies, no expert twice on a rank: copies in order of falling demand, each to the
 // rank whose soft peak over the episodes grows least. Source of the scheme: LPT (R. L. Graham, 1969), with the

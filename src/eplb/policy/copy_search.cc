@@ -119,8 +119,12 @@ class Packer {
 class CopySearch {
  public:
   CopySearch(const LayerTask& task, const CopySearchEffort& effort, uint64_t seed)
-      : task_(task), effort_(effort), packer_(task), random_(seed), demand_(expert_demand(*task.episodes, 0)) {
-    for (int r = 0; r < task.num_ranks; ++r) holders_ += task.slots_of(r) > 0 ? 1 : 0;
+      : task_(task),
+        effort_(effort),
+        packer_(task),
+        random_(seed),
+        demand_(expert_demand(*task.episodes, 0)),
+        most_(task.max_copies()) {
     copies_ = choose_copies(task, demand_);
     score_ = packer_.pack(copies_);
   }
@@ -154,7 +158,8 @@ class CopySearch {
       if (!fewest_copies(theta, fewest)) continue;
       for (int p = 1; p <= kPhis; ++p) {
         std::vector<int32_t> copies = fewest;
-        if (spend(theta * static_cast<float>(p) / kPhis, copies)) take_if_better(std::move(copies));
+        const float phi = theta * static_cast<float>(p) / kPhis;
+        if (spend_slots(task_, demand_, phi, copies)) take_if_better(std::move(copies));
       }
     }
   }
@@ -163,38 +168,10 @@ class CopySearch {
     int64_t total = 0;
     for (const float demand : demand_) {
       const auto needed = static_cast<int32_t>(std::ceil(demand / theta * (1.0F - 1e-6F)));
-      copies.push_back(std::clamp(needed - task_.full_total, task_.min_copies(), holders_));
+      copies.push_back(std::clamp(needed - task_.full_total, task_.min_copies(), most_));
       total += copies.back();
     }
     return total <= task_.num_slots();
-  }
-
-  // Gives the slots that are left to the largest replicas that are at most phi. False when there are not enough.
-  bool spend(float phi, std::vector<int32_t>& copies) const {
-    struct Wish {
-      float size;
-      int32_t expert;
-      bool operator<(const Wish& other) const { return size != other.size ? size < other.size : expert > other.expert; }
-    };
-    std::vector<Wish> wishes;
-    const auto wish = [&](size_t e) {
-      const int32_t total = copies[e] + task_.full_total;
-      const float size = total > 0 ? demand_[e] / static_cast<float>(total) : 0.0F;
-      if (copies[e] < holders_ && size <= phi) {
-        wishes.push_back({size, static_cast<int32_t>(e)});
-        std::push_heap(wishes.begin(), wishes.end());
-      }
-    };
-    for (size_t e = 0; e < copies.size(); ++e) wish(e);
-    int64_t left = task_.num_slots() - std::accumulate(copies.begin(), copies.end(), int64_t{0});
-    for (; left > 0 && !wishes.empty(); --left) {
-      std::pop_heap(wishes.begin(), wishes.end());
-      const auto e = static_cast<size_t>(wishes.back().expert);
-      wishes.pop_back();
-      ++copies[e];
-      wish(e);
-    }
-    return left == 0;
   }
 
   void try_exchange() {
@@ -202,7 +179,7 @@ class CopySearch {
     const auto gainer = static_cast<size_t>(random_.below(2) == 0 ? static_cast<uint32_t>(score_.peak_expert)
                                                                   : random_.below(num_experts));
     const auto loser = static_cast<size_t>(random_.below(num_experts));
-    if (gainer == loser || copies_[gainer] >= holders_ || copies_[loser] <= task_.min_copies()) return;
+    if (gainer == loser || copies_[gainer] >= most_ || copies_[loser] <= task_.min_copies()) return;
     ++copies_[gainer];
     --copies_[loser];
     const Score score = packer_.pack(copies_);
@@ -227,7 +204,7 @@ class CopySearch {
   Packer packer_;
   Random random_;
   std::vector<float> demand_;
-  int32_t holders_ = 0;  // ranks with slots: the most copies an expert may have
+  const int32_t most_;  // copies an expert may have
   std::vector<int32_t> copies_, best_;
   Score score_, best_score_;
 };

@@ -9,15 +9,10 @@
 #include <string>
 
 #include "eplb/policy/policies.h"
+#include "eplb/policy/testing.h"
 
 namespace trimtab {
 namespace {
-
-std::vector<int32_t> equal_slots(int num_ranks, int slots_per_rank) {
-  std::vector<int32_t> first;
-  for (int r = 0; r <= num_ranks; ++r) first.push_back(r * slots_per_rank);
-  return first;
-}
 
 template <class T>
 std::vector<T> numbers(std::istream& in) {

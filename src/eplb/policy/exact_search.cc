@@ -34,9 +34,8 @@ class ExactSearch {
     copies_.resize(num_experts);
     left_.resize(num_experts);
     size_.resize(num_experts);
-    std::vector<int32_t> known_copies(num_experts, 0);
-    for (const int32_t e : best_) ++known_copies[static_cast<size_t>(e)];
-    for (const int32_t e : order_) hint_.push_back(known_copies[static_cast<size_t>(e)]);
+    const std::vector<int32_t> known_copies = task.copies(best_);
+    for (const int32_t e : order_) hint_.push_back(known_copies[static_cast<size_t>(e)] - task.full_total);
     best_peak_ = peak_of(best_);
     best_moves_ = moves_of(best_);
   }
@@ -103,8 +102,7 @@ class ExactSearch {
   void fill_ranks() {
     double all = 0;
     for (size_t i = 0; i < load_.size(); ++i) {
-      const int32_t total = copies_[i] + task_.full_total;
-      size_[i] = total > 0 ? load_[i] / total : 0;
+      size_[i] = load_[i] / (copies_[i] + task_.full_total);
       all += size_[i];
       left_[i] = copies_[i];
     }
@@ -242,12 +240,10 @@ class ExactSearch {
   }
 
   double peak_of(const std::vector<int32_t>& map) const {
-    const auto num_experts = static_cast<size_t>(task_.num_experts);
-    std::vector<int32_t> copies(num_experts, task_.full_total);
-    for (const int32_t e : map) ++copies[static_cast<size_t>(e)];
-    std::vector<double> size(num_experts);
+    const std::vector<int32_t> copies = task_.copies(map);
+    std::vector<double> size(copies.size());
     double all = 0;
-    for (size_t i = 0; i < num_experts; ++i) {
+    for (size_t i = 0; i < size.size(); ++i) {
       const auto e = static_cast<size_t>(order_[i]);
       size[e] = load_[i] / copies[e];
       all += size[e];
@@ -266,12 +262,7 @@ class ExactSearch {
 
   int moves_of(const std::vector<int32_t>& map) const {
     int moves = 0;
-    for (int r = 0; r < task_.num_ranks; ++r) {
-      for (int32_t s = task_.first_slots[static_cast<size_t>(r)]; s < task_.first_slots[static_cast<size_t>(r) + 1];
-           ++s) {
-        moves += task_.holds(r, map[static_cast<size_t>(s)]) ? 0 : 1;
-      }
-    }
+    for (int r = 0; r < task_.num_ranks; ++r) moves += task_.received(r, map);
     return moves;
   }
 

@@ -9,8 +9,7 @@ namespace {
 
 // Loads of one replica of each expert in every episode: [experts][episodes].
 std::vector<float> replica_shares(const LayerTask& task, std::span<const int32_t> map) {
-  std::vector<int32_t> copies(static_cast<size_t>(task.num_experts), task.full_total);
-  for (const int32_t e : map) ++copies[static_cast<size_t>(e)];
+  const std::vector<int32_t> copies = task.copies(map);
   const auto k_count = static_cast<size_t>(task.episodes->count);
   std::vector<float> share(task.episodes->share.size());
   for (size_t e = 0; e < copies.size(); ++e) {
@@ -64,11 +63,7 @@ double map_cost(const LayerTask& task, std::span<const int32_t> map) {
     mean += static_cast<double>(task.episodes->weight[k]) * static_cast<double>(peak[k]);
   }
   int moves = 0;
-  for (int r = 0; r < task.num_ranks; ++r) {
-    for (int s = task.first_slots[static_cast<size_t>(r)]; s < task.first_slots[static_cast<size_t>(r) + 1]; ++s) {
-      moves += task.holds(r, map[static_cast<size_t>(s)]) ? 0 : 1;
-    }
-  }
+  for (int r = 0; r < task.num_ranks; ++r) moves += task.received(r, map);
   return mean + static_cast<double>(task.move_price) * moves;
 }
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "eplb/policy/predict.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
 

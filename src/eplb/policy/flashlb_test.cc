@@ -10,15 +10,11 @@
 #include "eplb/policy/policies.h"
 #include "eplb/policy/predict.h"
 #include "eplb/policy/static_map.h"
+#include "eplb/policy/testing.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
 namespace {
-
-std::vector<int32_t> equal_slots(int num_ranks, int slots_per_rank) {
-  std::vector<int32_t> first;
-  for (int r = 0; r <= num_ranks; ++r) first.push_back(r * slots_per_rank);
-  return first;
-}
 
 Load one_layer(int num_experts, std::vector<int64_t> counts) {
   const auto steps = static_cast<int64_t>(counts.size()) / num_experts;

@@ -10,6 +10,7 @@
 #include "eplb/policy/bounds.h"
 #include "eplb/policy/limits.h"
 #include "eplb/policy/predict.h"
+#include "eplb/rank_loads.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -67,6 +68,7 @@ class Finisher {
     for (size_t l = 0; l < layers(); ++l) check_experts(static_cast<int>(l));
     moves_.resize(layers());
     predictions_.resize(layers());
+    high_before_.resize(layers());
   }
 
   Plan finish() {
@@ -106,7 +108,7 @@ class Finisher {
     moves_[static_cast<size_t>(layer)] = 0;
     p.par_after = p.par_before;
     p.par_step_after = p.par_step_before;
-    p.par_step_after_high = upper_95(step_pars(old_map(layer), first_slots(), problem_.load, layer));
+    p.par_step_after_high = high_before_[static_cast<size_t>(layer)];
   }
 
   void finish_layer(int layer) {
@@ -115,6 +117,7 @@ class Finisher {
     const std::vector<double> before = step_pars(old_map(layer), first_slots(), problem_.load, layer);
     p.par_before = peak_to_mean(rank_loads(old_map(layer), first_slots(), window));
     p.par_step_before = before.empty() ? 1.0 : mean_of(before);
+    high_before_[static_cast<size_t>(layer)] = upper_95(before);
     predict_bounds(window, p);
     constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
     if (p.par_step_before <= kLevel) return keep(layer);
@@ -187,7 +190,8 @@ class Finisher {
       changed |= !std::equal(map.begin(), map.end(), old_map(layer).begin());
       const std::vector<int64_t> in = received(old_map(layer), map, first_slots());
       receive_peak.push_back(*std::max_element(in.begin(), in.end()));
-      duplicates.push_back(list_moves(layer, moves));
+      duplicates.push_back(duplicate_slots(map, first_slots()));
+      list_moves(layer, moves);
     }
     const uint64_t version = problem_.current.version() + (changed ? 1 : 0);
     std::vector<int> slots_per_rank;
@@ -203,24 +207,19 @@ class Finisher {
             .history = {}};
   }
 
-  // Appends the layer's moves; returns its duplicates.
-  int64_t list_moves(int layer, std::vector<Move>& moves) {
+  void list_moves(int layer, std::vector<Move>& moves) {
     const std::span<const int32_t> map = new_map(layer);
-    int64_t duplicates = 0;
     for (size_t r = 0; r + 1 < first_slots().size(); ++r) {
       const auto old_rank = old_map(layer).subspan(static_cast<size_t>(first_slots()[r]),
                                                    static_cast<size_t>(first_slots()[r + 1] - first_slots()[r]));
       for (int32_t s = first_slots()[r]; s < first_slots()[r + 1]; ++s) {
         const int32_t expert = map[static_cast<size_t>(s)];
         const auto begin = map.begin() + first_slots()[r];
-        if (std::find(begin, map.begin() + s, expert) != map.begin() + s) {
-          ++duplicates;
-        } else if (std::find(old_rank.begin(), old_rank.end(), expert) == old_rank.end()) {
-          moves.push_back({.layer = layer, .slot = s, .expert = expert});
-        }
+        const bool duplicate = std::find(begin, map.begin() + s, expert) != map.begin() + s;
+        if (duplicate || std::find(old_rank.begin(), old_rank.end(), expert) != old_rank.end()) continue;
+        moves.push_back({.layer = layer, .slot = s, .expert = expert});
       }
     }
-    return duplicates;
   }
 
   const Problem& problem_;
@@ -228,17 +227,13 @@ class Finisher {
   std::vector<int32_t> map_;  // [layers][slots], the proposal, becomes the plan's
   std::vector<int64_t> moves_;
   std::vector<LayerPrediction> predictions_;
+  std::vector<double> high_before_;  // [layers] what par_step_after_high is when the map stays
 };
 
 }  // namespace
 
 std::vector<int64_t> window_load(const Load& load, int layer) {
-  std::vector<int64_t> sum(static_cast<size_t>(load.num_experts), 0);
-  for (int64_t t = 0; t < load.num_steps; ++t) {
-    const std::span<const int64_t> counts = load.at(t, layer);
-    for (size_t e = 0; e < sum.size(); ++e) sum[e] += counts[e];
-  }
-  return sum;
+  return sum_of_steps(load, layer, 0, load.num_steps);
 }
 
 void validate(const Problem& problem) {

@@ -22,6 +22,9 @@ constexpr uint64_t kSeed = 0x7472696d;
 constexpr int kSmallExperts = 16;
 constexpr int kSmallSlots = 32;
 constexpr int kShakes = 500;
+constexpr int kMaxSweeps = 1 << 20;
+
+using Clock = std::chrono::steady_clock;
 
 class LayerPlanner {
  public:
@@ -50,11 +53,7 @@ class LayerPlanner {
   bool within_limits(const Map& map) const {
     int64_t moves = 0;
     for (int r = 0; r < task_.num_ranks; ++r) {
-      int64_t received = 0;
-      for (int32_t s = task_.first_slots[static_cast<size_t>(r)]; s < task_.first_slots[static_cast<size_t>(r) + 1];
-           ++s) {
-        received += task_.holds(r, map[static_cast<size_t>(s)]) ? 0 : 1;
-      }
+      const int received = task_.received(r, map);
       if (received > limits_.max_receive) return false;
       moves += received;
     }
@@ -111,8 +110,8 @@ class LayerPlanner {
   void shake_copies(int rounds) {
     Random random(kSeed);
     const auto num_experts = static_cast<uint32_t>(task_.num_experts);
-    std::vector<int32_t> copies(num_experts, 0);
-    for (const int32_t e : best_) ++copies[static_cast<size_t>(e)];
+    std::vector<int32_t> copies = task_.copies(best_);
+    for (int32_t& count : copies) count -= task_.full_total;
     for (int i = 0; i < rounds; ++i) {
       std::vector<int32_t> changed = copies;
       for (uint32_t exchanges = 1 + random.below(3); exchanges > 0; --exchanges) {
@@ -131,29 +130,35 @@ class LayerPlanner {
   }
 
   void search_from_starts() {
-    const Map start = fresh(choose_copies(task_, demand_));
-    effort_.seconds > 0 ? search_for_seconds(start) : consider(anneal(task_, start, effort_.sweeps));
+    search_from(fresh(choose_copies(task_, demand_)));
     if (current_.empty() || task_.move_price <= 0) return;
     // Where moves are cheap and the current map is bad, a fresh start wins and the others are not worth their time.
     constexpr float kCheap = 2.5e-4F;
     constexpr double kBad = 0.1;
     if (task_.move_price < kCheap && map_cost(task_, current_) > best_cost_ + kBad) return;
-    consider(anneal(task_, current_, effort_.sweeps));
+    search_from(current_);
     for (const float reluctance : {0.0F, 0.3F, 1.0F}) {
-      consider(anneal(task_, change_copies(task_, current_, demand_, reluctance, task_.num_slots()), effort_.sweeps));
+      search_from(change_copies(task_, current_, demand_, reluctance, task_.num_slots()));
     }
   }
 
-  void search_for_seconds(const Map& start) {
-    using Clock = std::chrono::steady_clock;
+  // With a time budget: twice the sweeps each time, for this start's part of it.
+  void search_from(const Map& start) {
+    if (effort_.seconds <= 0) return consider(anneal(task_, start, effort_.sweeps));
+    constexpr double kStarts = 5;
     const Clock::time_point begin = Clock::now();
+    const double allowed = effort_.seconds / (current_.empty() || task_.move_price <= 0 ? 1 : kStarts);
     const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-    for (int sweeps = 2;; sweeps *= 2) {
+    for (int sweeps = 2; sweeps <= kMaxSweeps; sweeps *= 2) {
       const double before = elapsed();
       consider(anneal(task_, start, sweeps));
       const double took = elapsed() - before;
-      if (elapsed() + 2 * took > effort_.seconds) return;  // the next would take about twice as long
+      if (elapsed() + 2 * took > allowed) return;  // the next would take about twice as long
     }
+  }
+
+  bool late() const {
+    return effort_.seconds > 0 && std::chrono::duration<double>(Clock::now() - begin_).count() > effort_.seconds;
   }
 
   // Looks, from several starts, for the price at which the search just stays within the limits.
@@ -208,13 +213,13 @@ class LayerPlanner {
     constexpr float kLastTemperature = 1e-5F;
     constexpr int kStages = 5;
     constexpr int kMaxDescents = 20;
-    constexpr int kMaxSweeps = 1 << 20;
     const int64_t pairs = std::max<int64_t>(1, int64_t{task.num_ranks} * (task.num_ranks - 1) / 2);
-    const int affordable = static_cast<int>(std::clamp<int64_t>(effort_.max_visits / pairs, 1, kMaxSweeps));
+    const int64_t most = effort_.seconds > 0 ? kMaxSweeps : effort_.max_visits / pairs;
+    const int affordable = static_cast<int>(std::clamp<int64_t>(most, 1, kMaxSweeps));
     sweeps = std::min(sweeps, affordable);
     ExchangeSearch search(task, noise_, std::move(map), kSeed);
     int stage = -1;
-    for (int i = 0; i < sweeps; ++i) {
+    for (int i = 0; i < sweeps && !late(); ++i) {
       const float done = sweeps > 1 ? static_cast<float>(i) / static_cast<float>(sweeps - 1) : 1.0F;
       if (i * kStages / sweeps != stage) {
         stage = i * kStages / sweeps;
@@ -223,7 +228,7 @@ class LayerPlanner {
       search.sweep(geometric(kFirstTemperature, kLastTemperature, done));
     }
     search.sharpen(kLastSharpness);
-    for (int i = 0; i < std::min(kMaxDescents, affordable) && search.sweep(0) > 0; ++i) {
+    for (int i = 0; i < std::min(kMaxDescents, affordable) && search.sweep(0) > 0 && !late(); ++i) {
     }
     return {search.map().begin(), search.map().end()};
   }
@@ -231,6 +236,7 @@ class LayerPlanner {
   static float geometric(float from, float to, float part) { return from * exact_exp(part * exact_log(to / from)); }
 
   const LayerTask& task_;
+  const Clock::time_point begin_ = Clock::now();
   const Map current_;
   const Effort effort_;
   const LayerLimits limits_;
@@ -245,12 +251,14 @@ class LayerPlanner {
 std::vector<int32_t> plan_layer(const LayerTask& task, std::span<const int32_t> current, const Effort& effort,
                                 const LayerLimits& limits, const Noise& noise) {
   constexpr double kNear = 0.05;
-  Map map = LayerPlanner(task, current, effort, limits, noise).plan();
-  if (current.empty() || effort.near_price <= static_cast<double>(task.move_price)) return map;
-  if (map_cost(task, current) - map_cost(task, map) > kNear) return map;
+  const bool twice = !current.empty() && effort.near_price > static_cast<double>(task.move_price);
+  Effort each = effort;
+  if (twice) each.seconds /= 2;
+  Map map = LayerPlanner(task, current, each, limits, noise).plan();
+  if (!twice || map_cost(task, current) - map_cost(task, map) > kNear) return map;
   LayerTask priced = task;
   priced.move_price = static_cast<float>(effort.near_price);
-  return LayerPlanner(priced, current, effort, limits, noise).plan();
+  return LayerPlanner(priced, current, each, limits, noise).plan();
 }
 
 }  // namespace trimtab

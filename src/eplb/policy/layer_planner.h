@@ -21,8 +21,9 @@ struct Effort {
   float volatility = 4;             // standard deviations in an expert's demand
   // If above the task's: the price of a move where the current map is within a few percent of the best anyway.
   double near_price = 0;
-  double seconds = 0;  // if > 0: search on from the first start, with twice the sweeps each time, as long
-                       // as this lasts
+  // If > 0: search from each start with twice the sweeps each time, as long as its part of this lasts. Stands in
+  // for `sweeps` and `max_visits`.
+  double seconds = 0;
 };
 
 // What one layer may cost.

@@ -40,8 +40,13 @@ struct LayerTask {
   bool holds(int rank, int expert) const {
     return held[static_cast<size_t>(rank) * static_cast<size_t>(num_experts) + static_cast<size_t>(expert)] != 0;
   }
-  // Copies that an expert needs among the searched slots, and may have.
+  // Copies that an expert needs among the searched slots, and may have: one a rank.
   int min_copies() const { return full_total > 0 ? 0 : 1; }
+  int max_copies() const;
+  // Copies of each expert under a map [searched slots], those of full ranks included: [experts].
+  std::vector<int32_t> copies(std::span<const int32_t> map) const;
+  // Weights that a rank must get for its slots of a map [searched slots].
+  int received(int rank, std::span<const int32_t> map) const;
 };
 
 }  // namespace trimtab

@@ -17,8 +17,7 @@ class Leveller {
  public:
   Leveller(const LayerTask& task, std::vector<int32_t>& map) : task_(task), map_(map) {
     const auto num_experts = static_cast<size_t>(task.num_experts);
-    std::vector<int32_t> copies(num_experts, task.full_total);
-    for (const int32_t e : map) ++copies[static_cast<size_t>(e)];
+    const std::vector<int32_t> copies = task.copies(map);
     share_.resize(num_experts);
     double all = 0;
     for (size_t e = 0; e < num_experts; ++e) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "eplb/policy/predict.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
 namespace {
@@ -43,7 +43,8 @@ class Walk {
 
   // Twice the same expert on a rank where neither end of the walk has it.
   bool adds_duplicate(std::span<const int32_t> map) const {
-    return duplicates(map) > std::max(duplicates(current_), duplicates(proposal_));
+    return duplicate_slots(map, first_slots_) >
+           std::max(duplicate_slots(current_, first_slots_), duplicate_slots(proposal_, first_slots_));
   }
 
   double peak(std::span<const int32_t> map) const {
@@ -52,16 +53,6 @@ class Walk {
   }
 
  private:
-  int64_t duplicates(std::span<const int32_t> map) const {
-    int64_t count = 0;
-    for (size_t r = 0; r + 1 < first_slots_.size(); ++r) {
-      for (int32_t s = first_slots_[r]; s < first_slots_[r + 1]; ++s) {
-        count += holds(map, first_slots_[r], s, map[static_cast<size_t>(s)]) ? 1 : 0;
-      }
-    }
-    return count;
-  }
-
   std::span<const int32_t> current_;
   std::span<const int32_t> proposal_;
   std::span<const int32_t> first_slots_;

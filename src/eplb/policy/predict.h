@@ -3,9 +3,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
-
-#include "eplb/rank_loads.h"
 
 namespace trimtab {
 

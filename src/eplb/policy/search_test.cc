@@ -16,6 +16,7 @@
 #include "eplb/policy/pair_kernel.h"
 #include "eplb/policy/predict.h"
 #include "eplb/policy/searched_slots.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
 namespace {

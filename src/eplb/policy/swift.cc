@@ -6,7 +6,7 @@
 
 #include "eplb/policy/frame.h"
 #include "eplb/policy/policies.h"
-#include "eplb/policy/predict.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
 namespace {

@@ -8,17 +8,12 @@
 #include <random>
 
 #include "eplb/policy/policies.h"
-#include "eplb/policy/predict.h"
 #include "eplb/policy/static_map.h"
+#include "eplb/policy/testing.h"
+#include "eplb/rank_loads.h"
 
 namespace trimtab {
 namespace {
-
-std::vector<int32_t> equal_slots(int num_ranks, int slots_per_rank) {
-  std::vector<int32_t> first;
-  for (int r = 0; r <= num_ranks; ++r) first.push_back(r * slots_per_rank);
-  return first;
-}
 
 double par_of(std::span<const int32_t> map, std::span<const int32_t> first_slots, std::span<const int64_t> load) {
   return peak_to_mean(rank_loads(map, first_slots, load));

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "eplb/policy/predict.h"
+#include "eplb/rank_loads.h"
 #include "trimtab/error.h"
 #include "trimtab/policy.h"
 
@@ -220,10 +220,17 @@ TEST(Trim, ATimeBudgetIsKept) {
   std::mt19937 random(14);
   const Load load = topic_load(random, 64, 64, draw_topics(random, 4, 64));
   const Placement start = default_placement(1, 64, std::vector<int>(8, 9));
-  const auto begin = std::chrono::steady_clock::now();
-  const Plan plan = make_policy("trim", {.time_budget_s = 0.05})->rebalance({.load = load, .current = start});
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 5);
-  EXPECT_LT(plan.layers[0].par_step_after, 1.15);
+  for (const int64_t max_moves : {PlanLimits::kNone, int64_t{20}}) {
+    const auto seconds = [&](std::optional<double> budget) {
+      const auto begin = std::chrono::steady_clock::now();
+      const Plan plan = make_policy("trim", {.preset = "deep", .time_budget_s = budget})
+                            ->rebalance({.load = load, .current = start, .limits = {.max_moves_per_layer = max_moves}});
+      EXPECT_LT(plan.layers[0].par_step_after, max_moves == PlanLimits::kNone ? 1.15 : 1.3);
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    };
+    const double all = seconds(std::nullopt);
+    EXPECT_LT(seconds(0.05 * all), 0.4 * all) << "of " << all << " s, at most " << max_moves << " moves";
+  }
 }
 
 TEST(Trim, RefusesBadOptions) {

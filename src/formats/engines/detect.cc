@@ -18,14 +18,13 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
+// text: what an xz file held, or the file.
 void refuse_other_containers(std::string_view text, const std::string& file) {
+  if (is_xz(std::as_bytes(std::span(text)))) throw FormatError(file, 0, "compressed with xz twice");
   const struct {
     std::string_view magic;
     std::string_view what;
   } known[] = {
-      {"\xfd"
-       "7zXZ\0"sv,
-       "compressed with xz twice"},
       {"\x1f\x8b"sv, "compressed with gzip; decompress it first: gzip -dc FILE"},
       {"\x28\xb5\x2f\xfd"sv, "compressed with zstd; decompress it first: zstd -dc FILE"},
       {"PK\x03\x04"sv, "a zip archive: .npz, or PyTorch's .pt, which Trimtab's Python package reads"},

@@ -24,10 +24,6 @@ constexpr FileFormatInfo kFormats[] = {
     {FileFormat::kVllmAscend, "vllm-ascend", false, false, true, "vLLM-Ascend's expert_map.json"},
 };
 
-const FileFormatInfo& info(FileFormat format) {
-  return kFormats[static_cast<size_t>(format)];
-}
-
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
@@ -106,6 +102,10 @@ std::span<const FileFormatInfo> file_formats() {
   return kFormats;
 }
 
+const FileFormatInfo& info(FileFormat format) {
+  return kFormats[static_cast<size_t>(format)];
+}
+
 std::string_view name(FileFormat format) {
   return info(format).name;
 }
@@ -127,6 +127,7 @@ Recording parse_recording(std::span<const std::byte> image, const std::string& f
   const FileFormat format = choose(options.format, content.image(), content.file(), FileKind::kLoads);
   Recording recording = read_loads(format, content.image(), content.file(), options);
   recording.file = file;
+  recording.format = format;
   return recording;
 }
 
@@ -136,7 +137,9 @@ Recording read_recording(const std::string& path, const RecordingOptions& option
   if (options.format.value_or(FileFormat::kTrtllm) != FileFormat::kTrtllm) {
     throw InvalidArgument(cat(path, ": a folder; only TensorRT-LLM's statistics are one"));
   }
-  return read_trtllm_folder(path, options);
+  Recording recording = read_trtllm_folder(path, options);
+  recording.format = FileFormat::kTrtllm;
+  return recording;
 }
 
 std::string serialize_recording(const Recording& recording, FileFormat format) {
@@ -175,7 +178,9 @@ PlacementFile parse_placement(std::span<const std::byte> image, const std::strin
                               const PlacementOptions& options) {
   const Unpacked content(image, file);
   const FileFormat format = choose(options.format, content.image(), content.file(), FileKind::kPlacement);
-  return read_map(format, content.image(), content.file(), options);
+  PlacementFile placement = read_map(format, content.image(), content.file(), options);
+  placement.format = format;
+  return placement;
 }
 
 PlacementFile read_placement(const std::string& path, const PlacementOptions& options) {

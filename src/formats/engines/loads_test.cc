@@ -9,7 +9,6 @@
 #include "formats/engines/testing.h"
 #include "formats/file.h"
 #include "formats/npy_header.h"
-#include "formats/xz.h"
 
 namespace trimtab {
 namespace {
@@ -89,25 +88,6 @@ TEST(ReadLoads, TopKTextBySampleAndByTokens) {
   EXPECT_EQ(read_recording(path, {.tokens_per_step = 1}).load.num_steps, 3);
   EXPECT_EQ(parse_loads("3 1|0 2\n", FileFormat::kTopK).load.num_steps, 1);  // no head, no samples
   EXPECT_EQ(parse_loads("3 1|0 2\n", FileFormat::kTopK, {.num_experts = 9}).load.num_experts, 9);
-}
-
-TEST(ReadLoads, CompressedWithXz) {
-  const std::string packed = kFixtures + "trace.topk.txt.xz", plain = kFixtures + "trace.topk.txt";
-  if (!has_xz()) GTEST_SKIP() << "this build has no liblzma";
-  EXPECT_EQ(detect_format(packed).format, FileFormat::kTopK);
-  EXPECT_EQ(detect_format(packed).kind, FileKind::kLoads);
-  const Recording recording = read_recording(packed);
-  EXPECT_EQ(recording.load.counts, read_recording(plain).load.counts);
-  EXPECT_EQ(recording.file, packed);
-  // Errors count the bytes of the content, under the name it would have.
-  expect_refused<FormatError>([&] { read_recording(packed, {.format = FileFormat::kCsv}); },
-                              plain + " at byte 0: line 1: ", 0);
-  const std::vector<std::byte> image = read_file(packed);
-  expect_refused<FormatError>([&] { parse_recording(std::span(image).first(100), "a.xz"); },
-                              "a.xz at byte 100: xz: ", 100);
-  expect_refused<FormatError>([&] { read_placement(packed, {.num_ranks = 1}); }, "loads, no placement (topk)");
-  const std::string twice = kFixtures + "twice.xz";
-  expect_refused<FormatError>([&] { read_recording(twice); }, "compressed with xz twice", 0);
 }
 
 TEST(ReadLoads, TopKTextsOneBehindTheOther) {
