@@ -111,21 +111,22 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
   DecoderOptions decoder_options;
   decoder_options.dispatcher = options.dispatcher;
   decoder_options.threads = options.threads_per_rank;
+  GenerateOptions how;
+  how.max_new_tokens = options.steps;
+  how.temperature = options.temperature;
+  how.seed = options.seed;
   const int64_t max_steps =
-      max_generate_steps(weights->config(), token_ids, options.steps, decoder_options.max_tokens, ranks.count());
+      max_generate_steps(weights->config(), token_ids, how, decoder_options.max_tokens, ranks.count());
   std::vector<std::vector<int32_t>> counts(static_cast<size_t>(ranks.count()));  // what the recorders have
 
   ranks.run([&](Communicator& comm) {
     Decoder decoder(weights, placement, comm, decoder_options);
     LoadRecorder recorder(placement.num_layers(), placement.slots_of_rank(comm.rank()), max_steps);
-    GenerateOptions how;
-    how.max_new_tokens = options.steps;
-    how.temperature = options.temperature;
-    how.seed = options.seed;
+    GenerateOptions mine = how;
     comm.barrier();
     const auto start = Clock::now();
     if (comm.rank() == 0) {
-      how.progress = [&](const GenerateProgress& progress) {
+      mine.progress = [&](const GenerateProgress& progress) {
         result.steps = progress.steps;
         if (!printer.wants_status()) return;
         printer.status(fmt::format("step {}: {} new tokens, {} of {} prompts to go, {:.0f} tokens/s", progress.steps,
@@ -133,7 +134,8 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
                                    static_cast<double>(progress.new_tokens) / seconds_since(start)));
       };
     }
-    generate(decoder, token_ids, how, result.generations, &recorder);
+    StepRecorder observer(recorder);
+    generate(decoder, token_ids, mine, result.generations, &observer);
     // The last agreement of generate() has brought all ranks here together.
     if (comm.rank() == 0) {
       result.seconds = seconds_since(start);

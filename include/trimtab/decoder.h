@@ -54,7 +54,7 @@ class DecoderWeights {
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   WeightFormat expert_format() const { return expert_format_; }  // of the routed experts
-  size_t bytes() const;  // of the packed weights
+  size_t bytes() const;                                          // of the packed weights
 
  private:
   friend class Decoder;
@@ -122,8 +122,8 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
 
   // Runs the chunks of this rank, possibly none, through the model and appends them to their caches; chunks of one
-  // cache follow each other. logits: f32 [tokens wanted, vocab_size], in the order of the batch. recorder: begins a
-  // step and gets the rows that each slot of this rank received, or null. Throws InvalidArgument for ids outside the
+  // cache follow each other. logits: f32 [tokens wanted, vocab_size], in the order of the batch. recorder: gets the
+  // rows that each slot of this rank received in its open step, or null. Throws InvalidArgument for ids outside the
   // vocabulary, too many tokens, full caches and wrong shapes, CommError when a peer fails. After an exception neither
   // the decoder nor the caches can be used any more.
   void step(std::span<const Chunk> batch, Rows logits, LoadRecorder* recorder = nullptr);
@@ -171,12 +171,46 @@ struct GenerateProgress {
 
 struct GenerateOptions {
   int max_new_tokens = 64;  // per prompt
+  // Sequences of one rank that are in a step together; further prompts wait until one has ended. 0: as many as a step
+  // has tokens for.
+  int max_sequences = 0;
   // 0: the most likely token, ties to the lower id. Above 0: drawn from softmax(logits / temperature); the draw is a
   // function of (seed, prompt, position), so it does not depend on ranks or batches either.
   float temperature = 0.0F;
   uint64_t seed = 0;
   // Called before each step and at the end; may be set on one rank only.
   std::function<void(const GenerateProgress&)> progress = {};
+};
+
+// What goes along with the steps of generate() on one rank: recording, balancing. Every rank has one, or none has.
+class StepObserver {
+ public:
+  struct Step {
+    int64_t number = 0;
+    Phase phase = Phase::kDecode;     // the same on every rank
+    std::span<const uint64_t> words;  // [ranks] what each rank's observer had to say
+  };
+
+  virtual ~StepObserver() = default;
+  // What the other ranks' observers are to know before the next step. Costs no message of its own.
+  virtual uint64_t word() { return 0; }
+  // Returns where the step's load goes, with a step open, or null.
+  virtual LoadRecorder* before_step(const Step& step) = 0;
+  virtual void after_step() = 0;
+};
+
+// Records every step.
+class StepRecorder final : public StepObserver {
+ public:
+  explicit StepRecorder(LoadRecorder& recorder) : recorder_(recorder) {}
+  LoadRecorder* before_step(const Step& step) override {
+    recorder_.begin_step(step.phase);
+    return &recorder_;
+  }
+  void after_step() override { recorder_.keep_step(); }
+
+ private:
+  LoadRecorder& recorder_;
 };
 
 enum class Finish { kEndToken, kMaxNewTokens, kContextFull };
@@ -192,10 +226,10 @@ struct Generation {
 // Throws InvalidArgument, on every rank and before the first step, for prompts that are empty, have ids outside the
 // vocabulary or exceed max_position_embeddings. A sequence that reaches max_position_embeddings ends there.
 void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
-              std::span<Generation> results, LoadRecorder* recorder = nullptr);
+              std::span<Generation> results, StepObserver* observer = nullptr);
 
 // The most steps that generate() can take for these prompts, to reserve a LoadRecorder by. max_tokens: of a step.
-int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts, int max_new_tokens,
-                           int max_tokens, int num_ranks);
+int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
+                           const GenerateOptions& options, int max_tokens, int num_ranks);
 
 }  // namespace trimtab

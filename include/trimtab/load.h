@@ -31,36 +31,69 @@ std::vector<int64_t> rank_load(const Placement& placement, int layer, std::span<
 // PAR of each layer, of its rank loads summed over all steps: [layers]. Throws as rank_load().
 std::vector<double> par_per_layer(const Placement& placement, const Load& load);
 
-// What one rank's slots got, step by step. The rows of a step are written by the rank's own thread from the dispatch
-// counts (ForwardOptions::local_counts); nothing is allocated after construction. Not thread-safe.
+// What a step was for: a step in which any rank runs a prompt is prefill. All ranks must call a step the same.
+enum class Phase : uint8_t { kPrefill, kDecode };
+
+// What one rank's slots got, step by step, in a ring that keeps the latest steps, and summed up. The rows of a step are
+// written by the rank's own thread from the dispatch counts (ForwardOptions::local_counts): there is no extra pass, and
+// only rows that were routed count, so over all ranks a kept step sums to tokens x picks. Each layer has an epoch, the
+// placement under which its counts were taken: when other experts come into its slots, its counts begin anew. Nothing
+// is allocated after construction. Not thread-safe.
 class LoadRecorder {
  public:
-  // Reserves max_steps * num_layers * num_slots counters. num_slots: slots of this rank; may be 0.
-  LoadRecorder(int num_layers, int num_slots, int64_t max_steps);
+  // window: steps that the ring keeps; the next one takes the place of the oldest. num_slots: of this rank, may be 0.
+  LoadRecorder(int num_layers, int num_slots, int64_t window);
 
-  // Opens the next step with all counts at 0. Throws InvalidArgument when max_steps are recorded already.
-  void begin_step();
+  // Opens a step with all counts at 0. Throws InvalidArgument when one is open.
+  void begin_step(Phase phase = Phase::kDecode);
   // [num_slots]: the open step's counts of a layer, to be filled. Several calls in one step (microbatches) must add to
   // it. Throws InvalidArgument when no step is open or the layer is out of range.
   std::span<int32_t> counts(int layer);
-  // Drops the open step: warm-up, profile and forced-balance runs are no load. Throws InvalidArgument when none is
-  // open.
+  // Closes the open step: kept, or dropped, since warm-up, profile and forced-balance runs are no load. Both throw
+  // InvalidArgument when none is open.
+  void keep_step();
   void skip_step();
+  // From the next step on the layer's slots hold what this version of the placement says. Throws InvalidArgument while
+  // a step is open.
+  void begin_epoch(int layer, uint64_t version);
 
-  // Steps kept so far, the open one included.
-  int64_t num_steps() const { return num_steps_; }
   int num_layers() const { return num_layers_; }
   int num_slots() const { return num_slots_; }
-  // [num_steps, layers, slots]
-  std::span<const int32_t> recorded() const;
+  int64_t window() const { return window_; }
+  // Steps kept since construction.
+  int64_t num_steps() const { return num_steps_; }
+  uint64_t version(int layer) const { return epoch(layer).version; }
+
+  // Steps of the layer's epoch that the ring still has; step(0, layer) is the oldest of them: [num_slots].
+  int64_t valid_steps(int layer) const;
+  std::span<const int32_t> step(int64_t i, int layer) const;
+  Phase phase(int64_t i, int layer) const;
+  // [num_slots] all steps of the layer's epoch, also those that the ring has no more.
+  std::span<const int64_t> sum(int layer, Phase phase) const;
+
+  // The steps that the ring has of every layer, and a copy of them, oldest first: [steps, layers, slots].
+  int64_t recorded_steps() const;
+  std::vector<int32_t> recorded() const;
 
  private:
+  struct Epoch {
+    uint64_t version = 0;
+    int64_t first_step = 0;
+  };
+
+  const Epoch& epoch(int layer) const;
+  int64_t place(int64_t step) const { return step % (window_ + 1); }  // in the ring
+  int64_t valid_place(int64_t i, int layer) const;
+
   int num_layers_;
   int num_slots_;
-  int64_t max_steps_;
+  int64_t window_;
   int64_t num_steps_ = 0;
   bool open_ = false;
-  std::vector<int32_t> counts_;  // [max_steps, layers, slots]
+  std::vector<int32_t> counts_;  // [window + 1, layers, slots]: there is a place for the open step
+  std::vector<Phase> phases_;    // [window + 1]
+  std::vector<Epoch> epochs_;    // [layers]
+  std::vector<int64_t> sums_;    // [phases, layers, slots]
 };
 
 // The load of the logical experts from what all ranks' slots got: counts_of_rank[r] is [num_steps, layers, slots of

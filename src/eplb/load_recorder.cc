@@ -8,44 +8,113 @@
 
 namespace trimtab {
 
-LoadRecorder::LoadRecorder(int num_layers, int num_slots, int64_t max_steps)
-    : num_layers_(num_layers), num_slots_(num_slots), max_steps_(max_steps) {
+LoadRecorder::LoadRecorder(int num_layers, int num_slots, int64_t window)
+    : num_layers_(num_layers), num_slots_(num_slots), window_(window) {
   const int64_t row = int64_t{num_layers} * num_slots;
-  if (num_layers < 1 || num_slots < 0 || max_steps < 0 ||
-      (row > 0 && max_steps > std::numeric_limits<int64_t>::max() / row)) {
-    throw InvalidArgument(cat("load recorder: ", num_layers, " layers, ", num_slots, " slots, ", max_steps, " steps"));
+  if (num_layers < 1 || num_slots < 0 || window < 0 ||
+      (row > 0 && window >= std::numeric_limits<int64_t>::max() / row)) {
+    throw InvalidArgument(cat("load recorder: ", num_layers, " layers, ", num_slots, " slots, ", window, " steps"));
   }
-  counts_.resize(static_cast<size_t>(row * max_steps));
+  counts_.resize(static_cast<size_t>(row * (window + 1)));
+  phases_.resize(static_cast<size_t>(window + 1));
+  epochs_.resize(static_cast<size_t>(num_layers));
+  sums_.resize(static_cast<size_t>(2 * row));
 }
 
-void LoadRecorder::begin_step() {
-  if (num_steps_ == max_steps_) {
-    throw InvalidArgument(cat("load recorder: all of its ", max_steps_, " steps are recorded"));
-  }
-  ++num_steps_;
+void LoadRecorder::begin_step(Phase phase) {
+  if (open_) throw InvalidArgument("load recorder: the step before is still open");
   open_ = true;
   const int64_t size = int64_t{num_layers_} * num_slots_;
-  const auto step = counts_.begin() + (num_steps_ - 1) * size;
-  std::fill(step, step + size, 0);  // a skipped step may have left something
+  const int64_t at = place(num_steps_);
+  std::fill_n(counts_.begin() + at * size, size, 0);
+  phases_[static_cast<size_t>(at)] = phase;
 }
 
 std::span<int32_t> LoadRecorder::counts(int layer) {
   if (!open_) throw InvalidArgument(cat("load recorder: counts of layer ", layer, " without an open step"));
-  if (layer < 0 || layer >= num_layers_) {
-    throw InvalidArgument(cat("load recorder: layer ", layer, " of ", num_layers_));
-  }
+  epoch(layer);
   const auto slots = static_cast<size_t>(num_slots_);
-  return std::span(counts_).subspan(static_cast<size_t>((num_steps_ - 1) * num_layers_ + layer) * slots, slots);
+  return std::span(counts_).subspan(static_cast<size_t>(place(num_steps_) * num_layers_ + layer) * slots, slots);
+}
+
+void LoadRecorder::keep_step() {
+  if (!open_) throw InvalidArgument("load recorder: no open step to keep");
+  const auto size = static_cast<size_t>(num_layers_) * static_cast<size_t>(num_slots_);
+  const auto at = static_cast<size_t>(place(num_steps_));
+  int64_t* sums = sums_.data() + static_cast<size_t>(phases_[at]) * size;
+  const int32_t* counts = counts_.data() + at * size;
+  for (size_t i = 0; i < size; ++i) sums[i] += counts[i];
+  ++num_steps_;
+  open_ = false;
 }
 
 void LoadRecorder::skip_step() {
   if (!open_) throw InvalidArgument("load recorder: no open step to skip");
-  --num_steps_;
   open_ = false;
 }
 
-std::span<const int32_t> LoadRecorder::recorded() const {
-  return std::span(counts_).first(static_cast<size_t>(num_steps_ * num_layers_ * num_slots_));
+void LoadRecorder::begin_epoch(int layer, uint64_t version) {
+  if (open_) throw InvalidArgument(cat("load recorder: a new epoch of layer ", layer, " within a step"));
+  epoch(layer);
+  epochs_[static_cast<size_t>(layer)] = {version, num_steps_};
+  const auto slots = static_cast<size_t>(num_slots_);
+  for (size_t phase = 0; phase < 2; ++phase) {
+    const size_t first = (phase * static_cast<size_t>(num_layers_) + static_cast<size_t>(layer)) * slots;
+    std::fill_n(sums_.begin() + static_cast<std::ptrdiff_t>(first), slots, 0);
+  }
+}
+
+const LoadRecorder::Epoch& LoadRecorder::epoch(int layer) const {
+  if (layer < 0 || layer >= num_layers_) {
+    throw InvalidArgument(cat("load recorder: layer ", layer, " of ", num_layers_));
+  }
+  return epochs_[static_cast<size_t>(layer)];
+}
+
+int64_t LoadRecorder::valid_steps(int layer) const {
+  return std::min(num_steps_ - epoch(layer).first_step, window_);
+}
+
+// The place in the ring of the i-th of the layer's valid steps.
+int64_t LoadRecorder::valid_place(int64_t i, int layer) const {
+  const int64_t valid = valid_steps(layer);
+  if (i < 0 || i >= valid) throw InvalidArgument(cat("load recorder: step ", i, " of ", valid));
+  return place(num_steps_ - valid + i);
+}
+
+std::span<const int32_t> LoadRecorder::step(int64_t i, int layer) const {
+  const auto slots = static_cast<size_t>(num_slots_);
+  return std::span(counts_).subspan(static_cast<size_t>(valid_place(i, layer) * num_layers_ + layer) * slots, slots);
+}
+
+Phase LoadRecorder::phase(int64_t i, int layer) const {
+  return phases_[static_cast<size_t>(valid_place(i, layer))];
+}
+
+std::span<const int64_t> LoadRecorder::sum(int layer, Phase phase) const {
+  epoch(layer);
+  const auto slots = static_cast<size_t>(num_slots_);
+  const auto layers = static_cast<size_t>(num_layers_);
+  return std::span(sums_).subspan((static_cast<size_t>(phase) * layers + static_cast<size_t>(layer)) * slots, slots);
+}
+
+int64_t LoadRecorder::recorded_steps() const {
+  int64_t steps = window_;
+  for (int layer = 0; layer < num_layers_; ++layer) steps = std::min(steps, valid_steps(layer));
+  return steps;
+}
+
+std::vector<int32_t> LoadRecorder::recorded() const {
+  const int64_t steps = recorded_steps();
+  std::vector<int32_t> all;
+  all.reserve(static_cast<size_t>(steps * num_layers_ * num_slots_));
+  for (int64_t i = 0; i < steps; ++i) {
+    for (int layer = 0; layer < num_layers_; ++layer) {
+      const auto row = step(valid_steps(layer) - steps + i, layer);
+      all.insert(all.end(), row.begin(), row.end());
+    }
+  }
+  return all;
 }
 
 namespace {
@@ -98,12 +167,12 @@ Load merge_loads(const Placement& placement, std::span<const LoadRecorder* const
     throw InvalidArgument(
         cat("merge of loads: ", recorders.size(), " recorders, the placement has ", placement.num_ranks(), " ranks"));
   }
-  std::vector<std::span<const int32_t>> counts;
+  std::vector<std::vector<int32_t>> counts;
   for (size_t r = 0; r < recorders.size(); ++r) {
     const LoadRecorder& recorder = *recorders[r];
-    if (recorder.num_steps() != recorders[0]->num_steps()) {
-      throw InvalidArgument(cat("merge of loads: rank ", r, " recorded ", recorder.num_steps(), " steps, rank 0 ",
-                                recorders[0]->num_steps()));
+    if (recorder.recorded_steps() != recorders[0]->recorded_steps()) {
+      throw InvalidArgument(cat("merge of loads: rank ", r, " recorded ", recorder.recorded_steps(), " steps, rank 0 ",
+                                recorders[0]->recorded_steps()));
     }
     if (recorder.num_layers() != placement.num_layers() ||
         recorder.num_slots() != placement.slots_of_rank(static_cast<int>(r))) {
@@ -113,7 +182,8 @@ Load merge_loads(const Placement& placement, std::span<const LoadRecorder* const
     }
     counts.push_back(recorder.recorded());
   }
-  return merge_loads(placement, recorders[0]->num_steps(), counts);
+  const std::vector<std::span<const int32_t>> views(counts.begin(), counts.end());
+  return merge_loads(placement, recorders[0]->recorded_steps(), views);
 }
 
 }  // namespace trimtab

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -16,11 +17,6 @@ namespace {
 
 using Counts = std::vector<int32_t>;
 
-Counts recorded(const LoadRecorder& recorder) {
-  const auto counts = recorder.recorded();
-  return Counts(counts.begin(), counts.end());
-}
-
 std::string refusal(const std::function<void()>& body) {
   try {
     body();
@@ -30,51 +26,101 @@ std::string refusal(const std::function<void()>& body) {
   return "";
 }
 
+// One step in which every slot of every layer gets `count`.
+void step(LoadRecorder& recorder, int32_t count, Phase phase = Phase::kDecode) {
+  recorder.begin_step(phase);
+  for (int layer = 0; layer < recorder.num_layers(); ++layer) std::ranges::fill(recorder.counts(layer), count);
+  recorder.keep_step();
+}
+
 TEST(LoadRecorder, KeepsStepsInOrder) {
   LoadRecorder recorder(2, 3, 2);
   EXPECT_EQ(recorder.num_steps(), 0);
   EXPECT_TRUE(recorder.recorded().empty());
-  for (int32_t step = 0; step < 2; ++step) {
+  for (int32_t n = 0; n < 2; ++n) {
     recorder.begin_step();
     for (int layer = 0; layer < 2; ++layer) {
       const std::span<int32_t> row = recorder.counts(layer);
       ASSERT_EQ(row.size(), 3U);
       for (size_t s = 0; s < 3; ++s) {
         EXPECT_EQ(row[s], 0);
-        row[s] = 100 * step + 10 * layer + static_cast<int32_t>(s);
+        row[s] = 100 * n + 10 * layer + static_cast<int32_t>(s);
       }
     }
+    recorder.keep_step();
   }
   EXPECT_EQ(recorder.num_steps(), 2);
-  EXPECT_EQ(recorded(recorder), (Counts{0, 1, 2, 10, 11, 12, 100, 101, 102, 110, 111, 112}));
+  EXPECT_EQ(recorder.recorded(), (Counts{0, 1, 2, 10, 11, 12, 100, 101, 102, 110, 111, 112}));
+}
+
+TEST(LoadRecorder, TheRingOverwritesItsOldestStepsAndTheSumKeepsAll) {
+  LoadRecorder recorder(1, 2, 3);
+  for (int32_t n = 1; n <= 5; ++n) step(recorder, n);
+  EXPECT_EQ(recorder.num_steps(), 5);
+  EXPECT_EQ(recorder.valid_steps(0), 3);
+  EXPECT_EQ(recorder.recorded(), (Counts{3, 3, 4, 4, 5, 5}));
+  EXPECT_EQ(recorder.step(0, 0)[1], 3);
+  EXPECT_EQ(recorder.step(2, 0)[0], 5);
+  EXPECT_EQ(recorder.sum(0, Phase::kDecode)[0], 15);
+  EXPECT_NE(refusal([&] { recorder.step(3, 0); }).find("step 3 of 3"), std::string::npos);
+}
+
+TEST(LoadRecorder, PhasesAreKeptApart) {
+  LoadRecorder recorder(2, 1, 4);
+  step(recorder, 7, Phase::kPrefill);
+  step(recorder, 2);
+  step(recorder, 3);
+  EXPECT_EQ(recorder.sum(1, Phase::kPrefill)[0], 7);
+  EXPECT_EQ(recorder.sum(1, Phase::kDecode)[0], 5);
+  EXPECT_EQ(recorder.phase(0, 1), Phase::kPrefill);
+  EXPECT_EQ(recorder.phase(1, 1), Phase::kDecode);
+}
+
+TEST(LoadRecorder, ANewEpochOfALayerForgetsThatLayerAlone) {
+  LoadRecorder recorder(2, 1, 4);
+  step(recorder, 5);
+  step(recorder, 6);
+  recorder.begin_epoch(1, 42);
+  step(recorder, 8);
+  EXPECT_EQ(recorder.version(0), 0U);
+  EXPECT_EQ(recorder.version(1), 42U);
+  EXPECT_EQ(recorder.valid_steps(0), 3);
+  EXPECT_EQ(recorder.valid_steps(1), 1);
+  EXPECT_EQ(recorder.step(0, 1)[0], 8);
+  EXPECT_EQ(recorder.sum(0, Phase::kDecode)[0], 19);
+  EXPECT_EQ(recorder.sum(1, Phase::kDecode)[0], 8);
+  EXPECT_EQ(recorder.recorded(), (Counts{8, 8}));
 }
 
 TEST(LoadRecorder, ASkippedStepLeavesNoTrace) {
   LoadRecorder recorder(1, 2, 2);
-  recorder.begin_step();
-  recorder.counts(0)[0] = 99;
-  recorder.skip_step();
+  const auto skipped = [&] {
+    recorder.begin_step(Phase::kPrefill);
+    recorder.counts(0)[0] = 99;
+    recorder.skip_step();
+  };
+  skipped();
   EXPECT_EQ(recorder.num_steps(), 0);
-  recorder.begin_step();
-  EXPECT_EQ(recorder.counts(0)[0], 0);
-  recorder.counts(0)[1] = 4;
-  recorder.begin_step();
-  recorder.counts(0)[0] = 7;
-  recorder.skip_step();
-  EXPECT_EQ(recorded(recorder), (Counts{0, 4}));
+  step(recorder, 4);
+  step(recorder, 5);
+  skipped();  // where the ring is full, too
+  EXPECT_EQ(recorder.recorded(), (Counts{4, 4, 5, 5}));
+  EXPECT_EQ(recorder.sum(0, Phase::kPrefill)[0], 0);
+  EXPECT_EQ(recorder.sum(0, Phase::kDecode)[0], 9);
 }
 
 TEST(LoadRecorder, RefusesWhatHasNoPlace) {
   LoadRecorder recorder(2, 1, 1);
   EXPECT_NE(refusal([&] { recorder.counts(0); }).find("without an open step"), std::string::npos);
   EXPECT_NE(refusal([&] { recorder.skip_step(); }), "");
+  EXPECT_NE(refusal([&] { recorder.keep_step(); }), "");
   recorder.begin_step();
+  EXPECT_NE(refusal([&] { recorder.begin_step(); }).find("still open"), std::string::npos);
+  EXPECT_NE(refusal([&] { recorder.begin_epoch(0, 1); }).find("within a step"), std::string::npos);
   EXPECT_NE(refusal([&] { recorder.counts(2); }).find("layer 2 of 2"), std::string::npos);
   EXPECT_NE(refusal([&] { recorder.counts(-1); }), "");
-  EXPECT_NE(refusal([&] { recorder.begin_step(); }).find("all of its 1 steps"), std::string::npos);
-  EXPECT_EQ(recorder.num_steps(), 1);
   recorder.skip_step();
-  EXPECT_NE(refusal([&] { recorder.skip_step(); }), "");  // one begin, one skip
+  EXPECT_NE(refusal([&] { recorder.skip_step(); }), "");  // one begin, one end
   EXPECT_NE(refusal([&] { recorder.counts(0); }), "");
   EXPECT_NE(refusal([] { LoadRecorder(0, 1, 1); }).find("0 layers"), std::string::npos);
   EXPECT_NE(refusal([] { LoadRecorder(1, -1, 1); }).find("-1 slots"), std::string::npos);
@@ -83,12 +129,10 @@ TEST(LoadRecorder, RefusesWhatHasNoPlace) {
 }
 
 TEST(LoadRecorder, RecordingDoesNotAllocate) {
-  LoadRecorder recorder(3, 4, 10);
+  LoadRecorder recorder(3, 4, 4);
   const int64_t before = allocation_count();
-  for (int step = 0; step < 10; ++step) {
-    recorder.begin_step();
-    for (int layer = 0; layer < 3; ++layer) recorder.counts(layer)[0] = step;
-  }
+  for (int32_t n = 0; n < 10; ++n) step(recorder, n);
+  recorder.begin_epoch(0, 1);
   EXPECT_EQ(allocation_count(), before);
 }
 
@@ -97,7 +141,7 @@ TEST(MergeLoads, MapsSlotsToLogicalExperts) {
   const Placement placement(2, 3, {2, 0, 2}, {0, 1, 2, 0, 2, 2, 1, 0});
   LoadRecorder a(2, 2, 3), b(2, 0, 3), c(2, 2, 3);
   for (LoadRecorder* recorder : {&a, &b, &c}) {
-    recorder->begin_step();
+    step(*recorder, 0);
     recorder->begin_step();
   }
   a.counts(0)[0] = 1;
@@ -108,6 +152,7 @@ TEST(MergeLoads, MapsSlotsToLogicalExperts) {
   a.counts(1)[1] = 60;
   c.counts(1)[0] = 700;
   c.counts(1)[1] = 8000;
+  for (LoadRecorder* recorder : {&a, &b, &c}) recorder->keep_step();
   const LoadRecorder* recorders[] = {&a, &b, &c};
   const Load load = merge_loads(placement, recorders);
   EXPECT_EQ(load.num_steps, 2);
@@ -166,14 +211,12 @@ TEST(MergeLoads, CountsMayExceed32BitsTogether) {
 TEST(MergeLoads, RefusesWhatDoesNotFit) {
   const Placement placement = Placement::linear(1, 3, 2);
   LoadRecorder a(1, 2, 4), b(1, 1, 4), wide(1, 2, 4), deep(2, 1, 4);
-  a.begin_step();
+  step(a, 0);
   const auto text = [&](std::vector<const LoadRecorder*> recorders) {
     return refusal([&] { merge_loads(placement, recorders); });
   };
   EXPECT_NE(text({&a, &b}).find("rank 1 recorded 0 steps, rank 0 1"), std::string::npos);
-  b.begin_step();
-  wide.begin_step();
-  deep.begin_step();
+  for (LoadRecorder* recorder : {&b, &wide, &deep}) step(*recorder, 0);
   EXPECT_EQ(text({&a, &b}), "");
   EXPECT_NE(text({&a, &wide}).find("rank 1 recorded 1 layers of 2 slots"), std::string::npos);
   EXPECT_NE(text({&a, &deep}).find("rank 1 recorded 2 layers"), std::string::npos);

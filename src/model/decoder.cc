@@ -226,7 +226,6 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   check(batch, logits);
   int64_t tokens = 0;
   for (const Chunk& chunk : batch) tokens += static_cast<int64_t>(chunk.tokens.size());
-  if (recorder != nullptr) recorder->begin_step();
 
   const size_t mark = workspace_.mark();
   const Activations a = take_activations(tokens);

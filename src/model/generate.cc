@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <list>
 
@@ -36,6 +35,9 @@ void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prom
   if (options.max_new_tokens < 1) {
     throw InvalidArgument(cat("max_new_tokens must be at least 1, not ", options.max_new_tokens));
   }
+  if (options.max_sequences < 0) {
+    throw InvalidArgument(cat("max_sequences must be 0 or more, not ", options.max_sequences));
+  }
   if (!(options.temperature >= 0.0F)) {
     throw InvalidArgument(cat("the temperature must be 0 or more, not ", options.temperature));
   }
@@ -59,7 +61,13 @@ class Scheduler {
  public:
   Scheduler(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
             std::span<Generation> results)
-      : decoder_(decoder), prompts_(prompts), options_(options), results_(results) {
+      : decoder_(decoder),
+        prompts_(prompts),
+        options_(options),
+        results_(results),
+        all_(stride()),
+        sizes_(stride()),
+        words_(stride()) {
     for (size_t i = rank(); i < prompts.size(); i += stride()) {
       results[i] = {};
       ++unfinished_;
@@ -67,31 +75,35 @@ class Scheduler {
     next_prompt_ = rank();
   }
 
-  // Steps and new tokens so far and prompts to go, of all ranks. Collective.
-  GenerateProgress agree() {
-    const std::array<int64_t, 2> mine = {new_tokens_, unfinished_};
-    std::vector<std::array<int64_t, 2>> all(stride());
-    std::vector<int64_t> sizes(stride());
-    Pending pending =
-        decoder_.comm().all_gather_v(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), sizes);
+  // Chooses the next batch and agrees with the other ranks on what it is: collective. Returns steps and new tokens so
+  // far and prompts to go, of all ranks.
+  GenerateProgress agree(uint64_t word) {
+    batch_ = next_batch();
+    const Word mine = {new_tokens_, unfinished_, runs_prompts(), word};
+    Pending pending = decoder_.comm().all_gather_v(std::as_bytes(std::span(&mine, 1)),
+                                                   std::as_writable_bytes(std::span(all_)), sizes_);
     pending.wait();
     pending.wait_released();
     GenerateProgress total;
     total.steps = steps_;
-    for (const auto& [tokens, unfinished] : all) {
-      total.new_tokens += tokens;
-      total.unfinished_prompts += unfinished;
+    phase_ = Phase::kDecode;
+    for (size_t r = 0; r < all_.size(); ++r) {
+      total.new_tokens += all_[r].new_tokens;
+      total.unfinished_prompts += all_[r].unfinished;
+      if (all_[r].runs_prompts != 0) phase_ = Phase::kPrefill;
+      words_[r] = all_[r].observers;
     }
     return total;
   }
 
-  void step(LoadRecorder* recorder) {
-    const std::vector<Chunk> batch = next_batch();
-    const auto wanted = std::count_if(batch.begin(), batch.end(),
+  void step(StepObserver* observer) {
+    const auto wanted = std::count_if(batch_.begin(), batch_.end(),
                                       [](const Chunk& chunk) { return chunk.logits == Chunk::Logits::kLast; });
     const int64_t vocab = decoder_.config().vocab_size;
     logits_.resize(static_cast<size_t>(wanted * vocab));
-    decoder_.step(batch, Rows(logits_.data(), wanted, vocab), recorder);
+    LoadRecorder* recorder = observer ? observer->before_step({steps_, phase_, words_}) : nullptr;
+    decoder_.step(batch_, Rows(logits_.data(), wanted, vocab), recorder);
+    if (observer) observer->after_step();
     ++steps_;
 
     std::span<const float> logits = logits_;
@@ -106,6 +118,12 @@ class Scheduler {
   }
 
  private:
+  // What a rank tells the others before a step.
+  struct Word {
+    int64_t new_tokens, unfinished, runs_prompts;
+    uint64_t observers;
+  };
+
   size_t rank() const { return static_cast<size_t>(decoder_.comm().rank()); }
   size_t stride() const { return static_cast<size_t>(decoder_.comm().size()); }
 
@@ -122,7 +140,8 @@ class Scheduler {
       budget -= n;
     };
     for (Sequence& sequence : running_) take(sequence);
-    for (; budget > 0 && next_prompt_ < prompts_.size(); next_prompt_ += stride()) {
+    const auto has_place = [&] { return options_.max_sequences == 0 || std::ssize(running_) < options_.max_sequences; };
+    for (; budget > 0 && has_place() && next_prompt_ < prompts_.size(); next_prompt_ += stride()) {
       const std::vector<int32_t>& prompt = prompts_[next_prompt_];
       // All but the last new token go through the decoder.
       const int64_t length = std::ssize(prompt) + max_new(decoder_.config(), prompt, options_.max_new_tokens) - 1;
@@ -130,6 +149,13 @@ class Scheduler {
       take(running_.back());
     }
     return batch;
+  }
+
+  // A sequence whose newest token alone is to come decodes; the one that has a last token of a prompt to come does not.
+  bool runs_prompts() const {
+    return std::any_of(running_.begin(), running_.end(), [this](const Sequence& sequence) {
+      return sequence.cache.length() < std::ssize(prompts_[sequence.prompt]);
+    });
   }
 
   // Adds the next token to a sequence. True when that was its last.
@@ -161,7 +187,12 @@ class Scheduler {
   const GenerateOptions& options_;
   std::span<Generation> results_;
   std::list<Sequence> running_;
+  std::vector<Chunk> batch_;
   std::vector<float> logits_;
+  std::vector<Word> all_;  // [ranks]
+  std::vector<int64_t> sizes_;
+  std::vector<uint64_t> words_;
+  Phase phase_ = Phase::kDecode;
   size_t next_prompt_ = 0;
   int64_t steps_ = 0, new_tokens_ = 0, unfinished_ = 0;
 };
@@ -169,29 +200,32 @@ class Scheduler {
 }  // namespace
 
 void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
-              std::span<Generation> results, LoadRecorder* recorder) {
+              std::span<Generation> results, StepObserver* observer) {
   check(decoder.config(), prompts, options, results.size());
   Scheduler scheduler(decoder, prompts, options, results);
   for (;;) {
-    const GenerateProgress progress = scheduler.agree();
+    const GenerateProgress progress = scheduler.agree(observer ? observer->word() : 0);
     if (options.progress) options.progress(progress);
     if (progress.unfinished_prompts == 0) return;
-    scheduler.step(recorder);
+    scheduler.step(observer);
   }
 }
 
-// A step that is full takes max_tokens of the rank's tokens. In one that is not, no prompt waits and every running
-// sequence gets its next token, which happens at most as often as the longest generation has tokens.
-int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts, int max_new_tokens,
-                           int max_tokens, int num_ranks) {
+// A step that is full takes max_tokens of the rank's tokens. In one that is not, every running sequence gets its next
+// token. Either no prompt waits, which happens at most as often as the longest generation has tokens, or max_sequences
+// run, and then that many tokens are made.
+int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
+                           const GenerateOptions& options, int max_tokens, int num_ranks) {
   int64_t most = 0;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    int64_t tokens = 0, longest = 0;
+    int64_t tokens = 0, all_fresh = 0, longest = 0;
     for (auto i = static_cast<size_t>(rank); i < prompts.size(); i += static_cast<size_t>(num_ranks)) {
-      const int64_t fresh = max_new(config, prompts[i], max_new_tokens);
+      const int64_t fresh = max_new(config, prompts[i], options.max_new_tokens);
       tokens += std::ssize(prompts[i]) + fresh;
+      all_fresh += fresh;
       longest = std::max(longest, fresh);
     }
+    if (options.max_sequences > 0) longest += all_fresh / options.max_sequences;
     most = std::max(most, tokens / max_tokens + longest);
   }
   return most;

@@ -22,14 +22,15 @@ Result generate_all(const Model& model, const std::vector<Ids>& prompts, const G
   Result result;
   result.generations.resize(prompts.size());
   const int64_t max_steps =
-      max_generate_steps(model.config, prompts, how.max_new_tokens, arrangement.options.max_tokens, arrangement.ranks);
+      max_generate_steps(model.config, prompts, how, arrangement.options.max_tokens, arrangement.ranks);
   std::vector<LoadRecorder> recorders;
   for (int rank = 0; rank < arrangement.ranks; ++rank) {
     recorders.emplace_back(placement.num_layers(), placement.slots_of_rank(rank), max_steps);
   }
   run_ranks(arrangement.ranks, [&](Communicator& comm) {
     Decoder decoder(weights, placement, comm, arrangement.options);
-    generate(decoder, prompts, how, result.generations, &recorders[static_cast<size_t>(comm.rank())]);
+    StepRecorder recorder(recorders[static_cast<size_t>(comm.rank())]);
+    generate(decoder, prompts, how, result.generations, &recorder);
   });
   std::vector<const LoadRecorder*> all;
   for (const LoadRecorder& recorder : recorders) all.push_back(&recorder);
@@ -74,6 +75,9 @@ TEST(Generate, TextDoesNotDependOnRanksBatchesOrThreads) {
     for (const int ranks : {2, 3, 4, 7}) {
       EXPECT_EQ(token_ids(generate_all(model, prompts, how, {.ranks = ranks})), reference) << ranks << " ranks";
     }
+    GenerateOptions few = how;
+    few.max_sequences = 1;
+    EXPECT_EQ(token_ids(generate_all(model, prompts, few, {.ranks = 2})), reference) << "one sequence at a time";
     // Prompts longer than a step, and more sequences than a step has tokens.
     for (const int max_tokens : {1, 4, 7}) {
       const Arrangement arrangement = {.ranks = 2, .options = {.max_tokens = max_tokens, .threads = 2}};
