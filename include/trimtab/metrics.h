@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What live balancing shows of itself: events for logs and reports, and metrics for Prometheus. Plain data, filled by
+// the Balancer; nothing here has state.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trimtab {
+
+// Gain, here and below: PAR before - PAR after, mean over the layers that change; 0.1 means that a rank at the mean
+// waits for a tenth of its expert time less.
+struct BalanceEvent {
+  enum class Kind {
+    kPlanned,     // a plan is there and worth its moves; migration begins
+    kRejected,    // a plan whose gain does not repay its moves; nothing changes
+    kFailed,      // the planner threw or returned an invalid plan
+    kLate,        // the planner passed its deadline
+    kSwitched,    // a layer has its new placement on all ranks
+    kRolledBack,  // a layer keeps its old placement on all ranks
+    kCommitted,   // all layers of the plan are switched or rolled back
+  };
+
+  int64_t step = 0;  // at which it took effect
+  Kind kind = Kind::kPlanned;
+  int layer = -1;         // MoE layer; -1: the whole plan
+  int64_t moves = 0;      // transfers of one expert's weights, of this layer or plan
+  int64_t bytes = 0;      // that they take between ranks
+  double seconds = 0;     // that it took: to plan, to move
+  double predicted = 0;   // gain, on the window that the plan was made from
+  double realised = 0;    // gain, on the steps after the switch; 0 until these are measured
+  std::string text = {};  // why, for people; may be empty
+
+  bool operator==(const BalanceEvent&) const = default;
+};
+
+// "planned", "rejected", "failed", "late", "switched", "rolled back", "committed"
+std::string_view name(BalanceEvent::Kind kind);
+
+// Of a run so far: totals only grow, the others are as of now.
+struct BalanceMetrics {
+  // 1 / PAR of the last window's rank loads: mean and least over the layers. 1 is level.
+  double balancedness_mean = 1;
+  double balancedness_min = 1;
+  int64_t rebalances = 0;     // plans of which at least one layer was switched
+  double plan_seconds = 0;    // in planners
+  double stall_seconds = 0;   // by which balancing held up steps
+  int64_t moves = 0;          // transfers of one expert's weights, of layers that were switched
+  int64_t moved_bytes = 0;    // sent between ranks, those of layers that were rolled back included
+  double predicted_gain = 0;  // of the last plan that was applied
+  double realised_gain = 0;   // of the same
+  int64_t rolled_back_layers = 0;
+  int64_t plans_failed = 0;
+  int64_t plans_late = 0;
+  int64_t plans_rejected = 0;
+  std::vector<int64_t> rank_tokens;  // [ranks] rows that each rank's experts got
+};
+
+// The text exposition format of Prometheus, 0.0.4: names trimtab_..., each with HELP and TYPE. As many series as there
+// are ranks, and 13 more; none per layer or expert.
+std::string prometheus_text(const BalanceMetrics& metrics);
+// To a new file that replaces path when complete, as the node exporter's textfile collector wants it: a path that ends
+// in .prom, in its directory. Throws Error on I/O failure.
+void write_metrics(const std::string& path, const BalanceMetrics& metrics);
+
+}  // namespace trimtab
