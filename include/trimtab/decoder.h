@@ -23,9 +23,11 @@
 
 #include "trimtab/checkpoint.h"
 #include "trimtab/communicator.h"
+#include "trimtab/expert_slots.h"
 #include "trimtab/layer.h"
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
+#include "trimtab/split.h"
 #include "trimtab/team.h"
 #include "trimtab/workspace.h"
 
@@ -35,6 +37,12 @@ struct LayerWeights;
 
 // Number of MoE layers. Placement, load and traces count these alone, in order; dense layers between them are left out.
 int num_moe_layers(const ModelConfig& config);
+
+// Who keeps the routed experts.
+enum class RoutedExperts {
+  kShared,  // DecoderWeights: one copy for all ranks of the process and all replicas
+  kInSlots  // nobody yet: each rank asks for expert_slots(), so that its slots can change
+};
 
 // A model's weights, packed once. Immutable: shared by all ranks of the process and any number of threads.
 class DecoderWeights {
@@ -48,8 +56,14 @@ class DecoderWeights {
   // FormatError for tensors that are absent or of another shape.
   static std::shared_ptr<const DecoderWeights> load(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
                                                     const Placement& placement, std::span<const int> ranks = {},
-                                                    std::optional<WeightFormat> experts = std::nullopt);
+                                                    std::optional<WeightFormat> experts = std::nullopt,
+                                                    RoutedExperts routed = RoutedExperts::kShared);
   ~DecoderWeights();
+
+  // The experts of this rank's slots, packed from the checkpoint into memory of their own, one copy for each slot.
+  // spares: for the experts that a layer receives while it goes on with the old ones. Collective. Throws as load() and
+  // ExpertSlots do.
+  std::unique_ptr<ExpertSlots> expert_slots(const Placement& placement, Communicator& comm, int spares) const;
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
@@ -115,10 +129,11 @@ struct DecoderOptions {
 // One rank's decoder. All ranks of the group make the same number of step() calls.
 class Decoder {
  public:
-  // weights: must hold the experts of this rank's slots. comm: outlives the decoder and is used by nobody else during
-  // step(). Throws InvalidArgument when things do not fit.
+  // slots: this rank's experts, as they are now; null: weights must hold them. comm: outlives the decoder and is used
+  // by nobody else during step(). The placement may have redundant experts. Throws InvalidArgument when things do not
+  // fit.
   Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement, Communicator& comm,
-          const DecoderOptions& options = {});
+          const DecoderOptions& options = {}, const ExpertSlots* slots = nullptr);
   ~Decoder();
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -129,6 +144,11 @@ class Decoder {
   // vocabulary, too many tokens, full caches and wrong shapes, CommError when a peer fails. After an exception neither
   // the decoder nor the caches can be used any more.
   void step(std::span<const Chunk> batch, Rows logits, LoadRecorder* recorder = nullptr);
+
+  // Another placement for one MoE layer, between steps and at the same step on every rank: its experts on this rank
+  // (ExpertSlots::experts) and where the experts of all ranks are. Same slots per rank as before. Throws
+  // InvalidArgument before anything has changed.
+  void replace_layer(int moe_layer, std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas);
 
   const ModelConfig& config() const { return weights_->config(); }
   // What was chosen or asked for.
