@@ -122,6 +122,8 @@ struct DecoderOptions {
   int max_tokens = 256;
   // Compute threads of this rank, the caller's included.
   int threads = 1;
+  // Which replica a pick goes to; the same on every rank.
+  SplitRule split = SplitRule::kStatic;
 };
 
 // One rank's decoder. All ranks of the group make the same number of step() calls.
@@ -159,7 +161,7 @@ class Decoder {
   struct Place;  // where a token stands in its sequence
 
   std::shared_ptr<const Dispatcher> make_dispatcher(Communicator& comm) const;
-  std::vector<MoeLayer> make_moe_layers(int rank) const;
+  std::vector<MoeLayer> make_moe_layers(Communicator& comm) const;
   size_t workspace_bytes() const;
   void check(std::span<const Chunk> batch, Rows logits) const;
   Activations take_activations(int64_t tokens);

@@ -33,14 +33,15 @@ enum class MessageFault {
 // fills spares.
 class ExpertSlots {
  public:
-  // expert(layer, slot): what a slot of this rank (counted from 0) begins with; called once for each, its weights are
-  // copied and may go. Collective, since all ranks must have experts of one kind: throws InvalidArgument, on every
-  // rank, where formats, shapes, activations, biases or instruction sets differ, or where no rank has a slot. A rank
-  // may have no slots. logical(layer, slot) is the id of that expert.
-  struct Source {
-    std::function<std::shared_ptr<const Mlp>(int layer, int slot)> expert;
-    std::function<int32_t(int layer, int slot)> logical;
+  // What a slot of this rank (counted from 0) begins with. Called once for each; the weights are copied and may go.
+  struct Expert {
+    std::shared_ptr<const Mlp> weights;
+    int32_t logical = 0;
   };
+  using Source = std::function<Expert(int layer, int slot)>;
+  // Collective, since all ranks must have experts of one kind: throws InvalidArgument, on every rank, where formats,
+  // shapes, activations, biases or instruction sets differ, or where no rank has a slot. A rank may have no slots, and
+  // then needs no spares. Zero points are kept for all experts where the first of any rank has them.
   ExpertSlots(int num_layers, int num_slots, int num_spares, const Source& source, Communicator& comm);
   ~ExpertSlots();
   ExpertSlots(const ExpertSlots&) = delete;

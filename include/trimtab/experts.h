@@ -81,6 +81,9 @@ class Mlp {
   // weights that the format can't hold (NaN, infinities). Gate and up have a bias both or neither.
   Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels = nullptr,
       BufferArena* arena = nullptr);
+  // Weights that are packed already, such as views of memory that others fill. They must belong together: both halves
+  // of one shape and format, for the same kernels. Throws InvalidArgument when they don't.
+  Mlp(PackedWeights gate_up, PackedWeights down, Activation activation);
   int64_t hidden() const { return down_.out; }
   int64_t intermediate() const { return down_.in; }
   WeightFormat weight_format() const { return down_.format; }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "base/cat.h"
 #include "experts/product.h"
 #include "experts/source.h"
+#include "experts/weights.h"
 #include "trimtab/error.h"
 #include "trimtab/experts.h"
 
@@ -17,6 +19,25 @@ Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format, co
   gate_up_ = pack_gated(source, format, kernels, memory);
   check_source(source.down, gate_up_.in, gate_up_.out, "the down weight");
   down_ = pack_linear(source.down, source.down_bias, format, gate_up_.kernels, memory);
+}
+
+Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)
+    : gate_up_(std::move(gate_up)), down_(std::move(down)), activation_(activation) {
+  if (!gate_up_.gated || down_.gated || gate_up_.in != down_.out || gate_up_.out != down_.in ||
+      gate_up_.format != down_.format || gate_up_.kernels == nullptr || gate_up_.kernels != down_.kernels) {
+    throw InvalidArgument(cat("mlp: weights ", gate_up_.in, " -> ", gate_up_.out, " in ", name(gate_up_.format),
+                              " and ", down_.in, " -> ", down_.out, " in ", name(down_.format),
+                              " do not belong together"));
+  }
+  for (const PackedWeights* weights : {&gate_up_, &down_}) {
+    const PartBytes needed = part_bytes(*weights);
+    const auto fits = [](const Buffer& part, size_t bytes) { return part.bytes() == 0 || part.bytes() == bytes; };
+    if (weights->panels.bytes() != needed.panels || weights->scales.bytes() != needed.scales ||
+        !fits(weights->zeros, needed.zeros) || !fits(weights->bias, needed.bias)) {
+      throw InvalidArgument(cat("mlp: weights of ", weights->bytes(), " bytes for ", weights->in, " -> ", weights->out,
+                                " in ", name(weights->format)));
+    }
+  }
 }
 
 namespace {

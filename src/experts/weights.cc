@@ -60,10 +60,11 @@ class Packer {
         row_scales_(static_cast<size_t>(storage.groups() * storage.scale_bytes)),
         row_zeros_(static_cast<size_t>(storage.groups())) {
     for (const MatrixSource& source : sources) encoders_.emplace_back(source, weights.format, storage);
-    weights.panels = arena.take(static_cast<size_t>(num_panels(weights)) * panel_bytes(weights));
-    weights.scales = arena.take(columns() * row_scales_.size());
+    const PartBytes bytes = part_bytes(weights);
+    weights.panels = arena.take(bytes.panels);
+    weights.scales = arena.take(bytes.scales);
     const bool zeros = std::any_of(encoders_.begin(), encoders_.end(), [](const auto& e) { return e.has_zeros(); });
-    if (zeros) weights.zeros = arena.take(columns() * row_zeros_.size() * sizeof(int32_t));
+    if (zeros) weights.zeros = arena.take(bytes.zeros);
   }
 
   void run() {
@@ -79,7 +80,6 @@ class Packer {
   }
 
  private:
-  size_t columns() const { return static_cast<size_t>(num_panels(weights_) * width_); }
   // Of one input, before nibbles share a byte.
   int64_t code_bytes() const { return std::max(1, storage_.step_bytes / storage_.step_inputs); }
 
@@ -150,8 +150,7 @@ PackedWeights describe(int64_t in, int64_t out, WeightFormat format, bool gated,
 
 void add_bias(PackedWeights& weights, const VectorSource& bias, int column, BufferArena& arena) {
   const auto width = static_cast<int64_t>(weights.kernels->width);
-  if (weights.bias.bytes() == 0)
-    weights.bias = arena.take(static_cast<size_t>(num_panels(weights) * width) * sizeof(float));
+  if (weights.bias.bytes() == 0) weights.bias = arena.take(part_bytes(weights).bias);
   for (int64_t p = 0; p < num_panels(weights); ++p) {
     const Panel to = panel(weights, p);
     for (int c = 0; c < to.cols; ++c) weights.bias.as<float>()[p * width + column + c] = bias.at(to.first + c);
@@ -211,6 +210,15 @@ Panel panel(const PackedWeights& weights, int64_t index) {
 size_t panel_bytes(const PackedWeights& weights) {
   const Storage s = storage(weights.format, weights.in);
   return static_cast<size_t>(s.steps() * s.step_bytes * weights.kernels->width);
+}
+
+PartBytes part_bytes(const PackedWeights& weights) {
+  const Storage s = storage(weights.format, weights.in);
+  const auto panels = static_cast<size_t>(num_panels(weights));
+  const size_t columns = panels * static_cast<size_t>(weights.kernels->width);
+  const size_t scales = s.scale_bytes == 0 ? 0 : columns * static_cast<size_t>(s.groups());
+  return {panels * panel_bytes(weights), scales * static_cast<size_t>(s.scale_bytes), scales * sizeof(int32_t),
+          columns * sizeof(float)};
 }
 
 PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,

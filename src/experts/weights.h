@@ -39,6 +39,12 @@ Panel panel(const PackedWeights& weights, int64_t index);
 // Bytes of one panel.
 size_t panel_bytes(const PackedWeights& weights);
 
+// What weights of this shape, format and kernels take; zeros and bias where there are any.
+struct PartBytes {
+  size_t panels, scales, zeros, bias;
+};
+PartBytes part_bytes(const PackedWeights& weights);
+
 // kernels null: the chosen ones. Memory comes from the arena. Throws InvalidArgument as Linear's and Mlp's constructors
 // do.
 PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,

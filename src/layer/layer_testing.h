@@ -132,7 +132,7 @@ struct World {
   MoeLayer layer(const Placement& placement, int rank) const {
     return MoeLayer({.gate = gate,
                      .router = router,
-                     .log2phy = placement.log2phy(0, rank),
+                     .replicas = std::make_shared<const SplitTable>(placement, 0),
                      .dispatcher = dispatcher(placement, rank),
                      .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden, options.dtype),
                      .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,
