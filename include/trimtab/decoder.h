@@ -27,6 +27,7 @@
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
 #include "trimtab/team.h"
+#include "trimtab/trace.h"
 #include "trimtab/workspace.h"
 
 namespace trimtab {
@@ -54,7 +55,7 @@ class DecoderWeights {
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   WeightFormat expert_format() const { return expert_format_; }  // of the routed experts
-  size_t bytes() const;  // of the packed weights
+  size_t bytes() const;                                          // of the packed weights
 
  private:
   friend class Decoder;
@@ -108,6 +109,8 @@ struct DecoderOptions {
   int max_tokens = 256;
   // Compute threads of this rank, the caller's included.
   int threads = 1;
+  // Records what the thread that calls step() does; outlives the decoder. Null: nothing is recorded.
+  TraceBuffer* trace = nullptr;
 };
 
 // One rank's decoder. All ranks of the group make the same number of step() calls.

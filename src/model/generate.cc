@@ -69,6 +69,7 @@ class Scheduler {
 
   // Steps and new tokens so far and prompts to go, of all ranks. Collective.
   GenerateProgress agree() {
+    TraceSteps trace(decoder_.options().trace);
     const std::array<int64_t, 2> mine = {new_tokens_, unfinished_};
     std::vector<std::array<int64_t, 2>> all(stride());
     std::vector<int64_t> sizes(stride());
@@ -76,6 +77,7 @@ class Scheduler {
         decoder_.comm().all_gather_v(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), sizes);
     pending.wait();
     pending.wait_released();
+    trace.step("agreement");
     GenerateProgress total;
     total.steps = steps_;
     for (const auto& [tokens, unfinished] : all) {
@@ -94,6 +96,7 @@ class Scheduler {
     decoder_.step(batch, Rows(logits_.data(), wanted, vocab), recorder);
     ++steps_;
 
+    TraceSteps trace(decoder_.options().trace);
     std::span<const float> logits = logits_;
     for (auto it = running_.begin(); it != running_.end();) {
       bool ended = false;
@@ -103,6 +106,7 @@ class Scheduler {
       }
       it = ended ? running_.erase(it) : std::next(it);
     }
+    trace.step("sampling");
   }
 
  private:
