@@ -29,6 +29,7 @@
 #include "trimtab/placement.h"
 #include "trimtab/split.h"
 #include "trimtab/team.h"
+#include "trimtab/trace.h"
 #include "trimtab/workspace.h"
 
 namespace trimtab {
@@ -124,6 +125,8 @@ struct DecoderOptions {
   int threads = 1;
   // Which replica a pick goes to; the same on every rank.
   SplitRule split = SplitRule::kStatic;
+  // Records what the thread that calls step() does; outlives the decoder. Null: nothing is recorded.
+  TraceBuffer* trace = nullptr;
 };
 
 // One rank's decoder. All ranks of the group make the same number of step() calls.

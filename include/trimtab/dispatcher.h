@@ -15,6 +15,7 @@
 #include "trimtab/split.h"
 #include "trimtab/team.h"
 #include "trimtab/tensor.h"
+#include "trimtab/trace.h"
 #include "trimtab/workspace.h"
 
 namespace trimtab {
@@ -80,6 +81,9 @@ struct Lane {
   Team& team;
   // Groups split from comm that some dispatchers need, see Dispatcher::make_groups().
   std::span<Communicator* const> groups = {};
+  // Of the thread that makes the calls, shared by all its lanes; null: nothing is recorded. Layers record what they do,
+  // exchanges how long the thread is blocked and how long it sorts rows.
+  TraceBuffer* trace = nullptr;
 };
 
 // The points where a call may have to wait for its peers, in order.

@@ -100,7 +100,7 @@ class HybridExchange final : public StagedExchange {
         hybrid_(shape),
         m_(memory),
         packing_(shape, memory.packing),
-        lane_{*lane.groups[0], lane.workspace, lane.team} {
+        lane_{*lane.groups[0], lane.workspace, lane.team, {}, lane.trace} {
     packing_.pack(request_, shape.destinations, team_);
     tokens_ = comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
   }

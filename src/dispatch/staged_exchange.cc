@@ -33,15 +33,22 @@ bool StagedExchange::advance(Stage stage, bool block) {
   struct Step {
     State before, after;
     const char* name;
+    const char* wait;
   };
-  static constexpr Step kSteps[] = {{State::kDispatched, State::kArrived, "kArrived"},
-                                    {State::kSentBack, State::kReturned, "kReturned"},
-                                    {State::kFinished, State::kDrained, "kDrained"}};
+  static constexpr Step kSteps[] = {{State::kDispatched, State::kArrived, "kArrived", "wait for tokens"},
+                                    {State::kSentBack, State::kReturned, "kReturned", "wait for results"},
+                                    {State::kFinished, State::kDrained, "kDrained", "wait for readers"}};
   const Step& step = kSteps[static_cast<size_t>(stage)];
   if (state_ >= step.after) return true;
   require(step.before, step.name);
+  TraceSteps trace(trace_);
   if (!come_to(stage, block)) return false;
-  if (stage == Stage::kArrived) tokens_ = arrange();
+  if (block) trace.step(step.wait);
+  if (stage == Stage::kArrived) {
+    if (!block) trace.resume();
+    tokens_ = arrange();
+    trace.step("sort rows");
+  }
   state_ = step.after;
   return true;
 }

@@ -38,7 +38,7 @@ class StagedExchange : public Exchange {
 
   // shape must outlive the exchange.
   StagedExchange(const RankShape& shape, const Request& request, Lane& lane)
-      : shape_(shape), request_(request), comm_(lane.comm), team_(lane.team) {}
+      : shape_(shape), request_(request), comm_(lane.comm), team_(lane.team), trace_(lane.trace) {}
   ~StagedExchange() override;
   StagedExchange(const StagedExchange&) = delete;
   StagedExchange& operator=(const StagedExchange&) = delete;
@@ -71,6 +71,7 @@ class StagedExchange : public Exchange {
   bool advance(Stage stage, bool block);
   void require(State state, const char* call) const;
 
+  TraceBuffer* trace_;
   State state_ = State::kDispatched;
   Tokens tokens_;
 };

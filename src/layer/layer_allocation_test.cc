@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// After the first calls a forward pass takes nothing from the heap, on any rank.
+// After the first calls a forward pass takes nothing from the heap, on any rank, also when it is traced.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -26,6 +26,8 @@ TEST_P(LayerAllocation, NoneAfterWarmUp) {
     const MoeLayer layer = world.layer(placement, comm.rank());
     Team team(world.options.threads);
     OwnLane first(comm, layer, team), second(*other, layer, team);
+    TraceBuffer trace(256);  // overwritten several times
+    first.lane.trace = second.lane.trace = &trace;
     const int64_t tokens = tokens_of(comm.rank());
     const std::vector<float> x = input_of(comm.rank(), tokens);
     std::vector<float> out(2 * x.size());
@@ -43,6 +45,7 @@ TEST_P(LayerAllocation, NoneAfterWarmUp) {
     for (int i = 0; i < 20; ++i) calls();
     comm.barrier();
     EXPECT_EQ(allocation_count(), before);
+    EXPECT_GT(trace.overwritten(), 0);
     comm.barrier();
   });
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "base/cat.h"
@@ -121,6 +122,10 @@ Replicas shared_out(const MoeLayer::Parts& parts) {
   return parts.split == SplitRule::kStatic ? Replicas{} : Replicas{parts.replicas.get(), parts.split};
 }
 
+int64_t rows_of(const Tokens& tokens) {
+  return std::accumulate(tokens.counts.begin(), tokens.counts.end(), int64_t{0});
+}
+
 void add(ConstRows y, Rows out) {
   for (int64_t t = 0; t < out.rows; ++t) {
     const float* from = y.row_as<float>(t);
@@ -223,7 +228,9 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
   const size_t left = lane.workspace.capacity() - lane.workspace.mark() + Call::promise_type::kMaxFrameBytes;
   check(left >= workspace_bytes(x.rows), "a call with ", x.rows, " tokens takes up to ", workspace_bytes(x.rows),
         " bytes of workspace, ", left, " are left");
+  TraceSteps trace(lane.trace, parts_.layer);
   const Routed routed = route(x, lane, options);
+  trace.step("route");
   const ConstRows rows = as_dtype(x, parts_.experts->dtype(), lane.workspace);
   const Travelling sent = travelling(rows, parts_.dispatcher->shape().dtype, lane);
   const ExchangePtr exchange = parts_.dispatcher->dispatch({.x = sent.rows,
@@ -234,23 +241,36 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
                                                             .scales = sent.scales,
                                                             .replicas = shared_out(parts_)},
                                                            lane);
+  trace.step("dispatch");
 
   SharedExperts::Half half;
-  if (parts_.shared) half = parts_.shared->first(x, rows, lane);
+  if (parts_.shared) {
+    half = parts_.shared->first(x, rows, lane);
+    trace.step("shared experts");
+  }
   co_await Until{*exchange, Stage::kArrived};
 
+  trace.resume();
   exchange->send_back(run_experts(exchange->tokens(), lane, options), parts_.experts->left());
+  if (lane.trace != nullptr) {
+    const int64_t received = rows_of(exchange->tokens());
+    trace.step("experts", {"rows", received});
+    trace.counter("expert rows", received);
+  }
 
   Rows shared;
   if (parts_.shared) {
     shared = lane.workspace.take_rows(x.rows, x.cols, DType::kF32);
     parts_.shared->second(half, shared, lane);
+    trace.step("shared experts");
   }
   co_await Until{*exchange, Stage::kReturned};
 
+  trace.resume();
   exchange->finish(out);
   if (parts_.shared) add(shared, out);
   if (!routed.identity.empty()) add_identity(x, routed.identity, out);
+  trace.step("combine");
   co_await Until{*exchange, Stage::kDrained};
 }
 

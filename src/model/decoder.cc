@@ -108,7 +108,7 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
       workspace_(comm.allocate(workspace_bytes())),
       owned_groups_(dispatcher_->make_groups(comm)),
       groups_(pointers_to(owned_groups_)),
-      lane_{comm, workspace_, team_, groups_} {}
+      lane_{comm, workspace_, team_, groups_, options.trace} {}
 
 Decoder::~Decoder() = default;
 
@@ -231,15 +231,25 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   int64_t tokens = 0;
   for (const Chunk& chunk : batch) tokens += static_cast<int64_t>(chunk.tokens.size());
 
+  TraceSteps whole(lane_.trace), part(lane_.trace);
   const size_t mark = workspace_.mark();
   const Activations a = take_activations(tokens);
   embed(batch, a);
+  part.step("embedding");
   for (size_t l = 0; l < weights_->layers_.size(); ++l) {
-    if (tokens > 0) attention(weights_->layers_[l], static_cast<int>(l), a);
-    feed_forward(weights_->layers_[l], a, recorder);
+    const LayerWeights& layer = weights_->layers_[l];
+    const TraceArg number{"layer", static_cast<int64_t>(l)};
+    if (tokens > 0) {
+      attention(layer, static_cast<int>(l), a);
+      part.step("attention", number);
+    }
+    feed_forward(layer, a, recorder);
+    part.step(layer.dense ? "dense" : "moe", number);
   }
   head(batch, a, logits);
+  part.step("head");
   workspace_.release(mark);
+  whole.step("step", {"tokens", tokens});
 }
 
 // Embedding rows, places in the caches, and the angles of the rotary embedding.

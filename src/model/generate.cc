@@ -79,11 +79,13 @@ class Scheduler {
   // far and prompts to go, of all ranks.
   GenerateProgress agree(uint64_t word) {
     batch_ = next_batch();
+    TraceSteps trace(decoder_.options().trace);
     const Word mine = {new_tokens_, unfinished_, runs_prompts(), word};
     Pending pending = decoder_.comm().all_gather_v(std::as_bytes(std::span(&mine, 1)),
                                                    std::as_writable_bytes(std::span(all_)), sizes_);
     pending.wait();
     pending.wait_released();
+    trace.step("agreement");
     GenerateProgress total;
     total.steps = steps_;
     phase_ = Phase::kDecode;
@@ -106,6 +108,7 @@ class Scheduler {
     if (observer) observer->after_step();
     ++steps_;
 
+    TraceSteps trace(decoder_.options().trace);
     std::span<const float> logits = logits_;
     for (auto it = running_.begin(); it != running_.end();) {
       bool ended = false;
@@ -115,6 +118,7 @@ class Scheduler {
       }
       it = ended ? running_.erase(it) : std::next(it);
     }
+    trace.step("sampling");
   }
 
  private:
