@@ -29,6 +29,7 @@
 #include "trimtab/placement.h"
 #include "trimtab/policy.h"
 #include "trimtab/split.h"
+#include "trimtab/trace.h"
 
 namespace trimtab {
 
@@ -87,6 +88,8 @@ class Balancer {
     int64_t expert_bytes = 0;  // that one expert's move would take; for config.screen
     Place place = {};
     MigratorOptions migration = {};
+    TraceBuffer* trace = nullptr;       // of the thread in the background: plans and migrations
+    TraceBuffer* step_trace = nullptr;  // of the thread that runs the steps: switches
     // Called for each event, in before_step(), on every rank. What only rank 0 knows (gains, seconds of a plan, why it
     // was rejected) is 0 or empty on the others.
     std::function<void(const BalanceEvent&)> log = {};

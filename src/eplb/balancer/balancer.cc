@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -44,6 +45,17 @@ bool late(uint64_t word) {
 
 // How long a planner may take to come back when the Balancer ends.
 constexpr std::chrono::seconds kPatience(1);
+
+// The buffer of the thread in the background, for as long as the Balancer lives: a planner may outlive it.
+struct BackgroundTrace {
+  std::mutex mutex;
+  TraceBuffer* buffer = nullptr;
+
+  void slice(const char* name, int64_t begin) {
+    const std::lock_guard lock(mutex);
+    if (buffer != nullptr) buffer->slice(name, begin);
+  }
+};
 
 // A slot of a layer that gets another expert.
 struct SlotChange {
@@ -130,6 +142,7 @@ struct Balancer::State {
   enum class At { kCollecting, kGathering, kPlanning, kSharing, kStaging };
 
   State(const BalancerConfig& configuration, Parts given, Communicator& comm);
+  ~State();
 
   void take_words(std::span<const uint64_t> words);
   void collect();
@@ -140,7 +153,9 @@ struct Balancer::State {
   void switch_layer(bool failed);
   void job_failed();
 
-  void start(Worker::Job job);
+  // name: of the job, in traces.
+  void start(const char* name, Worker::Job job);
+  void trace_transfers(int64_t time) const;
   void start_gathering();
   void start_planning();
   void start_sharing();
@@ -203,6 +218,7 @@ struct Balancer::State {
   std::vector<BalanceEvent> events;
   int64_t layers_switched = 0;
 
+  const std::shared_ptr<BackgroundTrace> background_trace = std::make_shared<BackgroundTrace>();
   std::optional<Migrator> migrator;
   Worker worker;  // last: its job is through before the rest goes
 };
@@ -259,9 +275,15 @@ Balancer::State::State(const BalancerConfig& configuration, Parts given, Communi
   if (!config.screen) {
     migrator.emplace(*parts.slots, placement.first_slots(), comm.duplicate(), parts.migration);
   }
+  background_trace->buffer = parts.trace;
   for (int layer = 0; layer < placement.num_layers(); ++layer) recorder.begin_epoch(layer, placement.version());
   metrics.rank_tokens.resize(static_cast<size_t>(ranks));
   events.reserve(1024);
+}
+
+Balancer::State::~State() {
+  const std::lock_guard lock(background_trace->mutex);
+  background_trace->buffer = nullptr;
 }
 
 Balancer::Balancer(const BalancerConfig& config, Parts parts, Communicator& comm)
@@ -360,9 +382,14 @@ void Balancer::State::take_words(std::span<const uint64_t> all) {
   }
 }
 
-void Balancer::State::start(Worker::Job work) {
+void Balancer::State::start(const char* name, Worker::Job work) {
   ++job;
-  worker.start(std::move(work));
+  if (parts.trace == nullptr) return worker.start(std::move(work));
+  worker.start([name, work = std::move(work), trace = background_trace] {
+    const int64_t begin = TraceBuffer::now();
+    work();
+    trace->slice(name, begin);
+  });
 }
 
 void Balancer::State::end_window() {
@@ -387,7 +414,7 @@ void Balancer::State::collect() {
 void Balancer::State::start_gathering() {
   at = At::kGathering;
   const int64_t steps = std::min(recorded_in_window, recorder.recorded_steps());
-  start([this, mine = pack_window(recorder, steps, config.phase, config.max_episodes)] {
+  start("gather loads", [this, mine = pack_window(recorder, steps, config.phase, config.max_episodes)] {
     packed = gather(*job_group, mine);
   });
 }
@@ -421,7 +448,7 @@ void Balancer::State::start_planning() {
   auto task =
       std::make_shared<const PlanTask>(PlanTask{config, policy, window, placement, parts.topology, history, bytes,
                                                 spares > 0 ? spares : placement.slots_of_rank(0), costs});
-  start([task, result = plan] { *result = make_plan(*task); });
+  start("plan", [task, result = plan] { *result = make_plan(*task); });
 }
 
 void Balancer::State::planned(std::span<const uint64_t> all) {
@@ -454,7 +481,7 @@ void Balancer::State::start_sharing() {
     std::memcpy(message.data(), &header, sizeof header);
     if (apply) std::memcpy(message.data() + sizeof header, changes.data(), changes.size() * sizeof(SlotChange));
   }
-  start([this, message = std::move(message)] { shared_plan = broadcast(*job_group, message); });
+  start("share plan", [this, message = std::move(message)] { shared_plan = broadcast(*job_group, message); });
 }
 
 void Balancer::State::shared() {
@@ -512,13 +539,26 @@ void Balancer::State::start_staging() {
   staging = true;
   next_stage_step = step + config.steps_per_layer;
   stage_result = {};
-  start([this] {
+  start("migrate", [this] {
     const std::vector<Transfer>& transfers = layers.back();
+    trace_transfers(TraceBuffer::now());
     stage_result = migrator->stage(transfers);
     if (stage_result.ok) {
       staged_table = std::make_shared<const SplitTable>(*target, transfers.front().layer, parts.topology.node_of_rank);
     }
   });
+}
+
+// An arrow for each message, from the rank that sends it to the one that gets it.
+void Balancer::State::trace_transfers(int64_t time) const {
+  if (parts.trace == nullptr) return;
+  for (const Transfer& t : layers.back()) {
+    const int from = placement.rank_of_slot(t.from_slot), to = placement.rank_of_slot(t.slot);
+    if (from == to) continue;
+    const int64_t id = (next_stage_step * placement.num_layers() + t.layer) * placement.num_slots() + t.slot;
+    if (from == rank) parts.trace->flow_start("expert", time, id);
+    if (to == rank) parts.trace->flow_end("expert", time, id);
+  }
 }
 
 void Balancer::State::staged(bool failed) {
@@ -531,6 +571,7 @@ void Balancer::State::staged(bool failed) {
 // The layer whose experts have come, or not.
 void Balancer::State::switch_layer(bool failed) {
   const Clock::time_point begin = Clock::now();
+  const int64_t trace_begin = parts.step_trace != nullptr ? TraceBuffer::now() : 0;
   const std::vector<Transfer> transfers = std::move(layers.back());
   layers.pop_back();
   const int layer = transfers.front().layer;
@@ -562,6 +603,8 @@ void Balancer::State::switch_layer(bool failed) {
     ++metrics.rolled_back_layers;
   }
   add(std::move(event));
+  if (parts.step_trace != nullptr)
+    parts.step_trace->slice("switch", trace_begin, layer, {"moves", std::ssize(transfers)});
 }
 
 void Balancer::State::finish_plan() {

@@ -378,6 +378,7 @@ TEST(BalancerTest, ABadPlannerChangesNothing) {
     SCOPED_TRACE(bad.name);
     Scenario scenario;
     scenario.policy = std::make_shared<FakePolicy>(bad.plan);
+    scenario.during_step = [](int, int64_t) { std::this_thread::sleep_for(500us); };
     run_group(ranks, [&](Communicator& comm) {
       const Placement start = start_placement(ranks);
       Server server(scenario, comm, start);
