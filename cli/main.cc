@@ -43,6 +43,7 @@ Examples
   trimtab run models/tiny-moe --ranks 7 --prompts my_prompts.txt --steps 200 --temperature 0.8 --seed 3
   mpiexec -n 4 trimtab run models/tiny-moe
   trimtab run models/tiny-moe --json --trace-out trace.npy > run.json
+  trimtab run models/tiny-moe --report run.html --chrome-trace run.json
   trimtab run Qwen3-30B-A3B --dtype bf16 --token-ids "785,6722,315;9707,11"
 )";
 
@@ -118,6 +119,13 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
   run->add_option("--trace-out", options.trace_out,
                   "Writes the rows each expert got as int32 [steps, MoE layers, experts]")
       ->type_name("FILE.npy")
+      ->check(is_given());
+  run->add_option("--chrome-trace", options.chrome_trace,
+                  "Writes what each rank did when, for ui.perfetto.dev (see docs/run.md)")
+      ->type_name("FILE.json")
+      ->check(is_given());
+  run->add_option("--report", options.report, "Writes a page with drawings, for a browser")
+      ->type_name("FILE.html")
       ->check(is_given());
   run->add_flag("--json", options.json, "One JSON object on standard output instead of text");
   run->footer(kRunFooter);

@@ -5,17 +5,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <numeric>
 #include <optional>
 #include <vector>
 
+#include "cli/gather.h"
 #include "cli/line_printer.h"
 #include "cli/output.h"
 #include "cli/prompts.h"
 #include "cli/ranks.h"
+#include "cli/run_report.h"
 #include "cli/run_result.h"
+#include "cli/run_trace.h"
 #include "cli/text.h"
 #include "trimtab/decoder.h"
 #include "trimtab/error.h"
@@ -48,36 +49,12 @@ std::vector<Prompt> read_prompts(const RunOptions& options, const ModelConfig& c
 struct Run {
   std::vector<Generation> generations;  // [prompts]
   Load load;
+  RankLoads rank_loads;
   int64_t steps = 0;
   double seconds = 0.0;
   std::string dispatcher;
   std::string experts;
 };
-
-// Bytes of every rank, in rank order.
-std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine) {
-  std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
-  const auto size = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> ignored(sizes.size());
-  comm.all_gather_v(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)), ignored)
-      .wait_released();
-  std::vector<std::byte> all(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
-  comm.all_gather_v(mine, all, ignored).wait_released();
-  std::vector<std::vector<std::byte>> parts;
-  auto part = all.begin();
-  for (const int64_t bytes : sizes) {
-    parts.emplace_back(part, part + bytes);
-    part += bytes;
-  }
-  return parts;
-}
-
-template <class T>
-std::vector<T> values_of(const std::vector<std::byte>& bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
 
 // Where ranks are processes: what the other ranks have generated, prompt i on rank i % ranks.
 void gather_generations(Communicator& comm, std::span<Generation> generations) {
@@ -114,14 +91,18 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
   const int64_t max_steps =
       max_generate_steps(weights->config(), token_ids, options.steps, decoder_options.max_tokens, ranks.count());
   std::vector<std::vector<int32_t>> counts(static_cast<size_t>(ranks.count()));  // what the recorders have
+  RunTrace trace(options.chrome_trace, ranks, max_steps, weights->config().num_hidden_layers);
 
   ranks.run([&](Communicator& comm) {
-    Decoder decoder(weights, placement, comm, decoder_options);
+    DecoderOptions own_options = decoder_options;
+    own_options.trace = trace.add_thread(comm, "steps");
+    Decoder decoder(weights, placement, comm, own_options);
     LoadRecorder recorder(placement.num_layers(), placement.slots_of_rank(comm.rank()), max_steps);
     GenerateOptions how;
     how.max_new_tokens = options.steps;
     how.temperature = options.temperature;
     how.seed = options.seed;
+    trace.begin(comm);
     comm.barrier();
     const auto start = Clock::now();
     if (comm.rank() == 0) {
@@ -139,6 +120,7 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
       result.seconds = seconds_since(start);
       result.dispatcher = decoder.dispatcher();
     }
+    trace.finish(comm);
     const auto recorded = recorder.recorded();
     if (ranks.are_processes()) {
       gather_generations(comm, result.generations);
@@ -151,6 +133,8 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
   if (ranks.self() == 0) {
     const std::vector<std::span<const int32_t>> all(counts.begin(), counts.end());
     result.load = merge_loads(placement, result.steps, all);
+    result.rank_loads = rank_loads_of(result.steps, placement.num_layers(), all);
+    trace.write();
   }
   return result;
 }
@@ -225,6 +209,8 @@ void run(const RunOptions& options) {
   const ModelConfig config = read_model_config(options.model);
   const std::vector<Prompt> prompts = read_prompts(options, config);
   if (prints && !options.trace_out.empty()) check_writable("--trace-out", options.trace_out);
+  if (prints && !options.chrome_trace.empty()) check_writable("--chrome-trace", options.chrome_trace);
+  if (prints && !options.report.empty()) check_writable("--report", options.report);
 
   printer.status("loading " + options.model);
   const Placement placement = Placement::linear(num_moe_layers(config), config.router.num_experts, ranks.count());
@@ -242,6 +228,10 @@ void run(const RunOptions& options) {
   printer.finish(fmt::format("{} new tokens in {} steps", result.tokens, result.steps));
 
   if (!options.trace_out.empty()) write_trace(options.trace_out, run.load);
+  if (!options.report.empty()) {
+    const RunRecord record{std::move(run.rank_loads), expert_load_of(run.load), placement, placement, {}, {}};
+    write_report(options.report, page_report(options, result, record));
+  }
   print_report(options.json ? json_report(result) : text_report(result));
 }
 

@@ -21,6 +21,8 @@ struct RunOptions {
   uint64_t seed = 0;
   float temperature = 0.0F;
   std::string trace_out;
+  std::string chrome_trace;  // file; empty: none, as the next
+  std::string report;
   bool json = false;
 };
 
