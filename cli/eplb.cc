@@ -133,8 +133,21 @@ void write_record(const Eplb& eplb, const Load& load, const ModelConfig& model) 
   write_placement(map, {eplb.start, recording.layer_ids, {}}, FileFormat::kJson);
 }
 
-EplbRank::EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, int64_t max_steps,
-                   std::function<void(const BalanceEvent&)> log)
+std::string_view name(EplbMode mode) {
+  return std::ranges::find(kModes, mode, &Mode::mode)->name;
+}
+
+Load sum_of_ranks(const Placement& placement, int64_t steps, std::span<const std::span<const int32_t>> counts_of_rank) {
+  Load load{steps, placement.num_layers(), placement.num_experts(), {}};
+  load.counts.resize(static_cast<size_t>(steps) * static_cast<size_t>(load.num_layers) *
+                     static_cast<size_t>(load.num_experts));
+  for (const auto& counts : counts_of_rank)
+    std::ranges::transform(load.counts, counts, load.counts.begin(), std::plus());
+  return load;
+}
+
+EplbRank::EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, size_t expert_bytes, int64_t max_steps,
+                   Watchers watchers)
     : start_(eplb.start),
       rank_(decoder.comm().rank()),
       recorder_(start_.num_layers(), start_.slots_of_rank(rank_), 0),
@@ -146,11 +159,14 @@ EplbRank::EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, int64
       .placement = start_,
       .topology = {.node_of_rank = {hosts.begin(), hosts.end()}},
       .slots = slots,
+      .expert_bytes = static_cast<int64_t>(expert_bytes),
       .place =
           [&decoder](int layer, std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas) {
             decoder.replace_layer(layer, std::move(experts), std::move(replicas));
           },
-      .log = std::move(log)};
+      .trace = watchers.trace,
+      .step_trace = watchers.step_trace,
+      .log = std::move(watchers.log)};
   balancer_.emplace(eplb.config, std::move(parts), decoder.comm());
 }
 
@@ -176,6 +192,16 @@ void EplbRank::after_step() {
   }
   ++steps_;
   balancer_ ? balancer_->after_step() : recorder_.keep_step();
+}
+
+void EplbRank::finish() {
+  balancer_.reset();
+}
+
+void EplbRank::write_metrics(const std::string& file) {
+  if (balancer_->events().size() == events_written_) return;
+  trimtab::write_metrics(file, balancer_->metrics());
+  events_written_ = balancer_->events().size();
 }
 
 std::span<const int32_t> EplbRank::counts() const {

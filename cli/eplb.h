@@ -9,18 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "cli/eplb_result.h"
 #include "trimtab/balancer.h"
 #include "trimtab/decoder.h"
 
 namespace trimtab::cli {
 
-struct EplbOptions {
-  std::string mode = "off";    // off, static:FILE, record:FILE, dynamic, screen
-  std::string config;          // file of a BalancerConfig; empty: the preset "short"
-  int redundant_experts = -1;  // over all ranks; below 0: one a rank where something can come of it, else none
-};
-
 enum class EplbMode { kOff, kStatic, kRecord, kDynamic, kScreen };
+std::string_view name(EplbMode mode);
 
 struct Eplb {
   EplbMode mode = EplbMode::kOff;
@@ -40,22 +36,20 @@ Eplb read_eplb(const EplbOptions& options, const ModelConfig& model, int ranks, 
 // beside it, as NAME.placement.json.
 void write_record(const Eplb& eplb, const Load& load, const ModelConfig& model);
 
-// What the balancing of a run came to.
-struct EplbResult {
-  std::string mode;
-  int64_t replans = 0, layers_switched = 0, moves = 0, moved_bytes = 0, rolled_back = 0;
-  double stall_seconds = 0, plan_seconds = 0;
-  std::vector<double> par_by_third;  // [3] of the rank loads of those steps together, mean over the layers
-  double predicted_gain = 0, realised_gain = 0;
-  std::string verdict;  // of screening; empty: none
-};
+// The sum of what the ranks have: counts_of_rank[r] is [steps, layers, experts].
+Load sum_of_ranks(const Placement& placement, int64_t steps, std::span<const std::span<const int32_t>> counts_of_rank);
 
 // One rank of a run: records what its experts got, and balances.
 class EplbRank final : public StepObserver {
  public:
-  // slots: null unless something may move. decoder: made with eplb.start and those slots.
-  EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, int64_t max_steps,
-           std::function<void(const BalanceEvent&)> log);
+  struct Watchers {
+    TraceBuffer *trace = nullptr, *step_trace = nullptr;
+    std::function<void(const BalanceEvent&)> log = {};
+  };
+  // slots: null unless something may move. decoder: made with eplb.start and those slots. expert_bytes: what a move
+  // takes where there are no slots.
+  EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, size_t expert_bytes, int64_t max_steps,
+           Watchers watchers);
 
   uint64_t word() override { return balancer_ ? balancer_->word() : 0; }
   LoadRecorder* before_step(const Step& step) override;
@@ -64,8 +58,12 @@ class EplbRank final : public StepObserver {
   int64_t steps() const { return steps_; }
   // [steps, layers, logical experts] rows that this rank's slots got, whatever they held.
   std::span<const int32_t> counts() const;
-  const Placement& placement() const { return balancer_ ? balancer_->placement() : start_; }
+  const Placement& placement() const { return balancer_ ? balancer_->placement() : start_; }  // now
   const Balancer* balancer() const { return balancer_ ? &*balancer_ : nullptr; }
+  // When something has changed since the last time.
+  void write_metrics(const std::string& file);
+  // After the last step, on every rank: ends the balancing.
+  void finish();
 
  private:
   const Placement start_;
@@ -74,6 +72,7 @@ class EplbRank final : public StepObserver {
   std::optional<Balancer> balancer_;
   int64_t steps_ = 0;
   std::vector<int32_t> counts_;
+  size_t events_written_ = SIZE_MAX;
 };
 
 }  // namespace trimtab::cli

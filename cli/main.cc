@@ -43,6 +43,7 @@ Examples
   trimtab run models/tiny-moe --ranks 7 --prompts my_prompts.txt --steps 200 --temperature 0.8 --seed 3
   mpiexec -n 4 trimtab run models/tiny-moe
   trimtab run models/tiny-moe --json --trace-out trace.npy > run.json
+  trimtab run models/tiny-moe --report run.html --chrome-trace run.json
   trimtab run Qwen3-30B-A3B --dtype bf16 --token-ids "785,6722,315;9707,11"
 )";
 
@@ -119,6 +120,35 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
                   "Writes the rows each expert got as int32 [steps, MoE layers, experts]")
       ->type_name("FILE.npy")
       ->check(is_given());
+  run->add_option("--chrome-trace", options.chrome_trace,
+                  "Writes what each rank did when, for ui.perfetto.dev (see docs/run.md)")
+      ->type_name("FILE.json")
+      ->check(is_given());
+  run->add_option("--report", options.report, "Writes a page with drawings, for a browser")
+      ->type_name("FILE.html")
+      ->check(is_given());
+  run->add_option("--max-sequences", options.max_sequences,
+                  "Sequences of one rank that are in a step together; the other prompts wait [as many as fit]")
+      ->check(one_to(1 << 20))
+      ->type_name("N");
+  run->add_option(
+         "--eplb", options.eplb.mode,
+         "Where experts are: off (in order), static:FILE (the map of a file), record:FILE (writes loads and map), "
+         "dynamic (balanced while it runs), screen (plans and judges, changes nothing); see docs/live.md")
+      ->check(is_given())
+      ->type_name("MODE")
+      ->capture_default_str();
+  run->add_option("--eplb-config", options.eplb.config, "How to balance (see docs/live.md)")
+      ->check(is_given())
+      ->type_name("FILE.json");
+  run->add_option("--redundant-experts", options.eplb.redundant_experts,
+                  "Slots beside one for each expert, over all ranks [one a rank with --eplb dynamic and screen]")
+      ->check(zero_or_more())
+      ->type_name("N");
+  run->add_option("--metrics", options.metrics,
+                  "Writes the metrics of the balancing for Prometheus' textfile collector")
+      ->check(is_given())
+      ->type_name("FILE.prom");
   run->add_flag("--json", options.json, "One JSON object on standard output instead of text");
   run->footer(kRunFooter);
   run->callback([&options] { trimtab::cli::run(options); });

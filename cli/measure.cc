@@ -115,16 +115,23 @@ LayerLevel measure_split(const Placement& placement, const Load& load, int layer
 }
 
 double noise_floor(const Load& load, int layer, int num_ranks) {
-  std::map<int64_t, double> known;  // steps of a serving engine often have the same number of tokens
-  double sum = 0;
+  std::vector<int64_t> step_tokens;
   for (int64_t step = 0; step < load.num_steps; ++step) {
     const std::span<const int64_t> counts = load.at(step, layer);
-    const int64_t tokens = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    step_tokens.push_back(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  }
+  return noise_floor(step_tokens, num_ranks);
+}
+
+double noise_floor(std::span<const int64_t> step_tokens, int num_ranks) {
+  std::map<int64_t, double> known;  // steps of a serving engine often have the same number of tokens
+  double sum = 0;
+  for (const int64_t tokens : step_tokens) {
     const auto [entry, is_new] = known.try_emplace(tokens, 1.0);
     if (is_new && tokens > 0) entry->second = expected_poisson_par(static_cast<double>(tokens) / num_ranks, num_ranks);
     sum += entry->second;
   }
-  return sum / static_cast<double>(load.num_steps);
+  return sum / static_cast<double>(step_tokens.size());
 }
 
 Drift drift(const Load& load, int layer, int64_t window) {

@@ -5,17 +5,19 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <numeric>
 #include <optional>
 #include <vector>
 
+#include "cli/eplb.h"
+#include "cli/gather.h"
 #include "cli/line_printer.h"
 #include "cli/output.h"
 #include "cli/prompts.h"
 #include "cli/ranks.h"
+#include "cli/run_report.h"
 #include "cli/run_result.h"
+#include "cli/run_trace.h"
 #include "cli/text.h"
 #include "trimtab/decoder.h"
 #include "trimtab/error.h"
@@ -48,36 +50,18 @@ std::vector<Prompt> read_prompts(const RunOptions& options, const ModelConfig& c
 struct Run {
   std::vector<Generation> generations;  // [prompts]
   Load load;
+  RankLoads rank_loads;
   int64_t steps = 0;
   double seconds = 0.0;
   std::string dispatcher;
   std::string experts;
+  std::optional<Placement> end;  // the placement at the end
+  // Of rank 0, if it balanced.
+  std::optional<BalanceMetrics> metrics;
+  std::vector<BalanceEvent> events;
+  int64_t layers_switched = 0;
+  std::string verdict;
 };
-
-// Bytes of every rank, in rank order.
-std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine) {
-  std::vector<int64_t> sizes(static_cast<size_t>(comm.size()));
-  const auto size = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> ignored(sizes.size());
-  comm.all_gather_v(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)), ignored)
-      .wait_released();
-  std::vector<std::byte> all(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
-  comm.all_gather_v(mine, all, ignored).wait_released();
-  std::vector<std::vector<std::byte>> parts;
-  auto part = all.begin();
-  for (const int64_t bytes : sizes) {
-    parts.emplace_back(part, part + bytes);
-    part += bytes;
-  }
-  return parts;
-}
-
-template <class T>
-std::vector<T> values_of(const std::vector<std::byte>& bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
 
 // Where ranks are processes: what the other ranks have generated, prompt i on rank i % ranks.
 void gather_generations(Communicator& comm, std::span<Generation> generations) {
@@ -101,47 +85,95 @@ void gather_generations(Communicator& comm, std::span<Generation> generations) {
   }
 }
 
-Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
-                      const std::shared_ptr<const DecoderWeights>& weights, const Placement& placement,
-                      const std::vector<Prompt>& prompts, LinePrinter& printer) {
+// What rank 0 knows of the balancing when the run has ended.
+void take_balancing(const Eplb& eplb, const EplbRank& rank, Run& run) {
+  run.end = rank.placement();
+  const Balancer* balancer = rank.balancer();
+  if (balancer == nullptr) return;
+  run.metrics = balancer->metrics();
+  run.layers_switched = balancer->layers_switched();
+  if (eplb.mode == EplbMode::kScreen) run.verdict = name(balancer->verdict());
+}
+
+// Everything that one rank does.
+class RankRun {
+ public:
+  RankRun(const RunOptions& options, const Eplb& eplb, const std::shared_ptr<const DecoderWeights>& weights,
+          Communicator& comm, RunTrace& trace)
+      : slots_(eplb.mode == EplbMode::kDynamic ? weights->expert_slots(eplb.start, comm, spares(eplb)) : nullptr),
+        decoder_(weights, eplb.start, comm,
+                 {.dispatcher = options.dispatcher,
+                  .threads = options.threads_per_rank,
+                  .split = eplb.split,
+                  .trace = trace.add_thread(comm, "steps")},
+                 slots_.get()) {}
+
+  Decoder& decoder() { return decoder_; }
+  ExpertSlots* slots() { return slots_.get(); }
+
+ private:
+  static int spares(const Eplb& eplb) {
+    constexpr int kMost = 8;
+    if (eplb.config.spares > 0) return eplb.config.spares;
+    int most = 0;
+    for (int r = 0; r < eplb.start.num_ranks(); ++r) most = std::max(most, eplb.start.slots_of_rank(r));
+    return std::min(most, kMost);
+  }
+
+  std::unique_ptr<ExpertSlots> slots_;
+  Decoder decoder_;
+};
+
+Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb& eplb,
+                      const std::shared_ptr<const DecoderWeights>& weights, const std::vector<Prompt>& prompts,
+                      LinePrinter& printer) {
   std::vector<std::vector<int32_t>> token_ids;
   for (const Prompt& prompt : prompts) token_ids.push_back(prompt.token_ids);
   Run result;
   result.generations.resize(prompts.size());
-  DecoderOptions decoder_options;
-  decoder_options.dispatcher = options.dispatcher;
-  decoder_options.threads = options.threads_per_rank;
   GenerateOptions how;
   how.max_new_tokens = options.steps;
+  how.max_sequences = options.max_sequences;
   how.temperature = options.temperature;
   how.seed = options.seed;
   const int64_t max_steps =
-      max_generate_steps(weights->config(), token_ids, how, decoder_options.max_tokens, ranks.count());
-  std::vector<std::vector<int32_t>> counts(static_cast<size_t>(ranks.count()));  // what the recorders have
+      max_generate_steps(weights->config(), token_ids, how, DecoderOptions().max_tokens, ranks.count());
+  std::vector<std::vector<int32_t>> counts(static_cast<size_t>(ranks.count()));  // EplbRank::counts()
+  RunTrace trace(options.chrome_trace, ranks, max_steps, weights->config().num_hidden_layers);
 
   ranks.run([&](Communicator& comm) {
-    Decoder decoder(weights, placement, comm, decoder_options);
-    LoadRecorder recorder(placement.num_layers(), placement.slots_of_rank(comm.rank()), max_steps);
-    GenerateOptions mine = how;
+    RankRun mine(options, eplb, weights, comm, trace);
+    GenerateOptions own = how;
+    const bool tells = comm.rank() == 0;
+    EplbRank observer(eplb, mine.decoder(), mine.slots(), weights->expert_bytes(), max_steps,
+                      {.trace = eplb.balances() ? trace.add_thread(comm, "balancer") : nullptr,
+                       .step_trace = mine.decoder().options().trace,
+                       .log = [&](const BalanceEvent& event) {
+                         if (tells) result.events.push_back(event);
+                       }});
+    trace.begin(comm);
     comm.barrier();
     const auto start = Clock::now();
-    if (comm.rank() == 0) {
-      mine.progress = [&](const GenerateProgress& progress) {
+    if (tells) {
+      own.progress = [&](const GenerateProgress& progress) {
         result.steps = progress.steps;
+        if (!options.metrics.empty() && observer.balancer() != nullptr) observer.write_metrics(options.metrics);
         if (!printer.wants_status()) return;
         printer.status(fmt::format("step {}: {} new tokens, {} of {} prompts to go, {:.0f} tokens/s", progress.steps,
                                    progress.new_tokens, progress.unfinished_prompts, prompts.size(),
                                    static_cast<double>(progress.new_tokens) / seconds_since(start)));
       };
     }
-    StepRecorder observer(recorder);
-    generate(decoder, token_ids, mine, result.generations, &observer);
+    generate(mine.decoder(), token_ids, own, result.generations, &observer);
     // The last agreement of generate() has brought all ranks here together.
-    if (comm.rank() == 0) {
+    if (tells) {
       result.seconds = seconds_since(start);
-      result.dispatcher = decoder.dispatcher();
+      result.dispatcher = mine.decoder().dispatcher();
+      take_balancing(eplb, observer, result);
     }
-    const auto recorded = recorder.recorded();
+    observer.finish();
+    trace.finish(comm);
+    const auto recorded = observer.counts();
     if (ranks.are_processes()) {
       gather_generations(comm, result.generations);
       const auto all = gather(comm, std::as_bytes(recorded));
@@ -152,7 +184,9 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks,
   });
   if (ranks.self() == 0) {
     const std::vector<std::span<const int32_t>> all(counts.begin(), counts.end());
-    result.load = merge_loads(placement, result.steps, all);
+    result.load = sum_of_ranks(eplb.start, result.steps, all);
+    result.rank_loads = rank_loads_of(result.steps, eplb.start.num_layers(), all);
+    trace.write();
   }
   return result;
 }
@@ -169,8 +203,26 @@ const char* name(Finish finish) {
   return "";
 }
 
-RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& config, const Placement& placement,
-                    const std::vector<Prompt>& prompts, const Run& run) {
+EplbResult summarize_eplb(const Eplb& eplb, const Run& run) {
+  EplbResult result;
+  result.mode = name(eplb.mode);
+  for (const Steps& third : thirds(run.rank_loads)) result.par_by_third.push_back(summed_par(run.rank_loads, third));
+  result.verdict = run.verdict;
+  if (!run.metrics) return result;
+  result.replans = run.metrics->rebalances;
+  result.layers_switched = run.layers_switched;
+  result.moves = run.metrics->moves;
+  result.moved_bytes = run.metrics->moved_bytes;
+  result.rolled_back = run.metrics->rolled_back_layers;
+  result.stall_seconds = run.metrics->stall_seconds;
+  result.plan_seconds = run.metrics->plan_seconds;
+  result.predicted_gain = run.metrics->predicted_gain;
+  result.realised_gain = run.metrics->realised_gain;
+  return result;
+}
+
+RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& config, const std::vector<Prompt>& prompts,
+                    const Run& run) {
   RunResult result;
   result.model = valid_utf8(options.model);
   result.model_type = config.model_type;
@@ -195,13 +247,8 @@ RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& con
   for (int l = 0; l < config.num_hidden_layers; ++l) {
     if (config.is_moe_layer[static_cast<size_t>(l)]) result.moe_layers.push_back(l);
   }
-  for (int l = 0; l < run.load.num_layers; ++l) {
-    std::vector<int64_t> total(static_cast<size_t>(run.load.num_experts));
-    for (int64_t step = 0; step < run.load.num_steps; ++step) {
-      const auto counts = run.load.at(step, l);
-      for (size_t e = 0; e < total.size(); ++e) total[e] += counts[e];
-    }
-    result.rank_load.push_back(rank_load(placement, l, total));
+  for (int l = 0; l < run.rank_loads.num_layers; ++l) {
+    result.rank_load.push_back(sum_of(run.rank_loads, l, {0, run.rank_loads.num_steps}));
     result.par_per_layer.push_back(par(result.rank_load.back()));
   }
   return result;
@@ -227,23 +274,42 @@ void run(const RunOptions& options) {
   const ModelConfig config = read_model_config(options.model);
   const std::vector<Prompt> prompts = read_prompts(options, config);
   if (prints && !options.trace_out.empty()) check_writable("--trace-out", options.trace_out);
+  if (prints && !options.chrome_trace.empty()) check_writable("--chrome-trace", options.chrome_trace);
+  if (prints && !options.report.empty()) check_writable("--report", options.report);
+  const Eplb eplb = read_eplb(options.eplb, config, ranks.count(), options.dispatcher);
+  if (prints && eplb.mode == EplbMode::kRecord) check_writable("--eplb record:", eplb.file);
+  if (prints && !options.metrics.empty()) check_writable("--metrics", options.metrics);
+  if (!options.metrics.empty() && !eplb.balances()) throw InvalidArgument("--metrics needs --eplb dynamic or screen");
 
   printer.status("loading " + options.model);
-  const Placement placement = Placement::linear(num_moe_layers(config), config.router.num_experts, ranks.count());
   const DType dtype = options.dtype == "bf16" ? DType::kBF16 : DType::kF32;
   // A process keeps the experts of its own slots alone.
   std::vector<int> held;
   if (ranks.are_processes()) held.push_back(ranks.self());
   std::optional<WeightFormat> experts;
   if (!options.experts.empty()) experts = parse_weight_format(options.experts);
-  const auto weights = DecoderWeights::load(SafeTensors::open(options.model), config, dtype, placement, held, experts);
-  Run run = generate_on_ranks(options, ranks, weights, placement, prompts, printer);
+  const auto weights =
+      DecoderWeights::load(SafeTensors::open(options.model), config, dtype, eplb.start, held, experts,
+                           eplb.mode == EplbMode::kDynamic ? RoutedExperts::kInSlots : RoutedExperts::kShared);
+  Run run = generate_on_ranks(options, ranks, eplb, weights, prompts, printer);
   if (!prints) return;
   run.experts = name(weights->expert_format());
-  const RunResult result = summarize(options, ranks.count(), config, placement, prompts, run);
+  RunResult result = summarize(options, ranks.count(), config, prompts, run);
+  if (eplb.mode != EplbMode::kOff) result.eplb = summarize_eplb(eplb, run);
   printer.finish(fmt::format("{} new tokens in {} steps", result.tokens, result.steps));
 
   if (!options.trace_out.empty()) write_trace(options.trace_out, run.load);
+  if (eplb.mode == EplbMode::kRecord) write_record(eplb, run.load, config);
+  if (!options.report.empty()) {
+    const RunRecord record{std::move(run.rank_loads),
+                           expert_load_of(run.load),
+                           eplb.start,
+                           run.end.value_or(eplb.start),
+                           std::move(run.events),
+                           run.metrics,
+                           eplb.start.num_slots() > eplb.start.num_experts() ? std::string(name(eplb.split)) : ""};
+    write_report(options.report, page_report(options, result, record));
+  }
   print_report(options.json ? json_report(result) : text_report(result));
 }
 

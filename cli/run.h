@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "cli/eplb_result.h"
+
 namespace trimtab::cli {
 
 struct RunOptions {
@@ -21,6 +23,11 @@ struct RunOptions {
   uint64_t seed = 0;
   float temperature = 0.0F;
   std::string trace_out;
+  std::string chrome_trace;  // file; empty: none, as the next
+  std::string report;
+  EplbOptions eplb;
+  int max_sequences = 0;  // of a rank, in a step together; 0: as many as fit
+  std::string metrics;    // file for Prometheus; empty: none
   bool json = false;
 };
 

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "cli/eplb_result.h"
 
 namespace trimtab::cli {
 
@@ -33,6 +36,7 @@ struct RunResult {
   std::vector<int> moe_layers;                  // which of the model's layers
   std::vector<double> par_per_layer;            // [MoE layers]
   std::vector<std::vector<int64_t>> rank_load;  // [MoE layers][ranks] rows that the experts got
+  std::optional<EplbResult> eplb;               // none: off
   std::vector<Output> outputs;
 };
 

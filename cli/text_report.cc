@@ -58,6 +58,27 @@ void append_rank_load(std::string& to, const RunResult& result) {
   }
 }
 
+void append_eplb(std::string& to, const EplbResult& eplb) {
+  to += "\n";
+  if (eplb.mode == "dynamic") {
+    fmt::format_to(std::back_inserter(to),
+                   "balanced: {} replan{} switched {} layers, {} experts moved ({:.1f} MB), {} layers rolled back; "
+                   "planning took {:.3f} s, steps were held up for {:.3f} s\n",
+                   eplb.replans, eplb.replans == 1 ? "" : "s", eplb.layers_switched, eplb.moves,
+                   static_cast<double>(eplb.moved_bytes) / 1e6, eplb.rolled_back, eplb.plan_seconds,
+                   eplb.stall_seconds);
+  }
+  if (!eplb.verdict.empty()) {
+    fmt::format_to(std::back_inserter(to),
+                   "screened, nothing applied: {} (PAR gain of the last plan on the steps after it {:.3f})\n",
+                   eplb.verdict, eplb.realised_gain);
+  }
+  if (!eplb.par_by_third.empty()) {
+    fmt::format_to(std::back_inserter(to), "PAR of each third of the steps, mean over layers: {:.3f}\n",
+                   fmt::join(eplb.par_by_third, ", "));
+  }
+}
+
 }  // namespace
 
 std::string text_report(const RunResult& result) {
@@ -74,6 +95,7 @@ std::string text_report(const RunResult& result) {
                  result.prompt_tokens, result.steps);
   append_par(report, result);
   append_rank_load(report, result);
+  if (result.eplb) append_eplb(report, *result.eplb);
   report += "\nPAR: peak-to-average rank load over the run; at 1.00 all ranks got the same number of rows.\n";
   return report;
 }

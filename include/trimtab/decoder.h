@@ -70,6 +70,7 @@ class DecoderWeights {
   DType dtype() const { return dtype_; }
   WeightFormat expert_format() const { return expert_format_; }  // of the routed experts
   size_t bytes() const;                                          // of the packed weights
+  size_t expert_bytes() const;                                   // of one routed expert; 0 where none is packed
 
  private:
   friend class Decoder;

@@ -43,7 +43,7 @@ struct ReportHeadline {
 struct ReportState {
   std::string name;  // e.g. "before"
   Placement placement;
-  std::vector<double> rank_load;  // [layers, ranks] tokens
+  std::vector<double> rank_load;  // [layers, ranks] tokens; states may be of different ones
 };
 
 struct ReportSeries {
@@ -54,10 +54,18 @@ struct ReportSeries {
   std::vector<int64_t> moves;
 };
 
+// Something that happened at a point.
+struct ReportMark {
+  int64_t point = 0;
+  std::string text;
+  bool is_trouble = false;  // stands out
+};
+
 struct ReportTimeline {
   std::string unit;             // what a point is: "step", "window"
   std::vector<int64_t> points;  // the number of each, ascending
   std::vector<ReportSeries> series;
+  std::vector<ReportMark> marks = {};  // each between the first point and the last
 };
 
 struct ReportTable {

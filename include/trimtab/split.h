@@ -23,6 +23,7 @@ enum class SplitRule {
 
 // "static", "round_robin", "split". Throws InvalidArgument listing the names.
 SplitRule parse_split_rule(std::string_view name);
+std::string_view name(SplitRule rule);
 
 // The replicas of one layer, laid out for the rules. Built when a placement is committed, read-only afterwards: any
 // number of threads may use it. Arrays in [] are indexed as named.

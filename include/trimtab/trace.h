@@ -112,7 +112,9 @@ struct TraceTrack {
 std::string chrome_trace_events(std::span<const TraceTrack> tracks, int64_t origin);
 // A whole file from such lists; empty ones may be among them.
 std::string chrome_trace(std::span<const std::string> events);
-// To a new file that replaces path when complete; time 0 is that of the earliest event. Throws Error on I/O failure.
+// To a new file that replaces path when complete. Throws Error on I/O failure.
+void write_chrome_trace(const std::string& path, std::span<const std::string> events);
+// The same for tracks of one process; time 0 is that of the earliest event.
 void write_chrome_trace(const std::string& path, std::span<const TraceTrack> tracks);
 
 }  // namespace trimtab

@@ -211,6 +211,15 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
   return weights;
 }
 
+size_t DecoderWeights::expert_bytes() const {
+  for (const LayerWeights& layer : layers_) {
+    for (const auto& mlp : layer.experts) {
+      if (mlp) return mlp->bytes();
+    }
+  }
+  return 0;
+}
+
 size_t DecoderWeights::bytes() const {
   size_t total = head_.bytes();
   for (const LayerWeights& layer : layers_) {

@@ -172,13 +172,17 @@ std::string chrome_trace(std::span<const std::string> events) {
   return text + "\n]}\n";
 }
 
+void write_chrome_trace(const std::string& path, std::span<const std::string> events) {
+  const std::string text = chrome_trace(events);
+  write_file(path, {std::as_bytes(std::span(text))});
+}
+
 void write_chrome_trace(const std::string& path, std::span<const TraceTrack> tracks) {
   int64_t origin = std::numeric_limits<int64_t>::max();
   for (const TraceTrack& track : tracks) {
     for (const TraceEvent& event : track.buffer->events()) origin = std::min(origin, event.time);
   }
-  const std::string text = chrome_trace(std::vector{chrome_trace_events(tracks, origin)});
-  write_file(path, {std::as_bytes(std::span(text))});
+  write_chrome_trace(path, std::vector{chrome_trace_events(tracks, origin)});
 }
 
 }  // namespace trimtab

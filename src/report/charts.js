@@ -142,7 +142,8 @@ function bar_chart(element, bars) {
 }
 
 // Lines over common points, and under them strips of bars for series that have some.
-// chart: n, series [{style, values}], strips [{style, name, values}], x_label(i), label, height, low, tip(i), unit.
+// chart: n, series [{style, values}], strips [{style, name, values}], marks [{at, trouble}], x_label(i), label, height, low, tip(i),
+// unit.
 function line_chart(element, chart) {
   const left = 46, right = 10, top = 8, strip = 42, foot = 32, width = element.clientWidth, n = chart.n;
   const all = chart.series.flatMap((one) => one.values);
@@ -150,6 +151,7 @@ function line_chart(element, chart) {
   const x = (i) => (n === 1 ? (left + width - right) / 2 : left + ((width - left - right) * i) / (n - 1));
   const y = (value) => top + chart.height - (chart.height * (value - chart.low)) / (high - chart.low);
   let content = ticks(chart.low, high, 4).map((t) => line(left, y(t), width - right, y(t), 'grid') + text(left - 5, y(t) + 4, t.toFixed(2), 'end')).join('');
+  for (const mark of chart.marks) content += line(x(mark.at), top, x(mark.at), top + chart.height, mark.trouble ? 'mark trouble' : 'mark');
   for (const one of [...chart.series].reverse()) {  // the first on top
     content += `<path class="line ${one.style}" d="M${one.values.map((value, i) => `${x(i).toFixed(1)} ${y(value).toFixed(1)}`).join('L')}"/>`;
     if (n <= 40) content += one.values.map((value, i) => `<circle class="point ${one.style}" cx="${x(i).toFixed(1)}" cy="${y(value).toFixed(1)}" r="2.5"/>`).join('');

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <vector>
 
+#include "base/cat.h"
 #include "report/sizes.h"
 
 namespace trimtab {
@@ -31,14 +34,19 @@ Json over_mean(std::span<const Value> loads, int64_t parts) {
 Json state_data(const ReportState& state, std::span<const int> layers) {
   const Placement& placement = state.placement;
   const auto ranks = static_cast<size_t>(placement.num_ranks());
-  Json slots = Json::array(), map = Json::array(), rank = Json::array();
+  Json slots = Json::array(), map = Json::array(), rank = Json::array(), tokens = Json::array();
   for (int r = 0; r < placement.num_ranks(); ++r) slots.push_back(placement.slots_of_rank(r));
   for (const int layer : layers) {
     map.push_back(placement.logical(layer));
     const auto loads = std::span(state.rank_load).subspan(static_cast<size_t>(layer) * ranks, ranks);
     rank.push_back(over_mean(loads, kRankParts));
+    tokens.push_back(std::llround(std::accumulate(loads.begin(), loads.end(), 0.0)));
   }
-  return {{"name", state.name}, {"slots", std::move(slots)}, {"map", std::move(map)}, {"rank", std::move(rank)}};
+  return {{"name", state.name},
+          {"tokens", std::move(tokens)},
+          {"slots", std::move(slots)},
+          {"map", std::move(map)},
+          {"rank", std::move(rank)}};
 }
 
 double rounded(double par) {
@@ -66,12 +74,37 @@ Json series_data(const ReportSeries& series, size_t group) {
   return {{"name", series.name}, {"par", std::move(par)}, {"worst", std::move(worst)}, {"moves", std::move(moves)}};
 }
 
+// Marks of the same drawn point are one.
+Json marks_data(const ReportTimeline& timeline, size_t group) {
+  std::map<size_t, std::vector<const ReportMark*>> at;
+  for (const ReportMark& mark : timeline.marks) {
+    const auto next = std::upper_bound(timeline.points.begin(), timeline.points.end(), mark.point);
+    at[static_cast<size_t>(next - timeline.points.begin() - 1) / group].push_back(&mark);
+  }
+  Json all = Json::array();
+  for (const auto& [point, marks] : at) {
+    Json texts = Json::array();
+    for (const ReportMark* mark : std::span(marks).first(std::min(marks.size(), kMostMarkTexts))) {
+      texts.push_back(cat(timeline.unit, " ", mark->point, ": ", mark->text));
+    }
+    if (marks.size() > kMostMarkTexts) texts.push_back(cat("and ", marks.size() - kMostMarkTexts, " more"));
+    const bool trouble =
+        std::any_of(marks.begin(), marks.end(), [](const ReportMark* mark) { return mark->is_trouble; });
+    all.push_back({{"at", point}, {"texts", std::move(texts)}, {"trouble", trouble}});
+  }
+  return all;
+}
+
 Json time_data(const ReportTimeline& timeline) {
   const size_t group = std::max<size_t>((timeline.points.size() + kMostPoints - 1) / kMostPoints, 1);
   Json points = Json::array(), series = Json::array();
   for (size_t i = 0; i < timeline.points.size(); i += group) points.push_back(timeline.points[i]);
   for (const ReportSeries& one : timeline.series) series.push_back(series_data(one, group));
-  return {{"unit", timeline.unit}, {"of", group}, {"points", std::move(points)}, {"series", std::move(series)}};
+  return {{"unit", timeline.unit},
+          {"of", group},
+          {"points", std::move(points)},
+          {"series", std::move(series)},
+          {"marks", marks_data(timeline, group)}};
 }
 
 }  // namespace

@@ -15,9 +15,9 @@
   const styles = (prefix, thresholds) => Array.from({ length: thresholds.length + 1 }, (_, i) => prefix + i);
 
   const rank_ratio = (state, layer, rank) => state.rank[layer][rank] / data.rank_parts;
-  const par = (state, layer) => (data.tokens[layer] > 0 ? Math.max(...state.rank[layer]) / data.rank_parts : 1);
-  const rank_tokens = (state, layer, rank) => (rank_ratio(state, layer, rank) * data.tokens[layer]) / ranks;
-  const level = (state, layer, rank) => (data.tokens[layer] > 0 ? grade('l', kLevel, rank_ratio(state, layer, rank)) : 'none');
+  const par = (state, layer) => (state.tokens[layer] > 0 ? Math.max(...state.rank[layer]) / data.rank_parts : 1);
+  const rank_tokens = (state, layer, rank) => (rank_ratio(state, layer, rank) * state.tokens[layer]) / ranks;
+  const level = (state, layer, rank) => (state.tokens[layer] > 0 ? grade('l', kLevel, rank_ratio(state, layer, rank)) : 'none');
 
   const copies_of = (state, layer) => {
     const copies = new Array(data.experts).fill(0);
@@ -61,13 +61,14 @@
 
   function draw_ranks() {
     if (!has_tokens) return;
-    const mean = data.tokens[view.layer] / ranks;
-    const most = Math.max(...shown().map((state) => par(state, view.layer))) * mean * 1.02 || 1;
+    const mean_of = (state) => state.tokens[view.layer] / ranks;
+    const most = Math.max(...shown().map((state) => par(state, view.layer) * mean_of(state))) * 1.02 || 1;
     const bodies = panels(element('ranks'), shown().map(title), 330);
     shown().forEach((state, i) => {
       const order = Array.from({ length: ranks }, (_, r) => r).sort((a, b) => state.rank[view.layer][b] - state.rank[view.layer][a] || a - b);
       const about = (r) => `${compact(rank_tokens(state, view.layer, r))} tokens, ${rank_ratio(state, view.layer, r).toFixed(3)} × mean`;
-      const none = data.tokens[view.layer] === 0;
+      const none = state.tokens[view.layer] === 0;
+      const mean = mean_of(state);
       bar_chart(bodies[i], {
         values: order.map((r) => rank_tokens(state, view.layer, r)),
         most, mean,
@@ -154,7 +155,7 @@
       const map = state.map[view.layer], copies = copies_of(state, view.layer);
       const moved = new Set(i === 1 && view.state === 1 && data.moved.length > 0 ? data.moved[view.layer] : []);
       const slot_ratio = (expert) => ((data.expert[view.layer][expert] / data.expert_parts) * map.length) / data.experts / copies[expert];
-      const busiest = data.tokens[view.layer] > 0 ? state.rank[view.layer].indexOf(Math.max(...state.rank[view.layer])) : -1;
+      const busiest = state.tokens[view.layer] > 0 ? state.rank[view.layer].indexOf(Math.max(...state.rank[view.layer])) : -1;
       const heading = (r) => (has_tokens ? `<span class="dot ${level(state, view.layer, r)}"></span>rank ${r} <b>${rank_ratio(state, view.layer, r).toFixed(2)}×</b>` : `rank ${r}`);
       let html = '', slot = 0;
       for (let r = 0; r < ranks; ++r) {
@@ -192,25 +193,28 @@
   function draw_time() {
     const place = element('time');
     if (!place) return;
-    const { series, points, unit, of } = data.time;
+    const { series, points, unit, of, marks } = data.time;
     const style = (i) => `s${series.length === 1 ? 1 : i % 9}`;
     const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
     const key = series.map((one, i) => `<span><svg width="22" height="10"><path class="line ${style(i)}" d="M0 5h22"/></svg>${escaped(one.name || 'PAR')}, mean ${mean(one.par).toFixed(3)}</span>`).join('');
-    place.innerHTML = `<p class="legend">${key}</p><div></div><h3>Worst layer${of > 1 ? ` and ${unit}` : ''}</h3><div></div>`;
+    const mark_key = (trouble, name) => (marks.some((mark) => mark.trouble === trouble)
+      ? `<span><svg width="8" height="12"><path class="mark${trouble ? ' trouble' : ''}" d="M4 0v12"/></svg>${name}</span>` : '');
+    place.innerHTML = `<p class="legend">${key}${mark_key(false, 'replan')}${mark_key(true, 'replan with trouble')}</p><div></div><h3>Worst layer${of > 1 ? ` and ${unit}` : ''}</h3><div></div>`;
     const [top, bottom] = place.querySelectorAll('div');
     const when = (i) => `${unit} ${points[i]}${of > 1 ? ` and the ${of - 1} after` : ''}`;
     const moves = (one, i) => (one.moves.length > 0 && one.moves[i] >= 0 ? `, ${one.moves[i]} moves before` : '');
-    const common = { n: points.length, low: 1, x_label: (i) => points[i], unit: of > 1 ? `${unit}, ${of} a point` : unit };
+    const marked_at = new Map(marks.map((mark) => [mark.at, mark.texts]));
+    const common = { n: points.length, low: 1, marks, x_label: (i) => points[i], unit: of > 1 ? `${unit}, ${of} a point` : unit };
     line_chart(top, {
       ...common, height: 170, label: 'Mean PAR over time',
       series: series.map((one, i) => ({ style: style(i), values: one.par })),
       strips: series.flatMap((one, i) => (one.moves.some((m) => m >= 0) ? [{ style: style(i), name: `moves, ${one.name}: at most ${compact(Math.max(...one.moves))}`, values: one.moves }] : [])),
-      tip: (i) => [when(i)].concat(series.map((one) => `${one.name} ${one.par[i].toFixed(4)}${moves(one, i)}`)),
+      tip: (i) => [when(i)].concat(series.map((one) => `${one.name} ${one.par[i].toFixed(4)}${moves(one, i)}`), marked_at.get(i) || []),
     });
     line_chart(bottom, {
       ...common, height: 110, label: 'Worst PAR over time',
       series: series.map((one, i) => ({ style: style(i), values: one.worst })),
-      tip: (i) => [when(i)].concat(series.map((one) => `${one.name} ${one.worst[i].toFixed(4)}`)),
+      tip: (i) => [when(i)].concat(series.map((one) => `${one.name} ${one.worst[i].toFixed(4)}`), marked_at.get(i) || []),
     });
   }
 

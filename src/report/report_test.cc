@@ -193,6 +193,39 @@ TEST(Report, LongTimelinesAreDrawnInCoarserPoints) {
   EXPECT_EQ(drawn.at("moves")[2], 5);
 }
 
+TEST(Report, MarksStandAtTheirPoints) {
+  Report report = small_report();
+  report.timeline.unit = "step";
+  ReportSeries series{"a", {}, {}, {}};
+  for (int i = 0; i < 1001; ++i) {
+    report.timeline.points.push_back(10 + i);
+    series.par.push_back(1);
+    series.worst.push_back(1);
+  }
+  report.timeline.series = {series};
+  report.timeline.marks = {{10, "first", false}, {12, "same", true}, {1010, "last", false}};
+  for (int i = 0; i < 6; ++i) report.timeline.marks.push_back({16, std::to_string(i), false});
+  EXPECT_EQ(data_of(report_html(report)).at("time").at("marks"),
+            Json({{{"at", 0}, {"texts", {"step 10: first", "step 12: same"}}, {"trouble", true}},
+                  {{"at", 2},
+                   {"texts", {"step 16: 0", "step 16: 1", "step 16: 2", "step 16: 3", "and 2 more"}},
+                   {"trouble", false}},
+                  {{"at", 333}, {"texts", {"step 1010: last"}}, {"trouble", false}}}));
+  report.timeline.marks = {{9, "before", false}};
+  EXPECT_EQ(error_of(report), "report: a mark at 9, outside of the 1001 points");
+  report.timeline.marks = {{1011, "behind", false}};
+  EXPECT_EQ(error_of(report), "report: a mark at 1011, outside of the 1001 points");
+}
+
+TEST(Report, StatesMayBeOfOtherTokens) {
+  Report report = small_report();
+  report.states[1].rank_load = {1, 3, 2, 2};
+  const Json states = data_of(report_html(report)).at("states");
+  EXPECT_EQ(states[0].at("tokens"), Json({12, 0}));
+  EXPECT_EQ(states[1].at("tokens"), Json({4, 4}));
+  EXPECT_EQ(states[1].at("rank"), Json({{5000, 15000}, {10000, 10000}}));
+}
+
 // Experts in order on `ranks`, twice each; expert 0 is the hotter the higher the layer.
 Report large_report(int layers, int experts, int ranks) {
   Report report;

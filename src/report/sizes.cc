@@ -64,6 +64,11 @@ void check_timeline(const ReportTimeline& timeline) {
     for (const double value : series.par) expect_finite(value, "a PAR of " + series.name);
     for (const double value : series.worst) expect_finite(value, "a worst PAR of " + series.name);
   }
+  for (const ReportMark& mark : timeline.marks) {
+    if (points == 0 || mark.point < timeline.points.front() || mark.point > timeline.points.back()) {
+      throw InvalidArgument(cat("report: a mark at ", mark.point, ", outside of the ", points, " points"));
+    }
+  }
 }
 
 void check_numbers(const Report& report) {

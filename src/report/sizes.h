@@ -17,6 +17,7 @@ void check_report(const Report& report);
 std::vector<int> drawn_layers(const Report& report);
 
 constexpr size_t kMostTableRows = 512;
-constexpr size_t kMostPoints = 400;  // of the timeline: one for about two pixels
+constexpr size_t kMostPoints = 400;   // of the timeline: one for about two pixels
+constexpr size_t kMostMarkTexts = 4;  // of one point; of the others it is said how many there are
 
 }  // namespace trimtab

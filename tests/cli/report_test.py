@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 TRIMTAB, SOURCE = sys.argv.pop(1), sys.argv.pop(1)
+MODEL = os.path.join(SOURCE, "models/tiny-moe")
 TRACE = os.path.join(SOURCE, "models/tiny-moe/trace.npy")
 VOID = {"meta", "br", "hr", "input", "img", "link", "base", "source", "area", "col", "embed", "track", "wbr"}
 
@@ -214,6 +215,26 @@ class ReportPage(unittest.TestCase):
                 self.assertAlmostEqual(series["par"][0], par, 4)
             self.assertEqual("by the rule split" in " ".join(page.texts["dd"]), rule == "split")
 
+    def test_run(self):
+        text, page, found = self.run_both("run", MODEL, "--ranks", "3", "--steps", "20")
+        data = self.check_page(text, page)
+        self.assertEqual(page.column("par_per_layer"), found["par_per_layer"])
+        for key in ("tokens", "tokens_per_second"):
+            self.assertEqual(page.headline(key), found[key], key)
+        state, = data["states"]
+        self.assertEqual(state["tokens"], [sum(loads) for loads in found["rank_load"]])
+        self.assertEqual(state["rank"], [[round(3 * data["rank_parts"] * load / sum(loads)) for load in loads]
+                                         for loads in found["rank_load"]])
+        self.assertEqual([max(loads) for loads in state["rank"]],
+                         [round(par * data["rank_parts"]) for par in found["par_per_layer"]])
+        self.assertEqual(data["tokens"], state["tokens"])
+        self.assertEqual(data["time"]["points"], list(range(found["steps"])))
+        thirds = [one["value"] for one in page.numbers if one["key"] == "par_by_third"]
+        self.assertEqual(len(thirds), 3)
+        self.assertTrue(all(1 <= par <= 3 for par in thirds))
+        self.assertTrue({"ranks", "rank-map", "expert-map", "placement", "time", "definitions"} <= page.ids)
+        self.assertNotIn("moves", page.ids)
+
     def test_same_bytes_every_time(self):
         for command in (["plan", TRACE, "--ranks", "4", "--slots", "9"], ["inspect", TRACE],
                         ["replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32", "--policies", "trim"]):
@@ -260,7 +281,7 @@ class ReportPage(unittest.TestCase):
         placement = self.path("placement.json")
         self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "-o", placement)
         for command, drawings in ((["plan", TRACE, "--ranks", "4", "--slots", "9"], 15), (["inspect", TRACE], 9),
-                                  (["check", placement], 2)):
+                                  (["check", placement], 2), (["run", MODEL, "--steps", "8"], 9)):
             self.run_both(*command)
             run = self.dump_dom(browser, "file://" + self.path("page.html"))
             self.assertEqual(run.returncode, 0, run.stderr)

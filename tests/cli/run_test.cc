@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "observe/trace_checking.h"
 #include "tests/cli/command.h"
 #include "trimtab/npy.h"
 
@@ -144,6 +145,58 @@ TEST(Run, TracesEveryPick) {
   EXPECT_EQ(all, fed * 4);
 }
 
+// What the trace of every rank must hold; what depends on timing is left out.
+void expect_run_in_trace(const std::string& text, const Json& run) {
+  const CheckedTrace trace = check_trace(text);
+  const int ranks = run.at("ranks");
+  const int64_t steps = run.at("steps"), layers = 4;
+  ASSERT_EQ(std::ssize(trace.processes), ranks);
+  ASSERT_EQ(std::ssize(trace.threads), ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    EXPECT_EQ(trace.processes.at(rank), "rank " + std::to_string(rank));
+    EXPECT_EQ(trace.threads.at({rank, 0}), "steps");
+    const auto& slices = trace.slices.at({rank, 0});
+    for (const char* of_step : {"step", "embedding", "head", "sampling"})
+      EXPECT_EQ(slices.at(of_step), steps) << of_step;
+    EXPECT_EQ(slices.at("agreement"), steps + 1);
+    for (const char* of_layer : {"moe", "route", "dispatch", "experts", "combine", "sort rows"}) {
+      EXPECT_EQ(slices.at(of_layer), steps * layers) << of_layer;
+    }
+    int64_t rows = 0;
+    for (const Json& load : run.at("rank_load")) rows += load.at(static_cast<size_t>(rank)).get<int64_t>();
+    EXPECT_EQ(trace.counters.at(rank).at("expert rows"), rows);
+  }
+}
+
+TEST(Run, WritesAChromeTrace) {
+  const Scratch scratch;
+  const std::string file = scratch.file("trace.json");
+  for (const std::string dispatcher : {"pull", "packed"}) {
+    const Outcome run = trimtab("run " + kTinyMoe + " --json --ranks 3 --steps 8 --dispatcher " + dispatcher +
+                                " --threads-per-rank 2 --chrome-trace " + file);
+    ASSERT_EQ(run.status, 0) << run.err;
+    expect_run_in_trace(read_file(file), Json::parse(run.out));
+  }
+}
+
+TEST(Run, ALongChromeTraceKeepsItsEnd) {
+  const Scratch scratch;
+  const std::string file = scratch.file("trace.json");
+  // As many ranks as leave each 4096 events, of about 50 a step.
+  const Outcome run =
+      trimtab("run " + kTinyMoe + " --json --ranks 256 --steps 120 --dispatcher pull --token-ids 256,84 " +
+              "--chrome-trace " + file);
+  ASSERT_EQ(run.status, 0) << run.err;
+  const CheckedTrace trace = check_trace(read_file(file));
+  const Json json = Json::parse(run.out);
+  EXPECT_EQ(trace.processes.size(), 256U);
+  EXPECT_TRUE(trace.threads.at({7, 0}).starts_with("steps (without the first ")) << trace.threads.at({7, 0});
+  const int64_t steps = trace.slices.at({7, 0}).at("step");
+  EXPECT_GT(steps, 40);
+  EXPECT_LT(steps, json.at("steps"));
+  EXPECT_EQ(trace.slices.at({7, 0}).at("agreement"), steps + 1);
+}
+
 // The same command on processes: `script RANKS trimtab run ...`; null when the script skips, or the build has no MPI.
 Json run_under(const std::string& script, const std::string& options) {
   if (!kHasMpi) return nullptr;
@@ -166,10 +219,12 @@ void expect_same_run(const Json& processes, const Json& threads) {
 TEST(Run, ProcessesGiveWhatThreadsGive) {
   for (const std::string dispatcher : {"pull", "all_gather", "packed", "hybrid"}) {
     const Scratch scratch;
-    const std::string options = "--dispatcher " + dispatcher + " --trace-out " + scratch.file("trace.npy");
+    const std::string options = "--dispatcher " + dispatcher + " --trace-out " + scratch.file("trace.npy") +
+                                " --chrome-trace " + scratch.file("trace.json");
     const Json processes = run_under("mpi/run.sh 4", options);
     if (processes.is_null()) GTEST_SKIP() << "needs MPI and mpiexec";
     const std::string trace = read_file(scratch.file("trace.npy"));
+    if (dispatcher != "hybrid") expect_run_in_trace(read_file(scratch.file("trace.json")), processes);
     const Outcome threads =
         trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
     ASSERT_EQ(threads.status, 0) << threads.err;
@@ -180,9 +235,11 @@ TEST(Run, ProcessesGiveWhatThreadsGive) {
 
 TEST(Run, SeveralHostsGiveWhatThreadsGive) {
   for (const std::string dispatcher : {"all_gather", "all_to_all", "packed"}) {
-    const std::string options = "--dispatcher " + dispatcher;
+    const Scratch scratch;
+    const std::string options = "--dispatcher " + dispatcher + " --chrome-trace " + scratch.file("trace.json");
     const Json processes = run_under("hosts/run.sh 2 2 full", options);
     if (processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
+    expect_run_in_trace(read_file(scratch.file("trace.json")), processes);
     const Outcome threads =
         trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
     ASSERT_EQ(threads.status, 0) << threads.err;
@@ -220,6 +277,8 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --seed -1", "--seed: -1 is not a whole number from 0"},
       {"run x --seed 99999999999999999999999", "is not a whole number from 0 to 2^64 - 1"},
       {"run x --trace-out ''", "--trace-out: is empty"},
+      {"run x --chrome-trace ''", "--chrome-trace: is empty"},
+      {"run x --report ''", "--report: is empty"},
       {"rum x", "there is no command rum"},
       {"run x --fast", "--fast"},
       {"run x --prompts a --token-ids 1", "excludes"},
@@ -247,6 +306,9 @@ TEST(Run, FailuresAreOneLineAndStatus1) {
       {"run " + kTinyMoe + " --token-ids '1;2 258'", "prompt 2 has token id 258, the vocabulary ends at 257"},
       {"run " + kTinyMoe + " --trace-out /nowhere/x.npy",
        "--trace-out /nowhere/x.npy can't be written: No such file or directory"},
+      {"run " + kTinyMoe + " --chrome-trace /nowhere/x.json",
+       "--chrome-trace /nowhere/x.json can't be written: No such file or directory"},
+      {"run " + kTinyMoe + " --report /tmp", "--report /tmp can't be written: Is a directory"},
       {"run " + kFixtures + "olmoe",
        kFixtures + "olmoe has no byte-level vocabulary (64 tokens); give its prompts as --token-ids"},
       {"run " + kFixtures + "gpt_oss --token-ids 1",
@@ -311,9 +373,9 @@ TEST(Command, KnowsItsVersionAndTeaches) {
   EXPECT_TRUE(contains(help.out, "run")) << help.out;
   const Outcome run_help = trimtab("run --help");
   EXPECT_EQ(run_help.status, 0);
-  for (const char* part :
-       {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype", "--threads-per-rank", "--timeout",
-        "--seed", "--temperature", "--trace-out", "--json", "Examples", "PAR, the peak-to-average"}) {
+  for (const char* part : {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype",
+                           "--threads-per-rank", "--timeout", "--seed", "--temperature", "--trace-out",
+                           "--chrome-trace", "--report", "--json", "Examples", "PAR, the peak-to-average"}) {
     EXPECT_TRUE(contains(run_help.out, part)) << part;
   }
 }

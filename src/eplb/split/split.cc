@@ -76,6 +76,13 @@ SplitRule parse_split_rule(std::string_view name) {
   throw InvalidArgument(cat("no split rule '", name, "'; there are static, round_robin and split"));
 }
 
+std::string_view name(SplitRule rule) {
+  for (const auto& [known, of] : kRules) {
+    if (of == rule) return known;
+  }
+  return "";
+}
+
 size_t split_workspace_bytes(const SplitTable& table) {
   return exact_split_bytes(SplitSizes(table));
 }
