@@ -287,8 +287,9 @@ TEST(Migrator, StagesUnderTheForwardPass) {
     const int num_experts = 3 * ranks - 2;
     const Table experts = make_experts(num_experts, Scheme::kBF16);
     run_group(ranks, [&](Communicator& comm) {
-      std::mt19937 random(3);
-      MigratingRank rank(random_placement(kLayers, num_experts, slots, random), experts, 3, comm);
+      std::mt19937 random(3), delays(static_cast<unsigned>(comm.rank()));
+      const auto delay = [&](auto&&...) { std::this_thread::sleep_for(std::chrono::microseconds(delays() % 500)); };
+      MigratingRank rank(random_placement(kLayers, num_experts, slots, random), experts, 3, comm, {.received = delay});
       for (int step = 0; step < 12; ++step) {
         const int layer = step % kLayers;
         std::vector<int32_t> logical;
