@@ -61,9 +61,9 @@ class DecoderWeights {
                                                     RoutedExperts routed = RoutedExperts::kShared);
   ~DecoderWeights();
 
-  // The experts of this rank's slots, packed from the checkpoint into memory of their own, one copy for each slot.
-  // spares: for the experts that a layer receives while it goes on with the old ones. Collective. Throws as load() and
-  // ExpertSlots do.
+  // The experts of this rank's slots, packed from the checkpoint into memory of their own, one copy for each slot, as
+  // ExpertSlots and Migrator want them. spares: what the rank can receive for one layer. Collective. Throws as load()
+  // and ExpertSlots do.
   std::unique_ptr<ExpertSlots> expert_slots(const Placement& placement, Communicator& comm, int spares) const;
 
   const ModelConfig& config() const { return config_; }
@@ -165,7 +165,8 @@ class Decoder {
   struct Place;  // where a token stands in its sequence
 
   std::shared_ptr<const Dispatcher> make_dispatcher(Communicator& comm) const;
-  std::vector<MoeLayer> make_moe_layers(Communicator& comm) const;
+  std::vector<MoeLayer> make_moe_layers(Communicator& comm, const ExpertSlots* slots) const;
+  std::shared_ptr<const Experts> experts_of(const LayerWeights& weights, int rank) const;
   size_t workspace_bytes() const;
   void check(std::span<const Chunk> batch, Rows logits) const;
   Activations take_activations(int64_t tokens);

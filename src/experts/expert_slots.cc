@@ -150,7 +150,8 @@ ExpertSlots::Finding ExpertSlots::check_spare(int spare, int layer, int32_t logi
 }
 
 void ExpertSlots::rearrange(int layer, std::span<const Change> changes) {
-  if (layer < 0 || layer >= num_layers()) throw InvalidArgument(cat("expert slots: layer ", layer, " of ", num_layers()));
+  if (layer < 0 || layer >= num_layers())
+    throw InvalidArgument(cat("expert slots: layer ", layer, " of ", num_layers()));
   std::vector<State::Block> next;
   std::vector<bool> changes_slot(static_cast<size_t>(num_slots())), takes_slot(changes_slot.size());
   std::vector<bool> takes_spare(static_cast<size_t>(num_spares()));

@@ -88,6 +88,25 @@ struct Decoder::Activations {
 
 namespace {
 
+// Do the slots hold what the placement says?
+void check_slots(const ExpertSlots& slots, const Placement& placement, int rank) {
+  if (slots.num_layers() != placement.num_layers() || slots.num_slots() != placement.slots_of_rank(rank)) {
+    throw InvalidArgument(cat("there are ", slots.num_layers(), " x ", slots.num_slots(), " expert slots on rank ",
+                              rank, ", the placement has ", placement.num_layers(), " x ",
+                              placement.slots_of_rank(rank)));
+  }
+  for (int l = 0; l < slots.num_layers(); ++l) {
+    for (int s = 0; s < slots.num_slots(); ++s) {
+      const int slot = placement.first_slot(rank) + s;
+      const int32_t wanted = placement.logical(l)[static_cast<size_t>(slot)];
+      if (slots.logical(l, s) != wanted) {
+        throw InvalidArgument(cat("slot ", slot, " of MoE layer ", l, " holds expert ", slots.logical(l, s),
+                                  ", the placement has ", wanted));
+      }
+    }
+  }
+}
+
 std::vector<Communicator*> pointers_to(const std::vector<std::unique_ptr<Communicator>>& groups) {
   std::vector<Communicator*> pointers;
   for (const auto& group : groups) pointers.push_back(group.get());
@@ -97,13 +116,13 @@ std::vector<Communicator*> pointers_to(const std::vector<std::unique_ptr<Communi
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement, Communicator& comm,
-                 const DecoderOptions& options)
+                 const DecoderOptions& options, const ExpertSlots* slots)
     : weights_(std::move(weights)),
       options_(options),
       placement_(placement),
       inverse_frequencies_(inverse_frequencies(config())),
       dispatcher_(make_dispatcher(comm)),
-      moe_layers_(make_moe_layers(comm)),
+      moe_layers_(make_moe_layers(comm, slots)),
       team_(options.threads),
       workspace_(comm.allocate(workspace_bytes())),
       owned_groups_(dispatcher_->make_groups(comm)),
@@ -137,32 +156,46 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
 }
 
-std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm) const {
+// From the weights that all ranks of the process share.
+std::shared_ptr<const Experts> Decoder::experts_of(const LayerWeights& w, int rank) const {
+  std::vector<std::shared_ptr<const Mlp>> slots;
+  for (int slot = placement_.first_slot(rank); slot < placement_.first_slot(rank + 1); ++slot) {
+    const int32_t expert = placement_.logical(w.moe_layer)[static_cast<size_t>(slot)];
+    slots.push_back(w.experts[static_cast<size_t>(expert)]);
+    if (!slots.back()) {
+      throw InvalidArgument(cat("rank ", rank, " holds expert ", expert, " of MoE layer ", w.moe_layer,
+                                ", whose weights were not loaded"));
+    }
+  }
+  return make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format());
+}
+
+std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertSlots* slots) const {
   const int rank = comm.rank();
+  if (slots != nullptr) check_slots(*slots, placement_, rank);
   std::vector<MoeLayer> layers;
   for (const LayerWeights& w : weights_->layers_) {
     if (w.dense) continue;
-    std::vector<std::shared_ptr<const Mlp>> slots;
-    for (int slot = placement_.first_slot(rank); slot < placement_.first_slot(rank + 1); ++slot) {
-      const int32_t expert = placement_.logical(w.moe_layer)[static_cast<size_t>(slot)];
-      slots.push_back(w.experts[static_cast<size_t>(expert)]);
-      if (!slots.back()) {
-        throw InvalidArgument(cat("rank ", rank, " holds expert ", expert, " of MoE layer ", w.moe_layer,
-                                  ", whose weights were not loaded"));
-      }
-    }
     MoeLayer::Parts parts;
     parts.gate = w.gate;
     parts.router = w.router;
     parts.replicas = std::make_shared<const SplitTable>(placement_, w.moe_layer, comm.hosts());
     parts.split = options_.split;
     parts.dispatcher = dispatcher_;
-    parts.experts = make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format());
+    parts.experts = slots != nullptr ? slots->experts(w.moe_layer) : experts_of(w, rank);
     if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
     parts.layer = w.moe_layer;
     layers.emplace_back(std::move(parts));
   }
   return layers;
+}
+
+void Decoder::replace_layer(int moe_layer, std::shared_ptr<const Experts> experts,
+                            std::shared_ptr<const SplitTable> replicas) {
+  if (moe_layer < 0 || moe_layer >= std::ssize(moe_layers_)) {
+    throw InvalidArgument(cat("MoE layer ", moe_layer, " of ", moe_layers_.size()));
+  }
+  moe_layers_[static_cast<size_t>(moe_layer)].replace(std::move(experts), std::move(replicas));
 }
 
 // What take_activations() and the hungriest feed-forward block take.

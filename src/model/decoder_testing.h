@@ -52,6 +52,7 @@ struct Arrangement {
   DType dtype = DType::kF32;
   size_t chunk = 1000;                       // tokens of one sequence in one step
   std::optional<WeightFormat> experts = {};  // if not given: dtype
+  std::optional<Placement> placement = {};   // if not given: linear
 };
 
 inline Placement linear_placement(const ModelConfig& config, int ranks) {
@@ -61,7 +62,8 @@ inline Placement linear_placement(const ModelConfig& config, int ranks) {
 // The logits of all tokens of each sequence; sequence i runs on rank i % ranks, together with the others there.
 inline std::vector<std::vector<float>> all_logits(const Model& model, const std::vector<Ids>& sequences,
                                                   const Arrangement& arrangement) {
-  const Placement placement = linear_placement(model.config, arrangement.ranks);
+  const Placement placement =
+      arrangement.placement ? *arrangement.placement : linear_placement(model.config, arrangement.ranks);
   const auto weights = DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement, {},
                                             arrangement.experts.value_or(arrangement.dtype));
   const auto vocab = static_cast<size_t>(model.config.vocab_size);

@@ -171,7 +171,7 @@ DecoderWeights::~DecoderWeights() = default;
 std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& tensors, const ModelConfig& config,
                                                            DType dtype, const Placement& placement,
                                                            std::span<const int> ranks,
-                                                           std::optional<WeightFormat> experts) {
+                                                           std::optional<WeightFormat> experts, RoutedExperts routed) {
   check_config(config, dtype);
   check_placement(placement, config);
   std::vector<int> all_ranks(static_cast<size_t>(placement.num_ranks()));
@@ -192,8 +192,9 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
     reader.attention(at + "self_attn.", layer);
     if (config.is_moe_layer[static_cast<size_t>(l)]) {
       layer.moe_layer = moe_layer;
-      reader.moe(moe_tensors[static_cast<size_t>(moe_layer)], held_experts(placement, moe_layer, ranks), expert_format,
-                 experts, layer);
+      const std::span<const int> packed_for = routed == RoutedExperts::kShared ? ranks : std::span<const int>();
+      reader.moe(moe_tensors[static_cast<size_t>(moe_layer)], held_experts(placement, moe_layer, packed_for),
+                 expert_format, experts, layer);
       ++moe_layer;
     } else {
       layer.dense = reader.dense(at + "mlp.");
@@ -218,6 +219,23 @@ size_t DecoderWeights::expert_bytes() const {
     }
   }
   return 0;
+}
+
+std::unique_ptr<ExpertSlots> DecoderWeights::expert_slots(const Placement& placement, Communicator& comm,
+                                                          int spares) const {
+  check_placement(placement, config_);
+  if (placement.num_ranks() != comm.size()) {
+    throw InvalidArgument(cat("the placement is for ", placement.num_ranks(), " ranks, there are ", comm.size()));
+  }
+  const std::vector<MoeTensors> tensors = find_all_moe_tensors(tensors_, config_);
+  const int first = placement.first_slot(comm.rank());
+  const auto source = [&](int layer, int slot) {
+    const int32_t logical = placement.logical(layer)[static_cast<size_t>(first + slot)];
+    const MlpSource& expert = tensors[static_cast<size_t>(layer)].experts[static_cast<size_t>(logical)];
+    return ExpertSlots::Expert{std::make_shared<const Mlp>(expert, config_.activation, expert_format_), logical};
+  };
+  return std::make_unique<ExpertSlots>(placement.num_layers(), placement.slots_of_rank(comm.rank()), spares, source,
+                                       comm);
 }
 
 size_t DecoderWeights::bytes() const {

@@ -21,8 +21,8 @@ inline Placement random_placement(int num_layers, int num_experts, const std::ve
   for (int l = 0; l < num_layers; ++l) {
     std::vector<int32_t> layer(num_slots);
     for (size_t s = 0; s < num_slots; ++s) {
-      layer[s] = static_cast<int32_t>(s < static_cast<size_t>(num_experts) ? s
-                                                                           : random() % static_cast<unsigned>(num_experts));
+      layer[s] = static_cast<int32_t>(
+          s < static_cast<size_t>(num_experts) ? s : random() % static_cast<unsigned>(num_experts));
     }
     std::shuffle(layer.begin(), layer.end(), random);
     logical.insert(logical.end(), layer.begin(), layer.end());

@@ -42,6 +42,11 @@ StageError as_stage_error(MessageFault fault) {
   return StageError::kDamaged;
 }
 
+// Whatever has become of its end on the way.
+std::string text_of(const Verdict& verdict) {
+  return {verdict.reason.begin(), std::ranges::find(verdict.reason, '\0')};
+}
+
 }  // namespace
 
 struct Migrator::State {
@@ -59,16 +64,15 @@ struct Migrator::State {
  private:
   // A round under way.
   struct Flight {
-    Buffer shared;                   // memory that peers can read, for the next two
-    std::span<int64_t> send_bytes;   // [ranks]
-    std::span<std::byte> message;    // empty where peers can read the slots themselves
+    Buffer shared;                    // memory that peers can read, for the next two
+    std::span<int64_t> send_bytes;    // [ranks]
+    std::span<std::byte> message;     // empty where peers can read the slots themselves
     std::vector<int64_t> recv_bytes;  // [ranks]
     Pending pending;
     int receive = -1;  // as LayerWork::Round
   };
 
   void check_sources(std::span<const Transfer> transfers) const;
-  void copy_own(StageResult& result);
   void start(const LayerWork::Round& round, Flight& flight, StageResult& result);
   void finish(Flight& flight, StageResult& result);
   void verify(const SlotChange& change);
@@ -104,8 +108,8 @@ Migrator::State::State(ExpertSlots& slots, std::span<const int32_t> first_slots,
                               first_slots_[rank + 1] - first_slots_[rank]));
   }
   if (options_.max_in_flight < 1 || options_.max_in_flight > Communicator::kMaxInFlight) {
-    throw InvalidArgument(cat("migrator: ", options_.max_in_flight, " messages in flight; at most ",
-                              Communicator::kMaxInFlight));
+    throw InvalidArgument(
+        cat("migrator: ", options_.max_in_flight, " messages in flight; at most ", Communicator::kMaxInFlight));
   }
   // Threads read each other's slots where they are; processes only what is copied to memory that they share.
   const auto host = comm_->split(comm_->hosts()[rank], comm_->rank());
@@ -140,8 +144,8 @@ void Migrator::State::begin(std::span<const Transfer> transfers) {
     note(StageError::kPlan, error.what());
   }
   if (work_.spares > slots_.num_spares()) {
-    note(StageError::kSpares, cat(work_.spares, " experts to bring to layer ", work_.layer, ", there are ",
-                                  slots_.num_spares(), " spares"));
+    note(StageError::kSpares,
+         cat(work_.spares, " experts to bring to layer ", work_.layer, ", there are ", slots_.num_spares(), " spares"));
     return;
   }
   for (int spare = 0; spare < work_.spares; ++spare) {
@@ -174,7 +178,7 @@ bool Migrator::State::agree(StageResult& result) {
     if (result.ok) continue;
     const bool other_plan = verdict.error == StageError::kNone;
     result.error = other_plan ? StageError::kPlan : verdict.error;
-    result.reason = other_plan ? cat("rank ", r, " was given other transfers than rank 0") : verdict.reason.data();
+    result.reason = other_plan ? cat("rank ", r, " was given other transfers than rank 0") : text_of(verdict);
   }
   return result.ok;
 }

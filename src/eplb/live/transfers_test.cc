@@ -112,7 +112,8 @@ TEST(Transfers, SparesAreWhatComesFromOthersAndCopiesOfWhatStays) {
     for (int rank = 0; rank < c.from->num_ranks(); ++rank) {
       // Blocks that hold what the rank wants can be used once; everything else needs a spare.
       std::map<int32_t, int> blocks;
-      for (int s = c.from->first_slot(rank); s < c.from->first_slot(rank + 1); ++s) ++blocks[before[static_cast<size_t>(s)]];
+      for (int s = c.from->first_slot(rank); s < c.from->first_slot(rank + 1); ++s)
+        ++blocks[before[static_cast<size_t>(s)]];
       int expected = 0;
       for (int s = c.from->first_slot(rank); s < c.from->first_slot(rank + 1); ++s) {
         if (blocks[after[static_cast<size_t>(s)]]-- <= 0) ++expected;
