@@ -33,6 +33,7 @@ struct SplitTable {
   SplitTable(const Placement& placement, int layer, std::span<const int32_t> node_of_rank = {});
 
   int num_ranks, num_experts, num_slots;
+  uint64_t fingerprint;  // a hash of the replicas, ranks and nodes, by which ranks notice that their tables differ
 
   std::vector<int32_t> rank_of_slot;   // [slots]
   std::vector<int32_t> first_replica;  // [experts + 1] into replica_slot

@@ -152,7 +152,8 @@ template <Counts kCounts>
 void AllToAllExchange<kCounts>::share_out() {
   for (size_t s = 0; s < m_.count_bytes.size(); ++s) {
     if (m_.count_bytes[s] != shape_.num_experts * static_cast<int64_t>(sizeof(int32_t))) {
-      throw InvalidArgument(cat(kName, ": rank ", s, " dispatched without replicas, or with others"));
+      throw InvalidArgument(cat(kName, ": the requests of rank ", shape_.rank, " and rank ", s,
+                                " come with different replicas or rules"));
     }
   }
   share_out_.compute();

@@ -20,18 +20,19 @@ TEST(CountingNew, Counts) {
   EXPECT_GT(allocation_count(), before);
 }
 
-class Allocations : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, Allocations, testing::ValuesIn(kKinds),
-                         [](const auto& chosen) { return std::string(chosen.param); });
+constexpr int kRanks = 3;
 
-TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
-  constexpr int kRanks = 3;
+Scene redundant_scene() {
   Scene scene{.tokens = {9, 0, 12}, .top_k = 4, .dtype = DType::kBF16};
   scene.slots = place(Placing::kRedundant, kRanks, scene.num_experts);
   fill(scene, Routes::kUniform, 1);
+  return scene;
+}
+
+void expect_no_allocations(const char* kind, const Scene& scene) {
   std::atomic<int64_t> before{0}, after{-1};
-  run_scene_ranks(GetParam(), kRanks, [&](Communicator& comm) {
-    const TestedDispatcher dispatcher(GetParam(), shape_of(scene, 12, 4), comm);
+  run_scene_ranks(kind, kRanks, [&](Communicator& comm) {
+    const TestedDispatcher dispatcher(kind, shape_of(scene, 12, 4), comm);
     Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
     Team team(2);
     Lane lane{comm, workspace, team, dispatcher.groups()};
@@ -40,7 +41,10 @@ TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
     std::vector<bf16_t> x(static_cast<size_t>(tokens * scene.hidden));
     std::vector<int32_t> ids;
     for (int64_t t = 0; t < tokens; ++t) {
-      for (int k = 0; k < 4; ++k) ids.push_back(scene.slot_of_pick(scene.first_token(comm.rank()) + t, k));
+      for (int k = 0; k < 4; ++k) {
+        const int64_t token = scene.first_token(comm.rank()) + t;
+        ids.push_back(scene.table ? scene.ids[static_cast<size_t>(token * 4 + k)] : scene.slot_of_pick(token, k));
+      }
     }
     const std::vector<float> weights(ids.size(), 0.25F);
     const Buffer y = comm.allocate(static_cast<size_t>(dispatcher->max_rows() * scene.hidden) * sizeof(float));
@@ -49,8 +53,12 @@ TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
       comm.barrier();
       if (round == 3 && rank == 0) before = allocation_count();
       comm.barrier();
-      const ExchangePtr exchange =
-          dispatcher->dispatch({ConstRows(x.data(), tokens, scene.hidden), ids, weights, 4, false}, lane);
+      const ExchangePtr exchange = dispatcher->dispatch({.x = ConstRows(x.data(), tokens, scene.hidden),
+                                                         .ids = ids,
+                                                         .weights = weights,
+                                                         .top_k = 4,
+                                                         .replicas = {scene.table.get(), scene.rule}},
+                                                        lane);
       exchange->wait(Stage::kArrived);
       const Tokens& arrived = exchange->tokens();
       const Rows rows(y.as<float>(), arrived.x.rows, scene.hidden);
@@ -66,6 +74,26 @@ TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
     comm.barrier();
   });
   EXPECT_EQ(after - before, 0);
+}
+
+class Allocations : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, Allocations, testing::ValuesIn(kKinds),
+                         [](const auto& chosen) { return std::string(chosen.param); });
+
+TEST_P(Allocations, AnExchangeMakesNoneAfterWarmUp) {
+  expect_no_allocations(GetParam(), redundant_scene());
+}
+
+class SharingAllocations : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, SharingAllocations, testing::ValuesIn(kSharingKinds),
+                         [](const auto& chosen) { return std::string(chosen.param); });
+
+TEST_P(SharingAllocations, NorDoesSharingOut) {
+  for (const SplitRule rule : kSplitRules) {
+    Scene scene = redundant_scene();
+    share_out(scene, rule);
+    expect_no_allocations(GetParam(), scene);
+  }
 }
 
 }  // namespace

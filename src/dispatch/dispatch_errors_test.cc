@@ -225,6 +225,103 @@ TEST(DispatchShapes, ExactOrderAndCapacityAreCheckedByKind) {
                {"all_gather", "2 ranks in all for 1"});
 }
 
+class SharingErrors : public DispatchErrors {
+ protected:
+  // Of 5 experts, of which number 1 has a replica.
+  const SplitTable table_{Placement(1, 5, {6}, {0, 1, 2, 3, 4, 1}), 0};
+  DispatchShape sharing_shape() const {
+    DispatchShape shape = shape_;
+    shape.num_experts = 5;
+    return shape;
+  }
+  void expect_sharing_error(const Request& request, const DispatchShape& shape, const std::vector<std::string>& parts) {
+    run_ranks(1, [&](Communicator& comm) {
+      const auto dispatcher = make_dispatcher(GetParam(), shape, 0);
+      Workspace workspace(dispatcher->workspace_bytes());
+      Team team(1);
+      Lane lane{comm, workspace, team};
+      expect_error([&] { dispatcher->dispatch(request, lane); }, parts);
+      EXPECT_EQ(workspace.mark(), 0U);
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, SharingErrors, testing::Values("pull", "all_to_all"),
+                         [](const auto& chosen) { return std::string(chosen.param); });
+
+TEST_P(SharingErrors, IdsAreLogicalExperts) {
+  ids_ = {0, 1, 2, 3, 4, 5};
+  Request wrong = request();
+  wrong.replicas = {&table_};
+  expect_sharing_error(wrong, sharing_shape(), {"token 2", "pick 1", "id 5", "[-1, 5)"});
+}
+
+TEST_P(SharingErrors, ShapesAndTablesThatDoNotFit) {
+  Request wrong = request();
+  wrong.replicas = {&table_};
+  expect_sharing_error(wrong, shape_, {"num_experts"});
+  const SplitTable six(Placement::linear(1, 6, 1), 0), seven_slots(Placement(1, 5, {7}, {0, 1, 2, 3, 4, 1, 2}), 0);
+  const SplitTable two_ranks(Placement(1, 5, {3, 3}, {0, 1, 2, 3, 4, 1}), 0);
+  for (const SplitTable* table : {&six, &seven_slots, &two_ranks}) {
+    wrong.replicas = {table};
+    expect_sharing_error(wrong, sharing_shape(), {"replicas of", "expected 5, 6 and 1"});
+  }
+  DispatchShape shape = sharing_shape();
+  shape.num_experts = 7;
+  expect_error([&] { make_dispatcher(GetParam(), shape, 0); }, {"7 logical experts in 6 slots"});
+}
+
+TEST_P(SharingErrors, AWorkspaceWithoutRoomForTheSplit) {
+  run_ranks(1, [&](Communicator& comm) {
+    const auto dispatcher = make_dispatcher(GetParam(), sharing_shape(), 0);
+    Workspace small(dispatcher->workspace_bytes() - 64);
+    Team team(1);
+    Lane lane{comm, small, team};
+    ids_[5] = 0;
+    Request shared = request();
+    shared.replicas = {&table_};
+    expect_error([&] { dispatcher->dispatch(shared, lane); }, {GetParam(), "workspace"});
+    EXPECT_EQ(small.mark(), 0U);
+  });
+}
+
+// Rank 1 comes without replicas, or, which pull notices, with others or another rule: no rank finishes, none hangs.
+TEST_P(SharingErrors, RanksThatDisagree) {
+  const std::vector<int32_t> first{0, 3, 6};
+  DispatchShape shape = sharing_shape();
+  shape.first_slots = first;
+  ids_ = {0, 1, 2, 3, 4, 1};
+  const SplitTable one(Placement(1, 5, {3, 3}, {0, 1, 2, 3, 4, 1}), 0);
+  const SplitTable other(Placement(1, 5, {3, 3}, {1, 0, 2, 3, 4, 1}), 0);
+  std::vector<Replicas> seconds = {{}};
+  if (GetParam() == std::string("pull")) {
+    seconds.push_back({&other});
+    seconds.push_back({&one, SplitRule::kRoundRobin});
+  }
+  for (const Replicas& second : seconds) {
+    const auto body = [&](Communicator& comm) {
+      const auto dispatcher = make_dispatcher(GetParam(), shape, comm.rank());
+      Workspace workspace(dispatcher->workspace_bytes());
+      Team team(1);
+      Lane lane{comm, workspace, team};
+      Request mine = request();
+      mine.replicas = comm.rank() == 0 ? Replicas{&one} : second;
+      dispatcher->dispatch(mine, lane)->wait(Stage::kArrived);
+      ADD_FAILURE() << "rank " << comm.rank() << " got rows";
+    };
+    EXPECT_THROW(run_ranks(2, body), Error);
+  }
+}
+
+TEST(SharingShapes, AreForThoseThatShareOut) {
+  const std::vector<int32_t> first{0, 6}, hosts{0};
+  const DispatchShape shape{.max_tokens = 4, .hidden = 8, .top_k = 2, .first_slots = first, .num_experts = 5};
+  for (const char* kind : {"all_gather", "grouped", "hybrid", "mc2", "packed"}) {
+    expect_error([&] { make_dispatcher(kind, shape, 0, hosts); }, {kind, "can't share", "all_to_all"});
+  }
+  for (const char* kind : {"pull", "all_to_all"}) EXPECT_TRUE(make_dispatcher(kind, shape, 0)->shares_out());
+  EXPECT_TRUE(make_sliced_dispatcher(make_pull_dispatcher(shape, 0), 4)->shares_out());
+}
+
 TEST(DispatcherNames, UnknownOnesGetTheList) {
   const std::vector<int32_t> first{0, 1};
   expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); },

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -72,6 +73,7 @@ std::vector<std::vector<float>> run_scenes(const std::vector<Scene>& scenes, std
 Scene on_one_rank(Scene scene) {
   scene.tokens = {scene.all_tokens()};
   scene.slots = place(Placing::kLinear, 1, scene.num_experts);
+  scene.table = nullptr;
   return scene;
 }
 
@@ -107,7 +109,7 @@ using Parameters = std::tuple<const char*, int, Placing>;
 class DispatchMatrix : public testing::TestWithParam<Parameters> {};
 
 std::string parameter_name(const testing::TestParamInfo<Parameters>& info) {
-  constexpr const char* kNames[] = {"linear", "permuted", "redundant", "everywhere", "first_rank_empty"};
+  constexpr const char* kNames[] = {"linear", "permuted", "redundant", "everywhere", "first_rank_empty", "twins"};
   const auto& [kind, ranks, placing] = info.param;
   return cat(kind, "_", ranks, "_ranks_", kNames[static_cast<size_t>(placing)]);
 }
@@ -141,6 +143,71 @@ TEST_P(DispatchMatrix, GivesTheSumOverPicks) {
   }
 }
 
+// Picks shared out over replicas by the dispatcher.
+constexpr Placing kReplicated[] = {Placing::kRedundant, Placing::kEverywhere, Placing::kTwins,
+                                   Placing::kFirstRankEmpty};
+class SharingMatrix : public testing::TestWithParam<Parameters> {};
+INSTANTIATE_TEST_SUITE_P(All, SharingMatrix,
+                         testing::Combine(testing::ValuesIn(kSharingKinds),
+                                          testing::ValuesIn(rank_counts({1, 2, 3, 4, 7})),
+                                          testing::ValuesIn(kReplicated)),
+                         parameter_name);
+
+// Runs the scenes, and compares the rows that each rank and slot gets with what the rule says.
+std::vector<std::vector<float>> run_shared(const std::vector<Scene>& scenes, const char* kind) {
+  std::vector<std::vector<float>> outs;
+  int64_t capacity = 1;
+  for (const Scene& s : scenes) {
+    outs.emplace_back(s.x.size());
+    capacity = std::max(capacity, most_rows_of_a_slot(s));
+  }
+  run_scene_ranks(kind, scenes.front().ranks(), [&](Communicator& comm) {
+    const TestedDispatcher dispatcher(kind, shape_of(scenes.front(), kMaxTokens, kNumExperts, capacity), comm);
+    EXPECT_TRUE(dispatcher->shares_out());
+    Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
+    Team team(1 + comm.rank() % 2);
+    Lane lane{comm, workspace, team, dispatcher.groups()};
+    const auto rank = static_cast<size_t>(comm.rank());
+    for (size_t i = 0; i < scenes.size(); ++i) {
+      poison(workspace);
+      RankCall call(scenes[i], *dispatcher, lane);
+      call.exchange().wait(Stage::kArrived);
+      const std::span<const int32_t> counts = call.exchange().tokens().counts;
+      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), scenes[i].rank_loads[rank]) << "scene " << i;
+      for (size_t local = 0; local < counts.size(); ++local) {
+        const auto slot = scenes[i].slots.first[rank] + static_cast<int32_t>(local);
+        EXPECT_EQ(counts[local], std::ranges::count(scenes[i].slot_ids, slot)) << "scene " << i << ", slot " << slot;
+      }
+      call.compute(i % 2 == 0 ? Left::kWeightAndSum : Left::kSum);
+      call.exchange().wait(Stage::kReturned);
+      call.finish(outs[i]);
+      call.exchange().wait(Stage::kDrained);
+      workspace.release(0);
+    }
+  });
+  for (size_t i = 0; i < scenes.size(); ++i) bring_together(scenes[i], outs[i]);
+  return outs;
+}
+
+TEST_P(SharingMatrix, GivesTheBitsOfOneRankAndTheLoadsOfTheRule) {
+  const auto& [kind, ranks, placing] = GetParam();
+  const DType dtype = kDTypes[(static_cast<size_t>(ranks) + static_cast<size_t>(placing)) % std::size(kDTypes)];
+  std::vector<std::string> labels;
+  std::vector<Scene> scenes = all_scenes(ranks, placing, dtype, labels);
+  std::vector<Scene> single;
+  for (const Scene& scene : scenes) single.push_back(on_one_rank(scene));
+  const auto alone = run_scenes(single, "pull");
+  for (const SplitRule rule : kSplitRules) {
+    for (Scene& scene : scenes) share_out(scene, rule);
+    const auto outs = run_shared(scenes, kind);
+    for (size_t i = 0; i < scenes.size(); ++i) {
+      const std::string label = cat(labels[i], ", rule ", static_cast<int>(rule));
+      EXPECT_EQ(difference(scenes[i], expect(scenes[i]), outs[i], scenes[i].top_k), "") << label;
+      EXPECT_TRUE(same_bits(outs[i], alone[i])) << "other bits: " << label;
+    }
+  }
+}
+
 class EachKind : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, EachKind, testing::ValuesIn(kKinds),
                          [](const auto& chosen) { return std::string(chosen.param); });
@@ -165,6 +232,8 @@ TEST_P(EachKind, RandomScenes) {
     scene.weight_on_input = scene.top_k == 1 && scene.dtype != DType::kF8E4M3 && pick(0, 1) == 0;
     scene.slots = place(kPlacings[pick(0, 4)], ranks, scene.num_experts);
     fill(scene, kRoutes[pick(0, 3)], seed);
+    const bool sharing = std::ranges::find(kSharingKinds, std::string_view(GetParam())) != std::end(kSharingKinds);
+    if (const int rule = pick(0, 3); sharing && rule < 3) share_out(scene, kSplitRules[rule]);
     const auto outs = run_scenes({scene}, GetParam());
     EXPECT_EQ(difference(scene, expect(scene), outs[0], scene.top_k + ranks), "");
     if (is_exact(GetParam())) {

@@ -31,14 +31,17 @@ void for_each_row(const Tokens& tokens, const Body& body) {
 }
 
 // Rows must stand by expert, source rank, token and pick; x carries the number of its token.
-TEST_P(EachDispatcher, RowsStandByExpertThenSourceThenPosition) {
-  constexpr int kRanks = 3;
+Scene scene_of_numbered_tokens() {
   Scene scene{.tokens = {6, 0, 9}, .num_experts = kNumExperts, .hidden = 2, .top_k = 5};
-  scene.slots = place(Placing::kRedundant, kRanks, kNumExperts);
+  scene.slots = place(Placing::kRedundant, scene.ranks(), kNumExperts);
   fill(scene, Routes::kDuplicates, 3);
   for (int64_t t = 0; t < scene.all_tokens(); ++t) scene.x[static_cast<size_t>(2 * t)] = static_cast<float>(t);
-  run_scene_ranks(GetParam(), kRanks, [&](Communicator& comm) {
-    const TestedDispatcher dispatcher(GetParam(), shape_of(scene, kMaxTokens, 5), comm);
+  return scene;
+}
+
+void expect_order_of_rows(const char* kind, const Scene& scene) {
+  run_scene_ranks(kind, scene.ranks(), [&](Communicator& comm) {
+    const TestedDispatcher dispatcher(kind, shape_of(scene, kMaxTokens, 5), comm);
     Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
     Team team(2);
     Lane lane{comm, workspace, team, dispatcher.groups()};
@@ -73,6 +76,22 @@ TEST_P(EachDispatcher, RowsStandByExpertThenSourceThenPosition) {
     call.finish(out);
     call.exchange().wait(Stage::kDrained);
   });
+}
+
+TEST_P(EachDispatcher, RowsStandByExpertThenSourceThenPosition) {
+  expect_order_of_rows(GetParam(), scene_of_numbered_tokens());
+}
+
+class EachSharingDispatcher : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, EachSharingDispatcher, testing::ValuesIn(kSharingKinds),
+                         [](const auto& chosen) { return std::string(chosen.param); });
+
+TEST_P(EachSharingDispatcher, RowsStandByExpertThenSourceThenPosition) {
+  for (const SplitRule rule : kSplitRules) {
+    Scene scene = scene_of_numbered_tokens();
+    share_out(scene, rule);
+    expect_order_of_rows(GetParam(), scene);
+  }
 }
 
 // The promised worst case: every pick of every rank to one rank. It fits to the byte.
@@ -130,8 +149,53 @@ TEST_P(EachDispatcher, SaysWhatItIs) {
     EXPECT_EQ(dispatcher->format(), kind == "pull_batched" ? Format::kBatched : Format::kStandard);
     EXPECT_EQ(dispatcher->shape().max_tokens, 16);
     EXPECT_TRUE(dispatcher->carries_weights());
+    EXPECT_FALSE(dispatcher->shares_out());
     EXPECT_TRUE(dispatcher->output_is_reduced());
   });
+}
+
+// Two replicas get 7 rows each of an expert's 14 when picks are shared out; one gets them all when they are not.
+TEST(PullBatched, SharingOutAvoidsOrMakesAnOverflow) {
+  constexpr int kRanks = 3;
+  Scene scene{.tokens = {4, 0, 3}, .num_experts = 6, .top_k = 2};
+  scene.slots = {.first = {0, 3, 5, 7}, .logical = {0, 1, 2, 3, 4, 5, 3}};
+  fill(scene, Routes::kOneExpert, 1);  // 14 picks of expert 3, in the slots 3 and 6
+  std::vector<float> out(scene.x.size());
+  struct Try {
+    SplitRule rule;
+    int64_t capacity;
+    const char* error;
+  };
+  // In this order also: after an overflow the group goes on.
+  constexpr Try kTries[] = {
+      {SplitRule::kSplit, 6, "pull_batched: the expert in slot 3 gets 7 rows, more than its capacity of 6"},
+      {SplitRule::kSplit, 7, ""},
+      {SplitRule::kStatic, 13, "pull_batched: the expert in slot 6 gets 14 rows, more than its capacity of 13"},
+      {SplitRule::kRoundRobin, 7, ""},
+      {SplitRule::kStatic, 14, ""}};
+  for (const Try& t : kTries) {
+    share_out(scene, t.rule);
+    std::ranges::fill(out, 0.0F);
+    run_scene_ranks("pull_batched", kRanks, [&](Communicator& comm) {
+      const TestedDispatcher dispatcher("pull_batched", shape_of(scene, 4, 2, t.capacity), comm);
+      Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
+      Team team(1);
+      Lane lane{comm, workspace, team};
+      for (int round = 0; round < 2; ++round) {
+        std::string error;
+        try {
+          exchange_once(scene, *dispatcher, lane, Left::kSum, out);
+        } catch (const InvalidArgument& e) {
+          error = e.what();
+        }
+        workspace.release(0);
+        EXPECT_EQ(error, t.error);
+      }
+    });
+    if (*t.error == 0) {
+      EXPECT_EQ(difference(scene, expect(scene), out, 2), "");
+    }
+  }
 }
 
 // One row more than the capacity: every rank gets the same error, and the group goes on.

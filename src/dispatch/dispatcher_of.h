@@ -59,7 +59,11 @@ class DispatcherOf final : public Dispatcher {
   ExchangePtr dispatch(const Request& request, Lane& lane) const override {
     shape_.check(request, lane);
     Exchange::check(shape_, lane);
-    Carver carver(lane.workspace.take_bytes(first_bytes()));
+    const size_t first = first_bytes(), needed = first + Exchange::later_bytes(shape_);
+    if (const size_t left = lane.workspace.capacity() - lane.workspace.mark(); left < needed) {
+      throw InvalidArgument(cat(Exchange::kName, " takes ", needed, " bytes of workspace, ", left, " are left"));
+    }
+    Carver carver(lane.workspace.take_bytes(first));
     std::byte* place = carver.take_bytes(sizeof(Exchange));
     const auto memory = Exchange::plan(carver, shape_);
     return ExchangePtr(new (place) Exchange(shape_, request, lane, memory));

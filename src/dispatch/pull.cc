@@ -29,6 +29,7 @@ struct Offer {
   std::span<const int32_t> counts;  // [slots], or [num_experts] with replicas: picks of each expert
   int top_k = 0;
   bool weight_on_input = false;
+  uint64_t replicas = 0;  // ShareOut::fingerprint()
 };
 
 // Post 2.
@@ -121,7 +122,8 @@ class PullExchange final : public StagedExchange {
                                       m_.picks.first(static_cast<size_t>(num_picks)),
                                       counts,
                                       request.top_k,
-                                      request.weight_on_input});
+                                      request.weight_on_input,
+                                      share_out_.fingerprint()});
     first_post_ = board_.post(m_.offer);
   }
 
@@ -169,11 +171,13 @@ void PullExchange<format>::read_counts() {
     const auto* offer = static_cast<const Offer*>(board_.item(s, first_post_));
     m_.offers[static_cast<size_t>(s)] = offer;
     m_.sent[static_cast<size_t>(s)] = offer->counts.data();
+    // Shares of unequal tables would lead out of the peers' memory.
+    if (offer->replicas != share_out_.fingerprint()) {
+      throw InvalidArgument(cat(kName, ": the requests of rank ", shape_.rank, " and rank ", s,
+                                " come with different replicas or rules"));
+    }
     if (!share_out_.on()) continue;
     const auto experts = static_cast<size_t>(shape_.num_experts);
-    if (offer->counts.size() != experts) {
-      throw InvalidArgument(cat(kName, ": rank ", s, " dispatched without replicas, or with others"));
-    }
     std::ranges::copy(offer->counts, share_out_.counts().subspan(static_cast<size_t>(s) * experts).begin());
     m_.sent[static_cast<size_t>(s)] = share_out_.shares_of(s).data();
   }

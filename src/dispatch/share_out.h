@@ -38,6 +38,8 @@ class ShareOut {
   // Does the request come with replicas? The rest is for those that do.
   bool on() const { return replicas_.table != nullptr; }
   const SplitTable& table() const { return *replicas_.table; }
+  // Of what must be equal on all ranks; 0 without replicas.
+  uint64_t fingerprint() const { return on() ? table().fingerprint + static_cast<uint64_t>(replicas_.rule) : 0; }
   // [ranks, experts] picks of each rank for each logical expert: to be filled in, then shared out by compute().
   std::span<int32_t> counts() const { return m_.counts; }
   void compute() const { split_tokens(replicas_.rule, table(), m_.counts, workspace_, m_.shares); }

@@ -75,6 +75,10 @@ Slots place(Placing placing, int ranks, int num_experts) {
         return slots;
       }
       break;
+    case Placing::kTwins:
+      append_all();
+      std::ranges::sort(slots.logical);
+      break;
   }
   slots.first = spread(static_cast<int>(slots.logical.size()), ranks);
   return slots;
@@ -90,6 +94,7 @@ int64_t Scene::first_token(int rank) const {
 int32_t Scene::slot_of_pick(int64_t token, int k) const {
   const int32_t id = ids[static_cast<size_t>(token * top_k + k)];
   if (id < 0) return id;
+  if (table) return slot_ids[static_cast<size_t>(token * top_k + k)];
   const auto copies = std::ranges::count(slots.logical, id);
   int64_t turn = (token * 7 + k * 3) % copies;
   for (size_t slot = 0;; ++slot) {
@@ -128,6 +133,37 @@ void fill(Scene& scene, Routes routes, uint32_t seed) {
   const Rows scales(scene.scales.data(), tokens, shape.cols, shape.cols, shape.dtype);
   quantize_rows(x, rows, scales);
   dequantize_rows(rows, scales, x);
+}
+
+void share_out(Scene& scene, SplitRule rule) {
+  std::vector<int> slots_per_rank;
+  for (size_t r = 0; r < scene.tokens.size(); ++r) {
+    slots_per_rank.push_back(scene.slots.first[r + 1] - scene.slots.first[r]);
+  }
+  const Placement placement(1, scene.num_experts, slots_per_rank, scene.slots.logical);
+  scene.table = std::make_shared<const SplitTable>(placement, 0);
+  scene.rule = rule;
+  const auto experts = static_cast<size_t>(scene.num_experts);
+  const auto picks_before = [&](size_t rank) {
+    return static_cast<size_t>(scene.first_token(static_cast<int>(rank)) * scene.top_k);
+  };
+  std::vector<int32_t> counts(scene.tokens.size() * experts);
+  for (size_t r = 0; r < scene.tokens.size(); ++r) {
+    for (size_t i = picks_before(r); i < picks_before(r + 1); ++i) {
+      if (scene.ids[i] >= 0) ++counts[r * experts + static_cast<size_t>(scene.ids[i])];
+    }
+  }
+  Workspace workspace(split_workspace_bytes(*scene.table));
+  const size_t slots = scene.slots.logical.size();
+  std::vector<int32_t> shares(scene.tokens.size() * slots);
+  split_tokens(rule, *scene.table, counts, workspace, shares);
+  scene.rank_loads.resize(scene.tokens.size());
+  split_rank_loads(*scene.table, shares, scene.rank_loads);
+  scene.slot_ids = scene.ids;
+  for (size_t r = 0; r < scene.tokens.size(); ++r) {
+    assign_slots(*scene.table, std::span(shares).subspan(r * slots, slots),
+                 std::span(scene.slot_ids).subspan(picks_before(r), picks_before(r + 1) - picks_before(r)));
+  }
 }
 
 float Scene::input(int64_t token, int64_t column, float weight) const {
@@ -233,8 +269,9 @@ RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
         x.row_as<float>(t)[h] = scene.x[i];
     }
     for (int k = 0; k < scene.top_k; ++k) {
-      ids_.push_back(scene.slot_of_pick(first + t, k));
-      weights_.push_back(scene.weights[static_cast<size_t>((first + t) * scene.top_k + k)]);
+      const auto pick = static_cast<size_t>((first + t) * scene.top_k + k);
+      ids_.push_back(scene.table ? scene.ids[pick] : scene.slot_of_pick(first + t, k));
+      weights_.push_back(scene.weights[pick]);
     }
   }
   out_.assign(static_cast<size_t>(tokens * (scene.hidden + 1)), std::numeric_limits<float>::quiet_NaN());
@@ -242,7 +279,8 @@ RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
   scales_.assign(scene.scales.begin() + first * static_cast<int64_t>(shape.row_bytes()),
                  scene.scales.begin() + (first + tokens) * static_cast<int64_t>(shape.row_bytes()));
   const ConstRows scales(scales_.data(), shape.cols > 0 ? tokens : 0, shape.cols, shape.cols, shape.dtype);
-  exchange_ = dispatcher.dispatch({x, ids_, weights_, scene.top_k, scene.weight_on_input, scales}, lane);
+  exchange_ = dispatcher.dispatch(
+      {x, ids_, weights_, scene.top_k, scene.weight_on_input, scales, {scene.table.get(), scene.rule}}, lane);
 }
 
 void RankCall::compute(Left left) {
@@ -272,7 +310,13 @@ void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
 }
 
 DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k, int64_t capacity) {
-  return {max_tokens, scene.hidden, top_k, scene.dtype, scene.slots.first, capacity};
+  return {.max_tokens = max_tokens,
+          .hidden = scene.hidden,
+          .top_k = top_k,
+          .dtype = scene.dtype,
+          .first_slots = scene.slots.first,
+          .capacity = capacity,
+          .num_experts = scene.table ? scene.num_experts : 0};
 }
 
 int64_t most_rows_of_a_slot(const Scene& scene) {

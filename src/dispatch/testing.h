@@ -14,10 +14,12 @@
 
 #include "trimtab/communicator.h"
 #include "trimtab/dispatcher.h"
+#include "trimtab/split.h"
 
 namespace trimtab {
 
-enum class Placing { kLinear, kPermuted, kRedundant, kEverywhere, kFirstRankEmpty };
+enum class Placing { kLinear, kPermuted, kRedundant, kEverywhere, kFirstRankEmpty, kTwins };
+// kTwins, whose replicas stand side by side, mostly on one rank, not among them.
 constexpr Placing kPlacings[] = {Placing::kLinear, Placing::kPermuted, Placing::kRedundant, Placing::kEverywhere,
                                  Placing::kFirstRankEmpty};
 enum class Routes { kUniform, kOneExpert, kMasked, kDuplicates };
@@ -45,10 +47,16 @@ struct Scene {
   // Of quantised rows: the rows and their scales as they travel.
   std::vector<std::byte> rows = {}, scales = {};
 
+  // What share_out() fills in.
+  std::shared_ptr<const SplitTable> table = {};
+  SplitRule rule = SplitRule::kStatic;
+  std::vector<int32_t> slot_ids = {};    // [all tokens, top_k]
+  std::vector<int64_t> rank_loads = {};  // [ranks] rows that each receives
+
   int ranks() const { return static_cast<int>(tokens.size()); }
   int64_t all_tokens() const;
   int64_t first_token(int rank) const;
-  // The slot that a pick goes to: replicas take turns.
+  // The slot that a pick goes to: replicas take turns, or as the dispatcher has to share out.
   int32_t slot_of_pick(int64_t token, int k) const;
   // What an expert sees of a token's element.
   float input(int64_t token, int64_t column, float weight) const;
@@ -56,6 +64,9 @@ struct Scene {
 
 // Fills ids, weights and x. Equal seeds and sizes give equal tokens, however they are spread over ranks.
 void fill(Scene& scene, Routes routes, uint32_t seed);
+
+// The dispatcher gets logical ids and shares them out by the rule. For a scene that is filled.
+void share_out(Scene& scene, SplitRule rule);
 
 // Sum over the picks of weight * expert(x), in double; and the sum of the magnitudes of all terms, for tolerances.
 struct Expected {
@@ -87,6 +98,9 @@ constexpr const char* kKinds[] = {"pull",   "pull_batched",      "all_to_all", "
                                   "packed", "all_gather_levels", "all_gather", "hybrid"};
 constexpr const char* kExactKinds[] = {"pull", "pull_batched", "all_to_all", "mc2", "packed_exact"};
 bool is_exact(std::string_view kind);
+// Those that share picks out over replicas.
+constexpr const char* kSharingKinds[] = {"pull", "pull_batched", "all_to_all"};
+constexpr SplitRule kSplitRules[] = {SplitRule::kStatic, SplitRule::kRoundRobin, SplitRule::kSplit};
 
 // run_group, on the hosts that the kind wants.
 void run_scene_ranks(std::string_view kind, int ranks, const std::function<void(Communicator&)>& body,

@@ -13,14 +13,14 @@ namespace {
 
 using namespace layer_testing;
 
-class LayerAllocation : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Dispatchers, LayerAllocation,
-                         testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
-                         [](const auto& param) { return param.param; });
+class LayerAllocation : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Dispatchers, LayerAllocation, testing::ValuesIn(kWays),
+                         [](const auto& param) { return param.param.name(); });
 
 TEST_P(LayerAllocation, NoneAfterWarmUp) {
-  const World world({.dispatcher = GetParam(), .dtype = DType::kBF16, .threads = 2});
-  const Placement placement = Placement::linear(1, kExperts, 3);
+  const World world(
+      {.dispatcher = GetParam().dispatcher, .dtype = DType::kBF16, .threads = 2, .split = GetParam().split});
+  const Placement placement(1, kExperts, {3, 3, 3}, {0, 1, 2, 3, 4, 5, 0, 2, 0});
   run_ranks(3, [&](Communicator& comm) {
     const std::unique_ptr<Communicator> other = comm.duplicate();
     const MoeLayer layer = world.layer(placement, comm.rank());

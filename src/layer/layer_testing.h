@@ -95,7 +95,27 @@ struct Options {
   int zero_experts = kZeroExperts;
   int threads = 1;
   bool hashed = false;  // routes by token id
+  SplitRule split = SplitRule::kStatic;
 };
+
+// How picks come to replicas: a dispatcher and a rule.
+struct Way {
+  const char* dispatcher;
+  SplitRule split = SplitRule::kStatic;
+
+  std::string name() const {
+    constexpr const char* kRules[] = {"", "_round_robin", "_split"};
+    return std::string(dispatcher) + kRules[static_cast<size_t>(split)];
+  }
+};
+inline constexpr Way kWays[] = {{"pull"},
+                                {"pull", SplitRule::kRoundRobin},
+                                {"pull", SplitRule::kSplit},
+                                {"all_gather"},
+                                {"all_to_all"},
+                                {"all_to_all", SplitRule::kSplit},
+                                {"mc2"},
+                                {"packed"}};
 
 // What the slots of a rank hold, of the experts by logical number.
 inline std::vector<std::shared_ptr<const Mlp>> slots_of(const Placement& placement, int rank,
@@ -126,13 +146,16 @@ struct World {
     return dispatcher(placement, rank, top_k, options.dtype);
   }
   std::unique_ptr<Dispatcher> dispatcher(const Placement& placement, int rank, int top_k, DType rows) const {
-    return make_dispatcher(options.dispatcher, {kMaxTokens, kHidden, top_k, rows, placement.first_slots()}, rank);
+    DispatchShape shape{kMaxTokens, kHidden, top_k, rows, placement.first_slots()};
+    if (options.split != SplitRule::kStatic) shape.num_experts = placement.num_experts();
+    return make_dispatcher(options.dispatcher, shape, rank);
   }
 
   MoeLayer layer(const Placement& placement, int rank) const {
     return MoeLayer({.gate = gate,
                      .router = router,
                      .replicas = std::make_shared<const SplitTable>(placement, 0),
+                     .split = options.split,
                      .dispatcher = dispatcher(placement, rank),
                      .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden, options.dtype),
                      .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,

@@ -37,17 +37,17 @@ std::vector<std::vector<float>> forward_all(const World& world, const Placement&
   return outputs;
 }
 
-class MoeLayerTest : public testing::TestWithParam<std::tuple<std::string, int>> {
+class MoeLayerTest : public testing::TestWithParam<std::tuple<Way, int>> {
  protected:
-  std::string dispatcher() const { return std::get<0>(GetParam()); }
+  std::string dispatcher() const { return std::get<0>(GetParam()).dispatcher; }
+  SplitRule split() const { return std::get<0>(GetParam()).split; }
   int ranks() const { return std::get<1>(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, MoeLayerTest,
-                         testing::Combine(testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
-                                          testing::ValuesIn(rank_counts({1, 2, 3, 4, 7}))),
+                         testing::Combine(testing::ValuesIn(kWays), testing::ValuesIn(rank_counts({1, 2, 3, 4, 7}))),
                          [](const auto& param) {
-                           return std::get<0>(param.param) + "_" + std::to_string(std::get<1>(param.param));
+                           return std::get<0>(param.param).name() + "_" + std::to_string(std::get<1>(param.param));
                          });
 
 TEST_P(MoeLayerTest, EqualsTheDefinition) {
@@ -55,8 +55,10 @@ TEST_P(MoeLayerTest, EqualsTheDefinition) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const bool shared : {false, true}) {
       for (const int zero : {0, kZeroExperts}) {
-        forward_all(World({.dispatcher = dispatcher(), .dtype = dtype, .shared = shared, .zero_experts = zero}),
-                    placement);
+        forward_all(
+            World(
+                {.dispatcher = dispatcher(), .dtype = dtype, .shared = shared, .zero_experts = zero, .split = split()}),
+            placement);
       }
     }
   }
@@ -68,7 +70,7 @@ TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
   std::vector<int> slots(static_cast<size_t>(ranks), 2 + (kExperts + ranks - 1) / ranks);
   std::vector<int32_t> logical;
   for (int s = 0; s < ranks * slots[0]; ++s) logical.push_back((5 * s + 3) % kExperts);
-  const World world({.dispatcher = dispatcher()});
+  const World world({.dispatcher = dispatcher(), .split = split()});
   const auto permuted = forward_all(world, Placement(1, kExperts, slots, logical));
   const auto linear = forward_all(world, Placement::linear(1, kExperts, ranks));
   if (dispatcher() != "all_gather" && dispatcher() != "packed") {
@@ -77,7 +79,7 @@ TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
 }
 
 TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
-  const World world({.dispatcher = dispatcher(), .zero_experts = 0});
+  const World world({.dispatcher = dispatcher(), .zero_experts = 0, .split = split()});
   const Placement placement = Placement::linear(1, kExperts, ranks());
   const std::vector<std::vector<float>> none(static_cast<size_t>(ranks()), std::vector<float>(kExperts));
   auto from_counts = none, from_capture = none;  // [ranks][experts]
@@ -117,7 +119,7 @@ TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
 
 // Two microbatches, in every mix of empty and full halves, equal the same tokens one after the other.
 TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
-  const World world({.dispatcher = dispatcher()});
+  const World world({.dispatcher = dispatcher(), .split = split()});
   const Placement placement = Placement::linear(1, kExperts, ranks());
   run_group(ranks(), [&](Communicator& comm) {
     const std::unique_ptr<Communicator> other = comm.duplicate();
@@ -142,7 +144,7 @@ TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
 // One rank's first or second microbatch fails in its router while the other is in flight: no rank finishes, none hangs,
 // and both lanes get their memory back.
 TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
-  const World world({.dispatcher = dispatcher()});
+  const World world({.dispatcher = dispatcher(), .split = split()});
   const Placement placement = Placement::linear(1, kExperts, ranks());
   for (const size_t failing : {0U, 1U}) {
     const auto body = [&](Communicator& comm) {
@@ -171,7 +173,7 @@ TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
 // A shared expert that is placed and dispatched like the routed ones (RouterConfig::num_appended_experts) gives what
 // one beside the layer gives, but for the order of the additions.
 TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
-  const World world({.dispatcher = dispatcher(), .shared = false, .zero_experts = 0});
+  const World world({.dispatcher = dispatcher(), .shared = false, .zero_experts = 0, .split = split()});
   const MlpWeights extra(kInner, 500);
   std::vector<std::shared_ptr<const Mlp>> experts = world.packed;
   experts.push_back(extra.packed(DType::kF32));
@@ -183,6 +185,7 @@ TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
     const MoeLayer layer({.gate = world.gate,
                           .router = std::make_shared<const Router>(router),
                           .replicas = std::make_shared<const SplitTable>(placement, 0),
+                          .split = split(),
                           .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
                           .experts = make_grouped_experts(slots_of(placement, rank, experts), kHidden, DType::kF32)});
     Team team(1);

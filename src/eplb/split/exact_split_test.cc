@@ -250,6 +250,20 @@ TEST(ExactSplit, SameSharesFromAUsedWorkspaceAndNoAllocation) {
   }
 }
 
+TEST(ExactSplit, NoPlacementOfTheSizesTakesMoreThanTheBound) {
+  std::mt19937 rng(5);
+  size_t reached = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Case c = random_case(rng, 8, 4, 16, 1);
+    const SplitTable table(c.placement, 0, c.nodes);
+    const size_t bound = split_workspace_bytes(table.num_ranks, table.num_experts, table.num_slots);
+    ASSERT_LE(split_workspace_bytes(table), bound) << "case " << i;
+    reached += split_workspace_bytes(table) == bound ? 1 : 0;
+  }
+  EXPECT_GT(reached, 0U);
+  EXPECT_THROW(split_workspace_bytes(2, 4, 3), InvalidArgument);
+}
+
 TEST(ExactSplit, RefusesATooSmallWorkspace) {
   const SplitTable table(Placement(1, 2, {2, 1}, {0, 1, 0}), 0);
   Workspace workspace(split_workspace_bytes(table) - 64);

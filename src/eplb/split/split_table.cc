@@ -66,6 +66,12 @@ void sort_by_key(std::span<const int32_t> key, size_t num_keys, std::vector<int3
   }
 }
 
+// FNV-1a.
+uint64_t hash(uint64_t state, std::span<const int32_t> values) {
+  for (const int32_t value : values) state = (state ^ static_cast<uint32_t>(value)) * 0x100000001b3;
+  return state;
+}
+
 // Gives the nodes the numbers 0, 1, ... in the order of their first ranks. Returns how many there are.
 size_t number_nodes(std::span<const int32_t> nodes, std::vector<int32_t>& node_of_rank) {
   std::vector<int32_t> seen;
@@ -94,6 +100,7 @@ SplitTable::SplitTable(const Placement& placement, int layer, std::span<const in
     const std::vector<int32_t> row = placement.log2phy(layer, r);
     static_slot.insert(static_slot.end(), row.begin(), row.end());
   }
+  fingerprint = hash(hash(hash(0xcbf29ce484222325, placement.logical(layer)), rank_of_slot), node_of_rank);
   first_hub.push_back(0);
   for (int32_t e = 0; e < num_experts; ++e) add_shared_expert(e, *this);
   first_arc.push_back(static_cast<int32_t>(arc_slot.size()));

@@ -118,6 +118,17 @@ TEST(SplitTokens, RankLoads) {
   EXPECT_EQ(loads, (std::vector<int64_t>{12, 9}));
 }
 
+TEST(SplitTable, FingerprintsTellReplicasRanksAndNodesApart) {
+  const auto of = [](std::vector<int> slots, std::vector<int32_t> logical, std::vector<int32_t> nodes = {}) {
+    return SplitTable(Placement(1, 2, std::move(slots), std::move(logical)), 0, nodes).fingerprint;
+  };
+  const uint64_t one = of({2, 1}, {0, 1, 0});
+  EXPECT_EQ(of({2, 1}, {0, 1, 0}, {7, 7}), one);
+  EXPECT_NE(of({2, 1}, {1, 0, 0}), one);
+  EXPECT_NE(of({1, 2}, {0, 1, 0}), one);
+  EXPECT_NE(of({2, 1}, {0, 1, 0}, {0, 1}), one);
+}
+
 TEST(SplitTokens, RefusesBadInput) {
   const SplitTable table(Placement(1, 2, {2, 1}, {0, 1, 0}), 0);
   EXPECT_EQ(error_of(table, std::vector<int32_t>{1, 2, 3, -4}),
