@@ -87,7 +87,7 @@ class Flow {
 
   // Gives each expert's tokens to its least loaded ranks, a few times over. Returns the peak; room_ counts from 0.
   int64_t level(int64_t least) {
-    constexpr int kSweeps = 4;
+    constexpr int kSweeps = 12;
     for (size_t r = 0; r < room_.size(); ++r) room_[r] = -batch_.fixed[r];
     std::fill(arc_flow_.begin(), arc_flow_.end(), 0);
     std::fill(hub_flow_.begin(), hub_flow_.end(), 0);
