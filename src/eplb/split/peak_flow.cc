@@ -41,13 +41,8 @@ class Flow {
         visited_(workspace.take<uint8_t>(num_vertices_)) {}
 
   int64_t solve() {
-    int64_t peak = lower_bound();
     count_hops_ = true;
-    for (start(peak); !augment_all();) {
-      const int64_t higher = witnessed_peak();
-      for (int64_t& room : room_) room += higher - peak;
-      peak = higher;
-    }
+    const int64_t peak = least_peak();
     count_hops_ = false;
     start(peak);
     augment_all();
@@ -63,6 +58,95 @@ class Flow {
                           std::accumulate(batch_.fixed.begin(), batch_.fixed.end(), int64_t{0});
     const auto ranks = static_cast<int64_t>(batch_.fixed.size());
     return std::max((total + ranks - 1) / ranks, *std::max_element(batch_.fixed.begin(), batch_.fixed.end()));
+  }
+
+  // From a level flow the peak is lowered, by more each time, until some tokens find no room.
+  int64_t least_peak() {
+    const int64_t least = lower_bound();
+    int64_t peak = level(least);
+    int64_t base = 0;  // what room_ is counted from
+    for (int64_t step = 1; peak > least; step *= 2) {
+      const int64_t lower = std::max(least, peak - step);
+      raise(lower - base);
+      if (!augment_all()) return raised_until_all_fit(lower, peak);
+      peak = base = lower;
+    }
+    return peak;
+  }
+
+  // Some tokens have found no room below `peak`; all of them would below `most`.
+  int64_t raised_until_all_fit(int64_t peak, int64_t most) {
+    do {
+      const int64_t higher = witnessed_peak();
+      if (higher == most) return most;
+      raise(higher - peak);
+      peak = higher;
+    } while (!augment_all());
+    return peak;
+  }
+
+  // Gives each expert's tokens to its least loaded ranks, a few times over. Returns the peak; room_ counts from 0.
+  int64_t level(int64_t least) {
+    constexpr int kSweeps = 12;
+    for (size_t r = 0; r < room_.size(); ++r) room_[r] = -batch_.fixed[r];
+    std::fill(arc_flow_.begin(), arc_flow_.end(), 0);
+    std::fill(hub_flow_.begin(), hub_flow_.end(), 0);
+    std::fill(supply_.begin(), supply_.end(), 0);
+    int64_t peak = 0;
+    for (int sweep = 0; sweep < kSweeps; ++sweep) {
+      for (size_t e = 0; e < num_experts_; ++e) level_expert(e);
+      peak = -*std::min_element(room_.begin(), room_.end());
+      if (peak == least) break;
+    }
+    return peak;
+  }
+
+  void level_expert(size_t expert) {
+    const size_t begin = first_arc(first_hub(expert)), end = first_arc(first_hub(expert + 1));
+    int64_t volume = batch_.shared[expert], wet = 0;  // of the ranks below the water line, and how many they are
+    for (size_t a = begin; a < end; ++a) {
+      room_[arc_rank(a)] += arc_flow_[a];
+      hub_flow_[static_cast<size_t>(table_.arc_hub[a])] -= arc_flow_[a];
+      volume -= room_[arc_rank(a)];
+      ++wet;
+    }
+    // Ranks above the mean fall dry, which lowers the line for the others.
+    int64_t line = 0;
+    for (int64_t before = 0; before != wet;) {
+      before = wet;
+      line = volume >= 0 ? volume / wet : 0;
+      volume = batch_.shared[expert];
+      wet = 0;
+      for (size_t a = begin; a < end; ++a) {
+        if (-room_[arc_rank(a)] > line) continue;
+        volume -= room_[arc_rank(a)];
+        ++wet;
+      }
+    }
+    int64_t rest = volume - line * wet;
+    for (size_t a = begin; a < end; ++a) {
+      int64_t& room = room_[arc_rank(a)];
+      arc_flow_[a] = -room > line ? 0 : line + room + (rest > 0 ? 1 : 0);
+      if (-room <= line) --rest;
+      room -= arc_flow_[a];
+      hub_flow_[static_cast<size_t>(table_.arc_hub[a])] += arc_flow_[a];
+    }
+  }
+
+  // Changes what ranks may carry. Where that is less than they do, tokens go back to their experts.
+  void raise(int64_t change) {
+    for (size_t r = 0; r < room_.size(); ++r) {
+      room_[r] += change;
+      for (auto i = static_cast<size_t>(table_.first_rank_arc[r]); room_[r] < 0; ++i) {
+        const auto a = static_cast<size_t>(table_.rank_arc[i]);
+        const auto hub = static_cast<size_t>(table_.arc_hub[a]);
+        const int64_t back = std::min(arc_flow_[a], -room_[r]);
+        arc_flow_[a] -= back;
+        hub_flow_[hub] -= back;
+        supply_[static_cast<size_t>(table_.hub_expert[hub])] += back;
+        room_[r] += back;
+      }
+    }
   }
 
   // Own tokens stay while there is room: the cheapest flow of its size.

@@ -21,9 +21,10 @@ struct BatchTotals {
 
 // flow: [arcs], the tokens of the arc's expert that its rank receives. Returns the peak rank load.
 //
-// The peak is found from below: while some tokens find no room, the ranks they can reach are a witness that the peak
-// must be higher, and the witness says by how much (Dinkelbach's iteration on a max-flow, which keeps its flow). At
-// that peak a primal-dual min-cost flow, started from "all own tokens that fit stay", moves as few tokens as possible.
+// The peak is sought from a flow that levels expert after expert, which is near the best. It is lowered until some
+// tokens find no room; then the ranks they can reach are a witness that it must be higher, and the witness says by how
+// much (Dinkelbach's iteration on a max-flow, which keeps its flow). At that peak a primal-dual min-cost flow, started
+// from "all own tokens that fit stay", moves as few tokens as possible.
 int64_t peak_flow(const SplitTable& table, const BatchTotals& batch, Workspace& workspace, std::span<int64_t> flow);
 
 // What the memory for a split depends on; more of any of them never takes less.
