@@ -6,6 +6,7 @@
 #include <exception>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "model/decoder_testing.h"
 #include "trimtab/error.h"
@@ -43,7 +44,7 @@ Placement with_layer(const Placement& placement, const Placement& next, int laye
 }
 
 // Logits of all tokens, three a step; sequence r on rank r. In every step one layer's experts are on their way.
-std::vector<std::vector<float>> logits_under_migration(const Model& model, const std::vector<Ids>& sequences,
+std::vector<std::vector<float>> logits_under_migration(const Model& model, std::span<const Ids> sequences,
                                                        const Arrangement& arrangement) {
   const int ranks = arrangement.ranks;
   const auto vocab = model.config.vocab_size;
@@ -96,20 +97,25 @@ INSTANTIATE_TEST_SUITE_P(All, DecoderMigration,
                          testing::Values("qwen3_moe", "qwen2_moe", "qwen2_moe_int8", "olmoe_int4", "mixtral_fp8"),
                          [](const auto& param) { return std::string(param.param); });
 
+// The reference: a fixed placement without redundant experts, on one rank.
 TEST_P(DecoderMigration, LogitsDoNotChangeByABit) {
   const Model model = open_model(GetParam());
-  for (const int ranks : {1, 2, 4, 7}) {
-    const auto sequences = random_prompts(model.config, std::vector<size_t>(static_cast<size_t>(ranks), 25));
-    for (const std::optional<WeightFormat>& experts :
-         {std::optional<WeightFormat>(), std::optional<WeightFormat>(DType::kF32),
-          std::optional<WeightFormat>(DType::kBF16), std::optional<WeightFormat>(Scheme::kMXFP8)}) {
-      SCOPED_TRACE(testing::Message() << ranks << " ranks");
-      // A fixed placement without redundant experts, one copy of the weights.
-      const Placement linear = linear_placement(model.config, 1);
-      const auto weights = DecoderWeights::load(model.tensors, model.config, DType::kF32, linear, {}, experts);
-      const Arrangement arrangement = {.ranks = ranks, .experts = weights->expert_format()};
-      EXPECT_EQ(logits_under_migration(model, sequences, arrangement),
-                all_logits(model, sequences, {.experts = weights->expert_format()}));
+  const auto sequences = random_prompts(model.config, std::vector<size_t>(7, 25));
+  const WeightFormat native =
+      DecoderWeights::load(model.tensors, model.config, DType::kF32, linear_placement(model.config, 1))
+          ->expert_format();
+  for (const WeightFormat format :
+       {native, WeightFormat(Scheme::kF32), WeightFormat(Scheme::kBF16), WeightFormat(Scheme::kF16),
+        WeightFormat(Scheme::kW8A8), WeightFormat(Scheme::kW4A8, 32), WeightFormat(Scheme::kMXFP8),
+        WeightFormat(Scheme::kFP8), WeightFormat(Scheme::kMXFP4)}) {
+    const auto reference = all_logits(model, sequences, {.experts = format});
+    for (const auto& [ranks, rule] : {std::pair{1, SplitRule::kStatic}, std::pair{2, SplitRule::kSplit},
+                                      std::pair{4, SplitRule::kRoundRobin}, std::pair{7, SplitRule::kSplit}}) {
+      SCOPED_TRACE(testing::Message() << name(format) << ", " << ranks << " ranks");
+      const std::span<const Ids> mine = std::span(sequences).first(static_cast<size_t>(ranks));
+      const auto logits =
+          logits_under_migration(model, mine, {.ranks = ranks, .options = {.split = rule}, .experts = format});
+      EXPECT_TRUE(std::ranges::equal(logits, std::span(reference).first(mine.size())));
     }
   }
 }
