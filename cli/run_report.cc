@@ -140,8 +140,8 @@ void add_timeline(const RunRecord& record, Report& report) {
   std::iota(timeline.points.begin(), timeline.points.end(), int64_t{0});
   timeline.series = {summed_series(loads, 1)};
   timeline.series[0].name = "each step";
-  const int64_t window = loads.num_steps / 24;
-  if (window >= 2) timeline.series.push_back(summed_series(loads, window));
+  const int64_t window = std::max<int64_t>(loads.num_steps / 24, 8);  // of fewer, chance is most of it
+  if (loads.num_steps >= 3 * window) timeline.series.push_back(summed_series(loads, window));
   if (!record.metrics) return;
   timeline.series[0].moves = moves_at(record.events, loads.num_steps);
   for (ReportMark& mark : replan_marks(record.events)) {

@@ -100,9 +100,10 @@ std::string drawings(const Report& report, size_t drawn) {
     out += "<form id=\"choice\" aria-label=\"What is drawn\"></form>\n";
     const bool tokens = has_tokens(report);
     if (tokens) {
-      out += section("ranks", "Tokens per rank",
-                     "One layer&#39;s tokens of all steps together. All ranks wait for the straggler, the busiest; "
-                     "were all at the mean, nobody would.");
+      out += section(
+          "ranks", "Tokens per rank",
+          "One layer&#39;s tokens, the steps of a drawing together. All ranks wait for the straggler, the busiest; "
+          "were all at the mean, nobody would.");
       out += section("rank-map", "Layers &times; ranks",
                      "Each rank&#39;s tokens over the mean of its layer, every drawing on the same scale. Click a row "
                      "to choose the layer.");

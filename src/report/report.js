@@ -61,17 +61,17 @@
 
   function draw_ranks() {
     if (!has_tokens) return;
-    const mean_of = (state) => state.tokens[view.layer] / ranks;
-    const most = Math.max(...shown().map((state) => par(state, view.layer) * mean_of(state))) * 1.02 || 1;
+    // One scale in means: states of more tokens are not higher.
+    const most = Math.max(...shown().map((state) => par(state, view.layer))) * 1.02;
     const bodies = panels(element('ranks'), shown().map(title), 330);
     shown().forEach((state, i) => {
       const order = Array.from({ length: ranks }, (_, r) => r).sort((a, b) => state.rank[view.layer][b] - state.rank[view.layer][a] || a - b);
       const about = (r) => `${compact(rank_tokens(state, view.layer, r))} tokens, ${rank_ratio(state, view.layer, r).toFixed(3)} × mean`;
       const none = state.tokens[view.layer] === 0;
-      const mean = mean_of(state);
+      const mean = state.tokens[view.layer] / ranks;
       bar_chart(bodies[i], {
         values: order.map((r) => rank_tokens(state, view.layer, r)),
-        most, mean,
+        most: most * mean || 1, mean,
         mean_label: none ? '' : `mean ${compact(mean)}`,
         strong: 0,
         strong_label: none ? 'no tokens' : `rank ${order[0]}: ${rank_ratio(state, view.layer, order[0]).toFixed(3)} × mean`,

@@ -173,9 +173,9 @@ TEST(RunPage, TheSummedSeriesIsOfTheStepsAround) {
   const Report report = page_report({.model = "x"}, result, {loads, {1, 1}, placement, placement, {}, {}});
   ASSERT_EQ(report.timeline.series.size(), 2U);
   const ReportSeries& summed = report.timeline.series[1];
-  EXPECT_EQ(summed.name, "summed over 4 steps");
+  EXPECT_EQ(summed.name, "summed over 8 steps");
   for (int64_t step = 0; step < 96; ++step) {
-    const Steps around{std::max<int64_t>(step - 2, 0), std::min<int64_t>(step + 2, 96)};
+    const Steps around{std::max<int64_t>(step - 4, 0), std::min<int64_t>(step + 4, 96)};
     EXPECT_DOUBLE_EQ(summed.par[static_cast<size_t>(step)], summed_par(loads, around)) << step;
     EXPECT_EQ(summed.par, summed.worst);
   }

@@ -179,24 +179,6 @@ TEST(Run, WritesAChromeTrace) {
   }
 }
 
-TEST(Run, ALongChromeTraceKeepsItsEnd) {
-  const Scratch scratch;
-  const std::string file = scratch.file("trace.json");
-  // As many ranks as leave each 4096 events, of about 50 a step.
-  const Outcome run =
-      trimtab("run " + kTinyMoe + " --json --ranks 256 --steps 120 --dispatcher pull --token-ids 256,84 " +
-              "--chrome-trace " + file);
-  ASSERT_EQ(run.status, 0) << run.err;
-  const CheckedTrace trace = check_trace(read_file(file));
-  const Json json = Json::parse(run.out);
-  EXPECT_EQ(trace.processes.size(), 256U);
-  EXPECT_TRUE(trace.threads.at({7, 0}).starts_with("steps (without the first ")) << trace.threads.at({7, 0});
-  const int64_t steps = trace.slices.at({7, 0}).at("step");
-  EXPECT_GT(steps, 40);
-  EXPECT_LT(steps, json.at("steps"));
-  EXPECT_EQ(trace.slices.at({7, 0}).at("agreement"), steps + 1);
-}
-
 // The same command on processes: `script RANKS trimtab run ...`; null when the script skips, or the build has no MPI.
 Json run_under(const std::string& script, const std::string& options) {
   if (!kHasMpi) return nullptr;
