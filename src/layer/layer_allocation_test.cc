@@ -15,7 +15,7 @@ using namespace layer_testing;
 
 class LayerAllocation : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Dispatchers, LayerAllocation,
-                         testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
+                         testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2", "packed"),
                          [](const auto& param) { return param.param; });
 
 TEST_P(LayerAllocation, NoneAfterWarmUp) {

@@ -129,14 +129,18 @@ struct World {
     return make_dispatcher(options.dispatcher, {kMaxTokens, kHidden, top_k, rows, placement.first_slots()}, rank);
   }
 
+  // That the dispatcher brings.
+  Format format() const { return options.dispatcher == "fused" ? Format::kIndirect : Format::kStandard; }
+
   MoeLayer layer(const Placement& placement, int rank) const {
-    return MoeLayer({.gate = gate,
-                     .router = router,
-                     .log2phy = placement.log2phy(0, rank),
-                     .dispatcher = dispatcher(placement, rank),
-                     .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden, options.dtype),
-                     .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,
-                     .layer = 7});
+    return MoeLayer(
+        {.gate = gate,
+         .router = router,
+         .log2phy = placement.log2phy(0, rank),
+         .dispatcher = dispatcher(placement, rank),
+         .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden, options.dtype, format()),
+         .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,
+         .layer = 7});
   }
 
   std::vector<double> expected(const float* x) const {

@@ -44,7 +44,7 @@ class MoeLayerTest : public testing::TestWithParam<std::tuple<std::string, int>>
 };
 
 INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, MoeLayerTest,
-                         testing::Combine(testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
+                         testing::Combine(testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2", "packed"),
                                           testing::ValuesIn(rank_counts({1, 2, 3, 4, 7}))),
                          [](const auto& param) {
                            return std::get<0>(param.param) + "_" + std::to_string(std::get<1>(param.param));
@@ -136,6 +136,45 @@ TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
       EXPECT_EQ(out, forward(layer, x, first.lane));
       expect_rows(world, x, out, "overlap");
     }
+  });
+}
+
+// The same through several layers, with something of the model's own between them.
+TEST_P(MoeLayerTest, OverlapThroughLayersEqualsOneByOne) {
+  constexpr int64_t kLayers = 3;
+  const World world({.dispatcher = dispatcher()});
+  const Placement placement = Placement::linear(1, kExperts, ranks());
+  run_group(ranks(), [&](Communicator& comm) {
+    const std::unique_ptr<Communicator> other = comm.duplicate();
+    const MoeLayer layer = world.layer(placement, comm.rank());
+    Team team(1);
+    OwnLane first(comm, layer, team), second(*other, layer, team);
+    const auto halve = [](std::vector<float>& values) {
+      for (float& value : values) value *= 0.5F;
+    };
+    std::vector<float> x[2] = {input_of(comm.rank(), 3 + comm.rank()), input_of(comm.rank(), comm.rank() % 2 * 4, 90)};
+    std::vector<float> expected[2] = {x[0], x[1]}, out[2] = {x[0], x[1]};
+    std::vector<int64_t> made[2];
+    for (auto& h : expected) {
+      for (int64_t l = 0; l < kLayers; ++l) {
+        halve(h);
+        h = forward(layer, h, first.lane);
+      }
+    }
+    overlap(kLayers, [&](int64_t l, int b) {
+      made[b].push_back(l);
+      x[b] = out[b];
+      halve(x[b]);
+      const int64_t tokens = std::ssize(x[b]) / kHidden;
+      return layer.forward(ConstRows(x[b].data(), tokens, kHidden), Rows(out[b].data(), tokens, kHidden),
+                           b == 0 ? first.lane : second.lane);
+    });
+    for (const int b : {0, 1}) {
+      EXPECT_EQ(out[b], expected[b]);
+      EXPECT_EQ(made[b], (std::vector<int64_t>{0, 1, 2}));
+    }
+    EXPECT_EQ(first.workspace.mark(), 0U);
+    EXPECT_EQ(second.workspace.mark(), 0U);
   });
 }
 

@@ -153,7 +153,8 @@ std::vector<MoeLayer> Decoder::make_moe_layers(int rank) const {
     parts.router = w.router;
     parts.log2phy = placement_.log2phy(w.moe_layer, rank);
     parts.dispatcher = dispatcher_;
-    parts.experts = make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format());
+    parts.experts =
+        make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format(), dispatcher_->format());
     if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
     parts.layer = w.moe_layer;
     layers.emplace_back(std::move(parts));
