@@ -219,11 +219,12 @@ TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
   const Placement placement = Placement::linear(1, kExperts + 1, ranks());
   run_group(ranks(), [&](Communicator& comm) {
     const int rank = comm.rank();
-    const MoeLayer layer({.gate = world.gate,
-                          .router = std::make_shared<const Router>(router),
-                          .log2phy = placement.log2phy(0, rank),
-                          .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
-                          .experts = make_grouped_experts(slots_of(placement, rank, experts), kHidden, DType::kF32)});
+    const MoeLayer layer(
+        {.gate = world.gate,
+         .router = std::make_shared<const Router>(router),
+         .log2phy = placement.log2phy(0, rank),
+         .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
+         .experts = make_grouped_experts(slots_of(placement, rank, experts), kHidden, DType::kF32, world.format())});
     Team team(1);
     OwnLane own(comm, layer, team);
     const std::vector<float> x = input_of(rank, tokens_of(rank));
