@@ -11,7 +11,6 @@
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
-#include "bench/dispatch/even_slots.h"
 #include "bench/dispatch/rank_means.h"
 #include "bench/dispatch/source_pipeline.h"
 #include "bench/machine/stopwatch.h"
@@ -32,6 +31,12 @@ class BothClocks {
  private:
   Stopwatch wall_{CLOCK_MONOTONIC}, cpu_{CLOCK_THREAD_CPUTIME_ID};
 };
+
+std::vector<int32_t> even_slots(int ranks, int num_experts) {
+  std::vector<int32_t> first;
+  for (int r = 0; r <= ranks; ++r) first.push_back(static_cast<int32_t>(int64_t{num_experts} * r / ranks));
+  return first;
+}
 
 std::unique_ptr<Dispatcher> make_subject(const DispatchCase& subject, Communicator& comm) {
   const std::vector<int32_t> first = even_slots(comm.size(), subject.num_experts);

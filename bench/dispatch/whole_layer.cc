@@ -8,12 +8,12 @@
 #include <span>
 
 #include "base/cat.h"
-#include "bench/dispatch/even_slots.h"
 #include "bench/dispatch/rank_means.h"
 #include "bench/experts/expert_set.h"
 #include "bench/machine/stopwatch.h"
 #include "trimtab/error.h"
 #include "trimtab/layer.h"
+#include "trimtab/placement.h"
 
 namespace trimtab::bench {
 namespace {
@@ -42,8 +42,9 @@ class NoExperts final : public Experts {
 // What all dispatchers of one rank share: weights and tokens.
 struct World {
   World(const LayerCase& c, const Communicator& comm)
-      : first_slots(even_slots(comm.size(), c.num_experts)),
-        num_local(first_slots[static_cast<size_t>(comm.rank()) + 1] - first_slots[static_cast<size_t>(comm.rank())]),
+      : placement(Placement::linear(1, c.num_experts, comm.size())),
+        replicas(std::make_shared<const SplitTable>(placement, 0)),
+        num_local(placement.slots_of_rank(comm.rank())),
         experts(find_weight_dtype("bf16"), c.hidden, c.intermediate, std::max(1, num_local), team),
         gate_weights(static_cast<size_t>(c.num_experts) * static_cast<size_t>(c.hidden)),
         x(static_cast<size_t>(c.tokens) * static_cast<size_t>(c.hidden)) {
@@ -56,7 +57,8 @@ struct World {
   }
 
   Team team{1};
-  std::vector<int32_t> first_slots;
+  Placement placement;
+  std::shared_ptr<const SplitTable> replicas;
   int num_local;
   ExpertSet experts;
   std::vector<float> gate_weights, x;
@@ -76,7 +78,8 @@ class Subject {
         world_(world),
         comm_(comm),
         other_comm_(comm.duplicate()),
-        dispatcher_(make_dispatcher(dispatcher, {c.tokens, c.hidden, c.top_k, DType::kBF16, world.first_slots},
+        dispatcher_(make_dispatcher(dispatcher,
+                                    {c.tokens, c.hidden, c.top_k, DType::kBF16, world.placement.first_slots()},
                                     comm.rank(), comm.hosts())),
         layer_(parts(real_experts())),
         idle_(parts(std::make_shared<NoExperts>(dispatcher_->format(), c.hidden, world.num_local))),
@@ -127,11 +130,9 @@ class Subject {
     return make_grouped_experts(std::move(slots), case_.hidden, DType::kBF16, dispatcher_->format());
   }
   MoeLayer::Parts parts(std::shared_ptr<const Experts> experts) const {
-    std::vector<int32_t> log2phy;
-    for (int e = 0; e < case_.num_experts; ++e) log2phy.push_back(e);
     return {.gate = world_.gate,
             .router = world_.router,
-            .log2phy = std::move(log2phy),
+            .replicas = world_.replicas,
             .dispatcher = dispatcher_,
             .experts = std::move(experts),
             .shared = std::nullopt};

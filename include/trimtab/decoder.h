@@ -54,7 +54,7 @@ class DecoderWeights {
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   WeightFormat expert_format() const { return expert_format_; }  // of the routed experts
-  size_t bytes() const;  // of the packed weights
+  size_t bytes() const;                                          // of the packed weights
 
  private:
   friend class Decoder;
@@ -108,6 +108,8 @@ struct DecoderOptions {
   int max_tokens = 256;
   // Compute threads of this rank, the caller's included.
   int threads = 1;
+  // Which replica a pick goes to; the same on every rank.
+  SplitRule split = SplitRule::kStatic;
 };
 
 // One rank's decoder. All ranks of the group make the same number of step() calls.
@@ -139,7 +141,7 @@ class Decoder {
   struct Place;  // where a token stands in its sequence
 
   std::shared_ptr<const Dispatcher> make_dispatcher(Communicator& comm) const;
-  std::vector<MoeLayer> make_moe_layers(int rank) const;
+  std::vector<MoeLayer> make_moe_layers(Communicator& comm) const;
   size_t workspace_bytes() const;
   void check(std::span<const Chunk> batch, Rows logits) const;
   Activations take_activations(int64_t tokens);

@@ -18,6 +18,7 @@ struct DispatchSituation {
   int top_k = 0;
   Format format = Format::kStandard;  // that the experts take
   bool exact_order = false;           // as DispatchShape::exact_order
+  bool shares_out = false;            // requests come with replicas
   bool same_tokens = false;           // every rank has the same tokens, and the caller sums the outputs
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Taking tokens to the ranks that hold their experts, and the results back. A Dispatcher is stateless between calls:
 // all that belongs to one call lives in the Exchange it returns, inside the call's Lane, so layers share lanes and two
-// microbatches can be in flight. Only physical expert ids (slots) reach a dispatcher.
+// microbatches can be in flight. The ids it is given are physical experts (slots); or, where it shares picks out over
+// replicas, logical experts and the replicas of each.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "trimtab/communicator.h"
+#include "trimtab/split.h"
 #include "trimtab/team.h"
 #include "trimtab/tensor.h"
 #include "trimtab/workspace.h"
@@ -30,12 +32,19 @@ enum class Left {
   kNothing,       // already one row per token
 };
 
+// How the picks of logical experts are shared out over the replicas of each. Equal on every rank.
+struct Replicas {
+  const SplitTable* table = nullptr;
+  SplitRule rule = SplitRule::kSplit;
+};
+
 // The inputs of one dispatch. All memory stays the caller's and unchanged until Stage::kDrained. Ranks may have
 // different numbers of tokens, 0 included; top_k and weight_on_input are the same on every rank.
 struct Request {
   ConstRows x;                     // [tokens, hidden], the dtype of the DispatchShape
-  std::span<const int32_t> ids;    // [tokens, top_k] physical experts; -1: nobody (padding, zero expert). An expert
-                                   // that stands twice in a row is computed and added twice.
+  std::span<const int32_t> ids;    // [tokens, top_k] physical experts (logical ones with `replicas`); -1: nobody
+                                   // (padding, zero expert). An expert that stands twice in a row is computed and
+                                   // added twice.
   std::span<const float> weights;  // [tokens, top_k]
   int top_k = 0;                   // at most that of the DispatchShape
   // Multiply the row by its weight before the experts instead of after (top_k == 1 only): in f32, rounded to the dtype
@@ -45,6 +54,11 @@ struct Request {
   // 32]. They travel with their rows. weight_on_input multiplies the scale of an I8 row; F8_E4M3 rows can't be weighed
   // so.
   ConstRows scales = {};
+  // With a table: ids are its logical experts, and the dispatcher, which must share out, sends each pick to a replica.
+  // It uses the counts of all ranks, which it exchanges anyway; every rank comes to the same shares by split_tokens().
+  // Inside an expert the first picks of a rank go to the first slot, as assign_slots() does. The output's bits are the
+  // same for every rule, if the replicas of an expert have the same weights.
+  Replicas replicas = {};
 };
 
 // Where rows of kIndirect are, and their scales if they have any. [rows]
@@ -139,6 +153,9 @@ struct DispatchShape {
   // The output's bits must not depend on the number of ranks or the placement: a token's picks are added in the order
   // of its ids. A dispatcher that can't promise it throws InvalidArgument.
   bool exact_order = false;
+  // Logical experts in the slots, where requests come with Request::replicas; else 0. Memory is reserved to share picks
+  // out under any placement of so many. A dispatcher that can't share out throws InvalidArgument.
+  int num_experts = 0;
 };
 
 class Dispatcher {
@@ -151,6 +168,8 @@ class Dispatcher {
   virtual int rank() const = 0;
   // Can experts apply the weights (Left::kSum), because rows arrive with them?
   virtual bool carries_weights() const = 0;
+  // May requests come with replicas?
+  bool shares_out() const { return shape().num_experts > 0; }
   // Is finish()'s output complete, or a part that the caller must still sum over the ranks?
   virtual bool output_is_reduced() const = 0;
   // The groups that a lane over comm needs, in the order of Lane::groups; none for most. Collective: every rank of comm
@@ -166,7 +185,8 @@ class Dispatcher {
   virtual ExchangePtr dispatch(const Request& request, Lane& lane) const = 0;
 };
 
-// All take Left::kWeightAndSum and Left::kSum, and carry weights.
+// All take Left::kWeightAndSum and Left::kSum, and carry weights. `pull`, `pull_batched` and `all_to_all` share out
+// over replicas.
 //
 // `pull`: ranks share memory. Each posts its picks sorted by expert; the owners read the rows from there straight into
 // expert order, and the sources read the results back in place. Keeps exact order. dispatch() throws InvalidArgument

@@ -11,11 +11,11 @@
 #include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "trimtab/dispatcher.h"
 #include "trimtab/experts.h"
 #include "trimtab/router.h"
+#include "trimtab/split.h"
 
 namespace trimtab {
 
@@ -96,8 +96,11 @@ class MoeLayer {
   struct Parts {
     std::shared_ptr<const Linear> gate;  // hidden -> num_experts + num_zero_experts logits; f32
     std::shared_ptr<const Router> router;
-    // [num_experts + num_appended_experts] this rank's view of the placement.
-    std::vector<int32_t> log2phy;
+    // Where the num_experts + num_appended_experts logical experts are.
+    std::shared_ptr<const SplitTable> replicas;
+    // Which replica a pick goes to. kStatic: this rank's fixed one. The other rules choose batch by batch from the
+    // picks of all ranks and need a dispatcher that shares out. Outputs have the same bits under all of them.
+    SplitRule split = SplitRule::kStatic;
     // Moves rows of a dtype that the experts accept; for a quantised one rows are quantised before they travel, and the
     // output is the same as if the experts did it.
     std::shared_ptr<const Dispatcher> dispatcher;
@@ -110,6 +113,11 @@ class MoeLayer {
 
   // Throws InvalidArgument when the parts do not fit: formats, sizes, weights that the dispatcher does not carry.
   explicit MoeLayer(Parts parts);
+
+  // Other weights in this rank's slots and, on every rank, the replicas that go with them. Between calls; every rank
+  // must do it between the same two. Throws InvalidArgument when they do not fit the other parts, and has changed
+  // nothing then.
+  void replace(std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas);
 
   // x, out: f32 [tokens, hidden], may not overlap. They, the layer, the lane and what the options point to must outlive
   // the Call, whose end gives the lane its memory back. Every rank of the lane's group must make the same calls. run()

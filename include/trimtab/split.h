@@ -62,6 +62,8 @@ struct SplitTable {
 
 // What split_tokens takes from its workspace at most, and gives back before it returns.
 size_t split_workspace_bytes(const SplitTable& table);
+// The most that it takes for any placement of these sizes: what to reserve where placements change.
+size_t split_workspace_bytes(int num_ranks, int num_experts, int num_slots);
 
 // counts: [ranks, experts], tokens of each source rank for each logical expert, >= 0.
 // shares: [ranks, slots], tokens of each source rank that go to each slot; over the slots of an expert they sum to the

@@ -3,7 +3,9 @@
 // so a rank's block is in its own order of experts; the owner merges the blocks of all sources by expert. It also
 // applies the weights: a product is the same wherever it is made, and then only a sum is left to the source.
 //
-// all_to_all: the counts of all slots are gathered. mc2: a block begins with the counts of its rank's slots.
+// all_to_all: the counts of all slots are gathered, under way with the rows. With replicas the counts are those of
+// logical experts; all ranks share them out over the slots alike, and only then are the rows sent. mc2: a block begins
+// with the counts of its rank's slots.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -14,6 +16,7 @@
 #include "dispatch/pick_order.h"
 #include "dispatch/records.h"
 #include "dispatch/row_ops.h"
+#include "dispatch/share_out.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
 
@@ -42,6 +45,7 @@ struct Memory {
   std::span<int64_t> answer_bytes;  // [ranks]
   Rows results;                     // f32 [max_tokens * top_k, hidden] as picks
   std::span<int64_t> result_bytes;  // [ranks]
+  ShareOut::Memory share_out;       // kGathered
 };
 
 enum class Counts { kGathered, kInBlocks };
@@ -51,17 +55,25 @@ class AllToAllExchange final : public StagedExchange {
  public:
   static constexpr bool kInBlocks = kCounts == Counts::kInBlocks;
   static constexpr const char* kName = kInBlocks ? "mc2" : "all_to_all";
+  static constexpr bool kSharesOut = !kInBlocks;
   static Memory plan(Carver& carver, const RankShape& shape);
+  static size_t later_bytes(const RankShape& shape) { return ShareOut::later_bytes(shape); }
 
   AllToAllExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
-      : StagedExchange(shape, request, lane), m_(memory), records_(shape, sizeof(float)) {
-    const int32_t num_picks = sort_picks(request.ids, m_.counts, m_.starts, m_.picks);
+      : StagedExchange(shape, request, lane),
+        m_(memory),
+        records_(shape, sizeof(float)),
+        share_out_(request, lane, memory.share_out),
+        slots_(request.ids) {
+    if (share_out_.on()) {
+      offer_counts();
+      return;
+    }
+    sort();
     if constexpr (!kInBlocks) {
       counts_ = comm_.all_gather_v(std::as_bytes(m_.counts), std::as_writable_bytes(m_.all_counts), m_.count_bytes);
     }
-    const size_t bytes = lay_out_outbox();
-    fill_outbox(num_picks);
-    rows_ = comm_.all_to_all_v(m_.outbox.first(bytes), m_.sent_bytes, m_.inbox, m_.inbox_bytes);
+    send_rows();
   }
 
  private:
@@ -74,13 +86,21 @@ class AllToAllExchange final : public StagedExchange {
   static size_t head_bytes(const RankShape& shape, int rank) {
     return kInBlocks ? Records::padded(static_cast<size_t>(shape.num_slots_of(rank)) * sizeof(int32_t)) : 0;
   }
+  void offer_counts();
+  void share_out();
+  void sort() { num_picks_ = sort_picks(slots_, m_.counts, m_.starts, m_.picks); }
+  void send_rows();
   size_t lay_out_outbox();
-  void fill_outbox(int32_t num_picks);
+  void fill_outbox();
   void read_counts();
   int32_t assign_rows();
 
   const Memory m_;
   const Records records_;
+  const ShareOut share_out_;
+  std::span<const int32_t> slots_;  // [tokens, top_k] of the picks; with replicas once rows are sent
+  int32_t num_picks_ = 0;           // that have a slot
+  bool rows_sent_ = false;
   Pending counts_, rows_, answers_;
 };
 
@@ -116,7 +136,40 @@ Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
   m.answer_bytes = carver.take<int64_t>(shape.ranks);
   m.results = carver.take_rows(picks, shape.hidden, DType::kF32);
   m.result_bytes = carver.take<int64_t>(shape.ranks);
+  if constexpr (!kInBlocks) m.share_out = ShareOut::plan(carver, shape);
   return m;
+}
+
+// From memory that is used for nothing else: peers may read it while rows are sent.
+template <Counts kCounts>
+void AllToAllExchange<kCounts>::offer_counts() {
+  const std::span<int32_t> counts = m_.all_counts.first(static_cast<size_t>(shape_.num_experts));
+  count_picks(request_.ids, counts);
+  counts_ = comm_.all_gather_v(std::as_bytes(counts), std::as_writable_bytes(share_out_.counts()), m_.count_bytes);
+}
+
+template <Counts kCounts>
+void AllToAllExchange<kCounts>::share_out() {
+  for (size_t s = 0; s < m_.count_bytes.size(); ++s) {
+    if (m_.count_bytes[s] != shape_.num_experts * static_cast<int64_t>(sizeof(int32_t))) {
+      throw InvalidArgument(cat(kName, ": rank ", s, " dispatched without replicas, or with others"));
+    }
+  }
+  share_out_.compute();
+  const std::span<int32_t> slots = share_out_.slots().first(request_.ids.size());
+  std::ranges::copy(request_.ids, slots.begin());
+  std::ranges::copy(share_out_.shares_of(shape_.rank), m_.starts.begin());
+  assign_slots(share_out_.table(), m_.starts, slots);
+  slots_ = slots;
+  sort();
+}
+
+template <Counts kCounts>
+void AllToAllExchange<kCounts>::send_rows() {
+  const size_t bytes = lay_out_outbox();
+  fill_outbox();
+  rows_ = comm_.all_to_all_v(m_.outbox.first(bytes), m_.sent_bytes, m_.inbox, m_.inbox_bytes);
+  rows_sent_ = true;
 }
 
 // Writes the heads; returns the bytes of all blocks.
@@ -139,13 +192,13 @@ size_t AllToAllExchange<kCounts>::lay_out_outbox() {
 }
 
 template <Counts kCounts>
-void AllToAllExchange<kCounts>::fill_outbox(int32_t num_picks) {
+void AllToAllExchange<kCounts>::fill_outbox() {
   const ConstScaledRows rows{request_.x, request_.scales};
-  for_each_piece(team_, num_picks, [&](int64_t first, int64_t last) {
+  for_each_piece(team_, num_picks_, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const auto pick = static_cast<size_t>(m_.picks[static_cast<size_t>(i)]);
       m_.places[pick] = static_cast<int32_t>(i);
-      std::byte* base = m_.outbox.data() + m_.bases[static_cast<size_t>(shape_.rank_of_slot(request_.ids[pick]))];
+      std::byte* base = m_.outbox.data() + m_.bases[static_cast<size_t>(shape_.rank_of_slot(slots_[pick]))];
       const float weight = request_.weights[pick];
       copy_row(rows, static_cast<int64_t>(pick) / request_.top_k, records_.rows(base, i + 1), i,
                request_.weight_on_input, weight);
@@ -158,7 +211,12 @@ template <Counts kCounts>
 bool AllToAllExchange<kCounts>::come_to(Stage stage, bool block) {
   switch (stage) {
     case Stage::kArrived:
-      return done(counts_, block) && done(rows_, block);
+      if (!done(counts_, block)) return false;
+      if (!rows_sent_) {
+        share_out();
+        send_rows();
+      }
+      return done(rows_, block);
     case Stage::kReturned:
       return done(answers_, block);
     case Stage::kDrained:
@@ -179,8 +237,10 @@ void AllToAllExchange<kCounts>::read_counts() {
     if (kInBlocks) {
       if (bytes >= head && local > 0) std::memcpy(arrived.data(), block, arrived.size_bytes());
     } else {
-      std::copy_n(m_.all_counts.begin() + static_cast<int64_t>(s) * shape_.num_slots() + shape_.first_slot(), local,
-                  arrived.begin());
+      const auto slots = static_cast<size_t>(shape_.num_slots());
+      const std::span<const int32_t> sent =
+          share_out_.on() ? share_out_.shares_of(static_cast<int>(s)) : m_.all_counts.subspan(s * slots, slots);
+      std::copy_n(sent.begin() + shape_.first_slot(), local, arrived.begin());
     }
     const int64_t rows = std::accumulate(arrived.begin(), arrived.end(), int64_t{0});
     if (bytes != head + static_cast<size_t>(rows) * records_.bytes()) {

@@ -19,6 +19,8 @@ constexpr DispatchRule kRules[] = {
      [](const Situation& s) { return s.hosts == 1 && s.format == Format::kBatched; }},
     {"pull", "one host: ranks read each other's memory",
      [](const Situation& s) { return s.hosts == 1 && s.format == Format::kStandard; }},
+    {"all_to_all", "several hosts, picks are shared out over replicas",
+     [](const Situation& s) { return s.format == Format::kStandard && s.shares_out; }},
     {"packed", "several hosts, sums in the order of the ids",
      [](const Situation& s) { return s.format == Format::kStandard && s.exact_order; }},
     {"all_gather", "two hosts of one rank, at least as many picks as ranks, a small batch",
@@ -40,6 +42,9 @@ std::span<const DispatchRule> dispatch_rules() {
 
 DispatchRule choose_dispatcher(const DispatchSituation& situation, std::string_view forced) {
   if (forced != "auto") return {forced, "asked for", nullptr};
+  if (situation.same_tokens && situation.shares_out) {
+    throw InvalidArgument("no dispatcher shares picks out over replicas where every rank has the same tokens");
+  }
   for (const DispatchRule& rule : kRules) {
     if (rule.holds(situation)) return rule;
   }

@@ -32,6 +32,12 @@ TEST(DispatchChoice, ByHostsBatchAndFormat) {
   EXPECT_EQ(choice(s), "hybrid");
   s.exact_order = true;
   EXPECT_EQ(choice(s), "packed");
+  s.shares_out = true;
+  EXPECT_EQ(choice(s), "all_to_all");
+  s.hosts = 1;
+  EXPECT_EQ(choice(s), "pull");
+  s.same_tokens = true;
+  EXPECT_THROW(choose_dispatcher(s), InvalidArgument);
   s = one;
   s.hosts = 4;
   EXPECT_EQ(choice(s), "packed");
@@ -58,7 +64,7 @@ TEST(DispatchChoice, EveryRuleIsReached) {
   for (const int ranks : {1, 2, 4}) {
     for (const int hosts : {1, 2, 4}) {
       for (const int64_t tokens : {1, 4096}) {
-        for (const int flags : {0, 1, 2, 4}) {
+        for (const int flags : {0, 1, 2, 4, 8}) {
           const DispatchSituation s{.ranks = ranks,
                                     .hosts = std::min(hosts, ranks),
                                     .max_tokens = tokens,
@@ -66,6 +72,7 @@ TEST(DispatchChoice, EveryRuleIsReached) {
                                     .top_k = 8,
                                     .format = flags == 4 ? Format::kBatched : Format::kStandard,
                                     .exact_order = flags == 1,
+                                    .shares_out = flags == 8,
                                     .same_tokens = flags == 2};
           const auto rules = dispatch_rules();
           const auto rule = std::ranges::find_if(rules, [&](const DispatchRule& r) { return r.holds(s); });

@@ -15,11 +15,11 @@
 namespace trimtab {
 
 // Exchange: a StagedExchange made of (shape, request, lane, memory), with
-//   kName; Shape, kFormat, kKeepsOrder and kOutputIsReduced where the defaults of StagedExchange don't hold;
-//   static Memory plan(Carver&, const Shape&), which takes all that one exchange needs;
-//   static size_t later_bytes(const Shape&), the workspace that it takes once rows have arrived, if any;
-//   static std::vector<std::unique_ptr<Communicator>> make_groups(const Shape&, Communicator&), if it needs any;
-//   static void check(const Shape&, const Lane&), if there are lanes that it can't use: throws InvalidArgument.
+//   kName; Shape, kFormat, kKeepsOrder, kSharesOut and kOutputIsReduced where the defaults of StagedExchange don't
+//   hold; static Memory plan(Carver&, const Shape&), which takes all that one exchange needs; static size_t
+//   later_bytes(const Shape&), the workspace that it takes once rows have arrived, if any; static
+//   std::vector<std::unique_ptr<Communicator>> make_groups(const Shape&, Communicator&), if it needs any; static void
+//   check(const Shape&, const Lane&), if there are lanes that it can't use: throws InvalidArgument.
 template <class Exchange>
 class DispatcherOf final : public Dispatcher {
  public:
@@ -34,6 +34,11 @@ class DispatcherOf final : public Dispatcher {
     }
     if (shape.exact_order && !Exchange::kKeepsOrder) {
       throw InvalidArgument(cat(Exchange::kName, " adds in an order that depends on the placement: no exact_order"));
+    }
+    if (shape.num_experts != 0 && !Exchange::kSharesOut) {
+      throw InvalidArgument(cat(Exchange::kName,
+                                " can't share picks out over replicas; pull, pull_batched and "
+                                "all_to_all can"));
     }
   }
 

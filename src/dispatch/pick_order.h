@@ -8,14 +8,19 @@
 
 namespace trimtab {
 
-// Counting sort. counts [slots]: the picks of each slot; starts [slots]: scratch; picks [ids.size()]: the first so many
-// as are returned get the index of each pick that has a slot.
-inline int32_t sort_picks(std::span<const int32_t> ids, std::span<int32_t> counts, std::span<int32_t> starts,
-                          std::span<int32_t> picks) {
+// counts [slots]: the picks of each slot.
+inline void count_picks(std::span<const int32_t> ids, std::span<int32_t> counts) {
   std::ranges::fill(counts, 0);
   for (const int32_t id : ids) {
     if (id >= 0) ++counts[static_cast<size_t>(id)];
   }
+}
+
+// Counting sort. counts [slots]: the picks of each slot; starts [slots]: scratch; picks [ids.size()]: the first so many
+// as are returned get the index of each pick that has a slot.
+inline int32_t sort_picks(std::span<const int32_t> ids, std::span<int32_t> counts, std::span<int32_t> starts,
+                          std::span<int32_t> picks) {
+  count_picks(ids, counts);
   int32_t sum = 0;
   for (size_t slot = 0; slot < counts.size(); ++slot) {
     starts[slot] = sum;

@@ -2,7 +2,8 @@
 // Ranks that share memory: nothing is sent. A rank posts where its rows are and how its picks are spread over the
 // experts; owners copy the rows from there straight into expert order (`fused`: they only note where each is), and
 // sources read the results in place. Where a source's rows stand at an owner follows from the counts of all ranks, so
-// no index travels back.
+// no index travels back. With replicas the counts are those of logical experts, and all ranks share them out over the
+// slots alike.
 //
 // Posts of one exchange: 1 the offer (x, picks, counts), 2 the answer (y), 3 nothing: this rank has read all answers.
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "dispatch/row_ops.h"
 #include "dispatch/scaled_rows.h"
 #include "dispatch/share.h"
+#include "dispatch/share_out.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
 
@@ -25,7 +27,7 @@ struct Offer {
   ConstScaledRows rows;             // [tokens]
   std::span<const float> weights;   // [tokens, top_k]
   std::span<const int32_t> picks;   // token * top_k + k of every pick with an expert, by expert, then in order
-  std::span<const int32_t> counts;  // [slots] picks of each expert
+  std::span<const int32_t> counts;  // [slots], or [num_experts] with replicas: picks of each expert
   int top_k = 0;
   bool weight_on_input = false;
 };
@@ -54,6 +56,7 @@ struct Memory {
   std::span<int32_t> starts;         // [slots] where this rank's rows begin in the owner's order; first a cursor
   std::span<int32_t> places;         // [max_tokens * top_k] row of each pick in the owner's order
   std::span<const Offer*> offers;    // [ranks]
+  std::span<const int32_t*> sent;    // [ranks][slots] picks that a rank sends to each
   std::span<const Answer*> answers;  // [ranks]
   std::span<int32_t> cursors;        // [ranks]
   std::span<Segment> segments;       // [local experts, ranks] and one more, for the end
@@ -61,6 +64,7 @@ struct Memory {
   ScaledRows rows;                   // [max_rows], in memory but for kIndirect
   std::span<const std::byte*> at, scales_at;  // [max_rows] kIndirect: RowPointers
   std::span<float> row_weights;               // [max_rows]
+  ShareOut::Memory share_out;
 };
 
 Memory plan_memory(Carver& carver, const RankShape& shape, Format format) {
@@ -76,6 +80,7 @@ Memory plan_memory(Carver& carver, const RankShape& shape, Format format) {
   m.starts = carver.take<int32_t>(shape.num_slots());
   m.places = carver.take<int32_t>(picks);
   m.offers = carver.take<const Offer*>(shape.ranks);
+  m.sent = carver.take<const int32_t*>(shape.ranks);
   m.answers = carver.take<const Answer*>(shape.ranks);
   m.cursors = carver.take<int32_t>(shape.ranks);
   m.segments = carver.take<Segment>(int64_t{shape.num_local()} * shape.ranks + 1);
@@ -89,6 +94,7 @@ Memory plan_memory(Carver& carver, const RankShape& shape, Format format) {
     m.rows = take_scaled_rows(carver, max_rows, shape);
   }
   m.row_weights = carver.take<float>(max_rows);
+  m.share_out = ShareOut::plan(carver, shape);
   return m;
 }
 
@@ -98,7 +104,9 @@ class PullExchange final : public StagedExchange {
   static constexpr bool kBatched = format == Format::kBatched, kIndirect = format == Format::kIndirect;
   static constexpr const char* kName = kBatched ? "pull_batched" : kIndirect ? "fused" : "pull";
   static constexpr Format kFormat = format;
+  static constexpr bool kSharesOut = true;
   static Memory plan(Carver& carver, const RankShape& shape) { return plan_memory(carver, shape, format); }
+  static size_t later_bytes(const RankShape& shape) { return ShareOut::later_bytes(shape); }
   static void check(const RankShape&, const Lane& lane) {
     if (lane.comm.board() == nullptr) {
       throw InvalidArgument(
@@ -108,10 +116,15 @@ class PullExchange final : public StagedExchange {
   }
 
   PullExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
-      : StagedExchange(shape, request, lane), board_(*lane.comm.board()), m_(memory) {
-    const int32_t num_picks = sort_picks(request.ids, m_.counts, m_.starts, m_.picks);
+      : StagedExchange(shape, request, lane),
+        board_(*lane.comm.board()),
+        m_(memory),
+        share_out_(request, lane, memory.share_out) {
+    const auto num_experts = static_cast<size_t>(share_out_.on() ? shape.num_experts : shape.num_slots());
+    const std::span<int32_t> counts = m_.counts.first(num_experts);
+    const int32_t num_picks = sort_picks(request.ids, counts, m_.starts, m_.picks);
     std::construct_at(m_.offer, Offer{offered_rows(), share(board_, request.weights, m_.weights),
-                                      m_.picks.first(static_cast<size_t>(num_picks)), m_.counts, request.top_k,
+                                      m_.picks.first(static_cast<size_t>(num_picks)), counts, request.top_k,
                                       request.weight_on_input});
     first_post_ = board_.post(m_.offer);
   }
@@ -130,13 +143,16 @@ class PullExchange final : public StagedExchange {
 
   ConstScaledRows offered_rows();
   bool has_come(uint64_t post, bool block);
+  void read_counts();
   void lay_out();
   int32_t lay_out_slot(int32_t slot, int32_t place, bool own);
+  void find_picks();
   void bring_rows(int64_t first, int64_t last);
   void find_places();
 
   Board& board_;
   const Memory m_;
+  const ShareOut share_out_;
   uint64_t first_post_ = 0;
   bool laid_out_ = false;
   int32_t num_rows_ = 0;
@@ -167,15 +183,31 @@ bool PullExchange<format>::has_come(uint64_t post, bool block) {
   return true;
 }
 
-// Walks every owner's order (expert, source) over the counts of all ranks: fills the segments of this owner, and the
-// starts of this source at all owners.
+// Fills offers and sent.
+template <Format format>
+void PullExchange<format>::read_counts() {
+  for (int s = 0; s < shape_.ranks; ++s) {
+    const auto* offer = static_cast<const Offer*>(board_.item(s, first_post_));
+    m_.offers[static_cast<size_t>(s)] = offer;
+    m_.sent[static_cast<size_t>(s)] = offer->counts.data();
+    if (!share_out_.on()) continue;
+    const auto experts = static_cast<size_t>(shape_.num_experts);
+    if (offer->counts.size() != experts) {
+      throw InvalidArgument(cat(kName, ": rank ", s, " dispatched without replicas, or with others"));
+    }
+    std::ranges::copy(offer->counts, share_out_.counts().subspan(static_cast<size_t>(s) * experts).begin());
+    m_.sent[static_cast<size_t>(s)] = share_out_.shares_of(s).data();
+  }
+  if (share_out_.on()) share_out_.compute();
+}
+
+// Walks every owner's order (expert, source) over what all ranks send: fills the segments of this owner, and the starts
+// of this source at all owners.
 template <Format format>
 void PullExchange<format>::lay_out() {
   {
     const Board::Reading reading(board_);
-    for (int s = 0; s < shape_.ranks; ++s) {
-      m_.offers[static_cast<size_t>(s)] = static_cast<const Offer*>(board_.item(s, first_post_));
-    }
+    read_counts();
     std::ranges::fill(m_.cursors, 0);
     for (int owner = 0; owner < shape_.ranks; ++owner) {
       const int32_t first = shape_.first_slots[static_cast<size_t>(owner)];
@@ -193,6 +225,7 @@ void PullExchange<format>::lay_out() {
       if (owner == shape_.rank) num_rows_ = rows;
     }
     m_.segments.back() = {num_rows_, num_rows_, 0};
+    if (share_out_.on()) find_picks();
   }
   laid_out_ = true;
   if (overflowing_slot_ >= 0) board_.post(nullptr);
@@ -204,7 +237,7 @@ int32_t PullExchange<format>::lay_out_slot(int32_t slot, int32_t place, bool own
   const auto ranks = static_cast<size_t>(shape_.ranks);
   int32_t rows = 0;
   for (size_t s = 0; s < ranks; ++s) {
-    const int32_t count = m_.offers[s]->counts[static_cast<size_t>(slot)];
+    const int32_t count = m_.sent[s][slot];
     if (own) {
       const auto local = static_cast<size_t>(slot - shape_.first_slot());
       m_.segments[local * ranks + s] = {num_rows_ + rows, place + rows, m_.cursors[s]};
@@ -215,6 +248,20 @@ int32_t PullExchange<format>::lay_out_slot(int32_t slot, int32_t place, bool own
   }
   if (own) m_.local_counts[static_cast<size_t>(slot - shape_.first_slot())] = rows;
   return rows;
+}
+
+// With replicas a source's picks stand by expert, and an expert's slots get theirs one after the other.
+template <Format format>
+void PullExchange<format>::find_picks() {
+  const auto ranks = static_cast<size_t>(shape_.ranks);
+  for (size_t s = 0; s < ranks; ++s) {
+    int32_t pick = 0;
+    for (const int32_t slot : share_out_.table().replica_slot) {
+      const int32_t local = slot - shape_.first_slot();
+      if (0 <= local && local < shape_.num_local()) m_.segments[static_cast<size_t>(local) * ranks + s].pick = pick;
+      pick += m_.sent[s][slot];
+    }
+  }
 }
 
 template <Format format>
@@ -270,12 +317,16 @@ void PullExchange<format>::publish(ConstRows y, Left left) {
   board_.post(std::construct_at(m_.answer, Answer{y, left}));
 }
 
+// Of this rank's picks.
 template <Format format>
 void PullExchange<format>::find_places() {
-  size_t i = 0;
-  for (size_t slot = 0; slot < m_.counts.size(); ++slot) {
-    for (int32_t n = 0; n < m_.counts[slot]; ++n, ++i) {
-      m_.places[static_cast<size_t>(m_.picks[i])] = m_.starts[slot] + n;
+  const int32_t* pick = m_.picks.data();
+  for (size_t i = 0; i < m_.starts.size(); ++i) {
+    const auto slot = share_out_.on() ? static_cast<size_t>(share_out_.table().replica_slot[i]) : i;
+    const int32_t end = m_.starts[slot] + m_.sent[static_cast<size_t>(shape_.rank)][slot];
+    for (int32_t place = m_.starts[slot]; place < end; ++place, ++pick) {
+      m_.places[static_cast<size_t>(*pick)] = place;
+      if (share_out_.on()) share_out_.slots()[static_cast<size_t>(*pick)] = static_cast<int32_t>(slot);
     }
   }
 }
@@ -283,16 +334,16 @@ void PullExchange<format>::find_places() {
 template <Format format>
 void PullExchange<format>::combine(Rows out) {
   find_places();
+  const std::span<const int32_t> slots = share_out_.on() ? share_out_.slots() : request_.ids;
   {
     const Board::Reading reading(board_);
     for (int r = 0; r < shape_.ranks; ++r) {
       m_.answers[static_cast<size_t>(r)] = static_cast<const Answer*>(board_.item(r, first_post_ + 1));
     }
-    sum_rows(team_, out, request_.top_k, [this](int64_t i) -> WeightedRow {
+    sum_rows(team_, out, request_.top_k, [this, slots](int64_t i) -> WeightedRow {
       const auto pick = static_cast<size_t>(i);
-      const int32_t id = request_.ids[pick];
-      if (id < 0) return {};
-      const Answer& answer = *m_.answers[static_cast<size_t>(shape_.rank_of_slot(id))];
+      if (request_.ids[pick] < 0) return {};
+      const Answer& answer = *m_.answers[static_cast<size_t>(shape_.rank_of_slot(slots[pick]))];
       return {answer.y.template row_as<float>(m_.places[pick]),
               combine_weight(answer.left, request_.weight_on_input, request_.weights[pick])};
     });

@@ -34,7 +34,8 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
       dtype(shape.dtype),
       first_slots(shape.first_slots.begin(), shape.first_slots.end()),
       capacity(shape.capacity),
-      exact_order(shape.exact_order) {
+      exact_order(shape.exact_order),
+      num_experts(shape.num_experts) {
   check_first_slots(dispatcher, first_slots, rank);
   ranks = static_cast<int>(first_slots.size()) - 1;
   for (int owner = 0; owner < ranks; ++owner) {
@@ -57,6 +58,9 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
       picks > std::numeric_limits<int32_t>::max() || __builtin_mul_overflow(picks, int64_t{hidden} * 16, &elements)) {
     throw InvalidArgument(cat(dispatcher, ": ", ranks, " ranks x ", max_tokens, " tokens x top_k ", top_k, " x hidden ",
                               hidden, " is more than can be addressed"));
+  }
+  if (num_experts < 0 || num_experts > num_slots()) {
+    throw InvalidArgument(cat(dispatcher, ": ", num_experts, " logical experts in ", num_slots(), " slots"));
   }
   int64_t places = 0;
   if (capacity < 0 || __builtin_mul_overflow(capacity, int64_t{num_slots()}, &places) ||
@@ -87,6 +91,7 @@ void RankShape::check(const Request& request, const Lane& lane) const {
     throw InvalidArgument(cat("dispatch: ", request.ids.size(), " ids and ", request.weights.size(), " weights for ",
                               x.rows, " tokens with top_k ", request.top_k));
   }
+  check_replicas(request);
   check_ids(request);
 }
 
@@ -111,13 +116,25 @@ void RankShape::check_rows(const Request& request) const {
   }
 }
 
+void RankShape::check_replicas(const Request& request) const {
+  const SplitTable* table = request.replicas.table;
+  if (table == nullptr) return;
+  if (num_experts == 0) throw InvalidArgument("dispatch: a request with replicas, but the shape has no num_experts");
+  if (table->num_experts != num_experts || table->num_slots != num_slots() || table->num_ranks != ranks) {
+    throw InvalidArgument(cat("dispatch: replicas of ", table->num_experts, " experts in ", table->num_slots,
+                              " slots of ", table->num_ranks, " ranks, expected ", num_experts, ", ", num_slots(),
+                              " and ", ranks));
+  }
+}
+
 void RankShape::check_ids(const Request& request) const {
+  const int end = request.replicas.table == nullptr ? num_slots() : num_experts;
   for (size_t i = 0; i < request.ids.size(); ++i) {
     const int32_t id = request.ids[i];
-    if (id >= -1 && id < num_slots()) continue;
+    if (id >= -1 && id < end) continue;
     const auto top = static_cast<size_t>(request.top_k);
     throw InvalidArgument(
-        cat("dispatch: token ", i / top, ", pick ", i % top, ": expert id ", id, " is not in [-1, ", num_slots(), ")"));
+        cat("dispatch: token ", i / top, ", pick ", i % top, ": expert id ", id, " is not in [-1, ", end, ")"));
   }
 }
 

@@ -24,10 +24,13 @@ struct RankShape {
   std::vector<int32_t> first_slots;  // [ranks + 1]
   int64_t capacity = 0;
   bool exact_order = false;
+  int num_experts = 0;
 
   std::vector<int32_t> ranks_of_slots;  // [slots]
 
-  DispatchShape shape() const { return {max_tokens, hidden, top_k, dtype, first_slots, capacity, exact_order}; }
+  DispatchShape shape() const {
+    return {max_tokens, hidden, top_k, dtype, first_slots, capacity, exact_order, num_experts};
+  }
   ScaleShape scales() const { return scale_shape(dtype, hidden); }
   int num_slots() const { return first_slots.back(); }
   int first_slot() const { return first_slots[static_cast<size_t>(rank)]; }
@@ -49,6 +52,7 @@ struct RankShape {
 
  private:
   void check_rows(const Request& request) const;
+  void check_replicas(const Request& request) const;
   void check_ids(const Request& request) const;
 };
 

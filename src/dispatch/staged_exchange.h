@@ -24,11 +24,12 @@ inline bool reached(Exchange& exchange, Stage stage, bool block) {
 
 class StagedExchange : public Exchange {
  public:
-  // What most exchanges are: standard rows, any pick of any rank, sums in the order of the ids, complete output; over
-  // collectives of the lane's group alone.
+  // What most exchanges are: standard rows, any pick of any rank, sums in the order of the ids, complete output, picks
+  // of slots; over collectives of the lane's group alone.
   using Shape = RankShape;
   static constexpr Format kFormat = Format::kStandard;
   static constexpr bool kKeepsOrder = true;
+  static constexpr bool kSharesOut = false;
   static constexpr bool kOutputIsReduced = true;
   static std::vector<std::unique_ptr<Communicator>> make_groups(const RankShape&, Communicator&) { return {}; }
   static void check(const RankShape&, const Lane&) {}

@@ -136,7 +136,7 @@ struct World {
     return MoeLayer(
         {.gate = gate,
          .router = router,
-         .log2phy = placement.log2phy(0, rank),
+         .replicas = std::make_shared<const SplitTable>(placement, 0),
          .dispatcher = dispatcher(placement, rank),
          .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden, options.dtype, format()),
          .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,

@@ -34,9 +34,27 @@ void check_dispatcher(const MoeLayer::Parts& p) {
   const int num_local = shape.first_slots[rank + 1] - shape.first_slots[rank];
   check(num_local == p.experts->num_local(), "rank ", rank, " holds ", num_local, " slots, there are ",
         p.experts->num_local(), " experts");
-  for (const int32_t slot : p.log2phy) {
-    check(slot >= 0 && slot < shape.first_slots.back(), "log2phy names slot ", slot, " of ", shape.first_slots.back());
+}
+
+void check_replicas(const MoeLayer::Parts& p) {
+  check(p.replicas != nullptr, "the table of replicas is missing");
+  const SplitTable& table = *p.replicas;
+  const RouterConfig& router = p.router->config();
+  const int num_placed = router.num_experts + router.num_appended_experts;
+  check(table.num_experts == num_placed, "replicas of ", table.num_experts, " experts, the router picks from ",
+        num_placed);
+  const DispatchShape shape = p.dispatcher->shape();
+  const int num_ranks = static_cast<int>(shape.first_slots.size()) - 1;
+  check(table.num_ranks == num_ranks && table.num_slots == shape.first_slots.back(), "replicas in ", table.num_slots,
+        " slots of ", table.num_ranks, " ranks, the dispatcher knows ", shape.first_slots.back(), " of ", num_ranks);
+  for (size_t slot = 0; slot < table.rank_of_slot.size(); ++slot) {
+    const auto rank = static_cast<size_t>(table.rank_of_slot[slot]);
+    check(shape.first_slots[rank] <= static_cast<int32_t>(slot) &&
+              static_cast<int32_t>(slot) < shape.first_slots[rank + 1],
+          "slot ", slot, " is on rank ", rank, " for the replicas, on another for the dispatcher");
   }
+  check(p.split == SplitRule::kStatic || shape.num_experts == num_placed, "dispatcher ", p.dispatcher->name(),
+        " shares out over replicas of ", shape.num_experts, " experts, not of ", num_placed);
 }
 
 void check_parts(const MoeLayer::Parts& p) {
@@ -46,9 +64,6 @@ void check_parts(const MoeLayer::Parts& p) {
         p.experts->hidden());
   check(p.gate->out() == router.num_experts + router.num_zero_experts, "the gate gives ", p.gate->out(),
         " logits, the router wants ", router.num_experts, " experts + ", router.num_zero_experts, " zero experts");
-  const int num_placed = router.num_experts + router.num_appended_experts;
-  check(p.log2phy.size() == static_cast<size_t>(num_placed), "log2phy has ", p.log2phy.size(), " entries for ",
-        num_placed, " experts");
   check(p.dispatcher->format() == p.experts->format(), "dispatcher ", p.dispatcher->name(),
         " and the experts use different row formats");
   check(p.experts->left() != Left::kSum || p.dispatcher->carries_weights(),
@@ -56,6 +71,10 @@ void check_parts(const MoeLayer::Parts& p) {
   check(p.dispatcher->output_is_reduced(), "dispatcher ", p.dispatcher->name(),
         " leaves partial sums, which the layer does not add up");
   check(!p.shared || p.shared->hidden() == p.experts->hidden(), "shared and routed experts differ in hidden size");
+  check(p.experts->dtype() == DType::kF32 || p.experts->dtype() == DType::kBF16, "experts that take ",
+        name(p.experts->dtype()), " rows");
+  check_dispatcher(p);
+  check_replicas(p);
 }
 
 // All that a caller can get wrong, before the first peer hears of the call: later it would cost the whole group.
@@ -97,6 +116,11 @@ Travelling travelling(ConstRows rows, DType dtype, Lane& lane) {
   return {q, scales};
 }
 
+// For the dispatcher; the static rule is applied before it.
+Replicas shared_out(const MoeLayer::Parts& parts) {
+  return parts.split == SplitRule::kStatic ? Replicas{} : Replicas{parts.replicas.get(), parts.split};
+}
+
 void add(ConstRows y, Rows out) {
   for (int64_t t = 0; t < out.rows; ++t) {
     const float* from = y.row_as<float>(t);
@@ -119,16 +143,21 @@ void add_identity(ConstRows x, std::span<const float> weights, Rows out) {
 }  // namespace
 
 struct MoeLayer::Routed {
-  std::span<int32_t> ids;  // [tokens, picks_per_token] physical
+  std::span<int32_t> ids;  // [tokens, picks_per_token] physical with the static rule, else logical
   std::span<float> weights;
   std::span<float> identity;  // [tokens], or empty without zero experts
 };
 
 MoeLayer::MoeLayer(Parts parts) : parts_(std::move(parts)) {
   check_parts(parts_);
-  check_dispatcher(parts_);
-  check(parts_.experts->dtype() == DType::kF32 || parts_.experts->dtype() == DType::kBF16, "experts that take ",
-        name(parts_.experts->dtype()), " rows");
+}
+
+void MoeLayer::replace(std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas) {
+  Parts next = parts_;
+  next.experts = std::move(experts);
+  next.replicas = std::move(replicas);
+  check_parts(next);
+  parts_ = std::move(next);
 }
 
 size_t MoeLayer::workspace_bytes(int64_t max_tokens) const {
@@ -168,8 +197,12 @@ MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& 
                         .layer = parts_.layer,
                         .first_token = options.first_token},
                        {.ids = routed.ids, .weights = routed.weights, .identity = routed.identity});
-  for (int32_t& id : routed.ids) {
-    if (id >= 0) id = parts_.log2phy[static_cast<size_t>(id)];
+  if (parts_.split == SplitRule::kStatic) {
+    const int32_t* slots = parts_.replicas->static_slot.data() +
+                           static_cast<ptrdiff_t>(parts_.dispatcher->rank()) * parts_.replicas->num_experts;
+    for (int32_t& id : routed.ids) {
+      if (id >= 0) id = slots[id];
+    }
   }
   return routed;
 }
@@ -198,7 +231,8 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
                                                             .weights = routed.weights,
                                                             .top_k = parts_.router->picks_per_token(),
                                                             .weight_on_input = parts_.weight_on_input,
-                                                            .scales = sent.scales},
+                                                            .scales = sent.scales,
+                                                            .replicas = shared_out(parts_)},
                                                            lane);
 
   SharedExperts::Half half;

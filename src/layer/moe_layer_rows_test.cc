@@ -38,7 +38,7 @@ TEST_P(SentRows, Int8RowsGiveTheBitsOfUnquantisedOnes) {
     const auto layer_with = [&](DType rows) {
       return MoeLayer({.gate = world.gate,
                        .router = world.router,
-                       .log2phy = placement.log2phy(0, comm.rank()),
+                       .replicas = std::make_shared<const SplitTable>(placement, 0),
                        .dispatcher = world.dispatcher(placement, comm.rank(), kTopK, rows),
                        .experts = make_grouped_experts(slots_of(placement, comm.rank(), in_int8), kHidden,
                                                        Scheme::kW8A8, world.format()),
@@ -53,7 +53,7 @@ TEST(SentRowsErrors, ExpertsMustAcceptThem) {
   const Placement placement = Placement::linear(1, kExperts, 1);
   MoeLayer::Parts parts{.gate = world.gate,
                         .router = world.router,
-                        .log2phy = placement.log2phy(0, 0),
+                        .replicas = std::make_shared<const SplitTable>(placement, 0),
                         .dispatcher = world.dispatcher(placement, 0, kTopK, DType::kI8),
                         .experts = make_grouped_experts(world.packed, kHidden, DType::kF32)};
   EXPECT_THROW(MoeLayer(std::move(parts)), InvalidArgument);
@@ -70,7 +70,7 @@ TEST_P(SentRows, TheWeightMayMultiplyTheInput) {
   run_group(2, [&](Communicator& comm) {
     const MoeLayer layer({.gate = world.gate,
                           .router = router,
-                          .log2phy = placement.log2phy(0, comm.rank()),
+                          .replicas = std::make_shared<const SplitTable>(placement, 0),
                           .dispatcher = world.dispatcher(placement, comm.rank(), 1),
                           .experts = make_grouped_experts(slots_of(placement, comm.rank(), world.packed), kHidden,
                                                           Scheme::kF32, world.format()),
@@ -99,7 +99,7 @@ TEST(SentRowsErrors, WeightsOnTheInputNeedOnePick) {
   const Placement placement = Placement::linear(1, kExperts, 1);
   MoeLayer::Parts parts{.gate = world.gate,
                         .router = world.router,
-                        .log2phy = placement.log2phy(0, 0),
+                        .replicas = std::make_shared<const SplitTable>(placement, 0),
                         .dispatcher = world.dispatcher(placement, 0),
                         .experts = make_grouped_experts(world.packed, kHidden, DType::kF32),
                         .weight_on_input = true};
@@ -112,7 +112,7 @@ MoeLayer batched_layer(const World& world, const Placement& placement, int rank,
   return MoeLayer(
       {.gate = world.gate,
        .router = world.router,
-       .log2phy = placement.log2phy(0, rank),
+       .replicas = std::make_shared<const SplitTable>(placement, 0),
        .dispatcher = make_dispatcher(dispatched == Format::kBatched ? "pull_batched" : "pull", shape, rank),
        .experts = make_grouped_experts(slots_of(placement, rank, world.packed), kHidden, Scheme::kF32, computed)});
 }

@@ -222,7 +222,7 @@ TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
     const MoeLayer layer(
         {.gate = world.gate,
          .router = std::make_shared<const Router>(router),
-         .log2phy = placement.log2phy(0, rank),
+         .replicas = std::make_shared<const SplitTable>(placement, 0),
          .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
          .experts = make_grouped_experts(slots_of(placement, rank, experts), kHidden, DType::kF32, world.format())});
     Team team(1);
@@ -275,7 +275,7 @@ TEST(MoeLayer, RefusesPartsThatDoNotFit) {
   const auto parts = [&] {
     return MoeLayer::Parts{.gate = world.gate,
                            .router = world.router,
-                           .log2phy = placement.log2phy(0, 0),
+                           .replicas = std::make_shared<const SplitTable>(placement, 0),
                            .dispatcher = world.dispatcher(placement, 0),
                            .experts = make_grouped_experts(world.packed, kHidden, DType::kF32),
                            .shared = std::nullopt,
@@ -288,12 +288,18 @@ TEST(MoeLayer, RefusesPartsThatDoNotFit) {
   auto narrow_gate = parts();
   narrow_gate.gate = world.shared_gate;
   EXPECT_THROW(MoeLayer{std::move(narrow_gate)}, InvalidArgument);
-  auto short_map = parts();
-  short_map.log2phy.pop_back();
-  EXPECT_THROW(MoeLayer{std::move(short_map)}, InvalidArgument);
-  auto wrong_map = parts();
-  wrong_map.log2phy[2] = kExperts;
-  EXPECT_THROW(MoeLayer{std::move(wrong_map)}, InvalidArgument);
+  for (const Placement& other : {Placement::linear(1, kExperts - 1, 1), Placement::linear(1, kExperts, 2),
+                                 Placement(1, kExperts, {kExperts + 1}, {0, 1, 2, 3, 4, 5, 0})}) {
+    auto other_replicas = parts();
+    other_replicas.replicas = std::make_shared<const SplitTable>(other, 0);
+    EXPECT_THROW(MoeLayer{std::move(other_replicas)}, InvalidArgument);
+  }
+  auto no_replicas = parts();
+  no_replicas.replicas = nullptr;
+  EXPECT_THROW(MoeLayer{std::move(no_replicas)}, InvalidArgument);
+  auto shared_out = parts();  // by a dispatcher that is not made for it
+  shared_out.split = SplitRule::kSplit;
+  EXPECT_THROW(MoeLayer{std::move(shared_out)}, InvalidArgument);
   auto few_experts = parts();
   few_experts.experts = make_grouped_experts({world.packed[0]}, kHidden, DType::kF32);
   EXPECT_THROW(MoeLayer{std::move(few_experts)}, InvalidArgument);

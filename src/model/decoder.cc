@@ -103,7 +103,7 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
       placement_(placement),
       inverse_frequencies_(inverse_frequencies(config())),
       dispatcher_(make_dispatcher(comm)),
-      moe_layers_(make_moe_layers(comm.rank())),
+      moe_layers_(make_moe_layers(comm)),
       team_(options.threads),
       workspace_(comm.allocate(workspace_bytes())),
       owned_groups_(dispatcher_->make_groups(comm)),
@@ -126,16 +126,19 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   shape.top_k = config().router.top_k;
   shape.dtype = weights_->expert_format().rows();
   shape.first_slots = placement_.first_slots();
+  if (options_.split != SplitRule::kStatic) shape.num_experts = placement_.num_experts();
   const DispatchRule rule = choose_dispatcher({.ranks = comm.size(),
                                                .hosts = 1 + *std::ranges::max_element(comm.hosts()),
                                                .max_tokens = shape.max_tokens,
                                                .hidden = shape.hidden,
-                                               .top_k = shape.top_k},
+                                               .top_k = shape.top_k,
+                                               .shares_out = shape.num_experts > 0},
                                               options_.dispatcher);
   return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
 }
 
-std::vector<MoeLayer> Decoder::make_moe_layers(int rank) const {
+std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm) const {
+  const int rank = comm.rank();
   std::vector<MoeLayer> layers;
   for (const LayerWeights& w : weights_->layers_) {
     if (w.dense) continue;
@@ -151,7 +154,8 @@ std::vector<MoeLayer> Decoder::make_moe_layers(int rank) const {
     MoeLayer::Parts parts;
     parts.gate = w.gate;
     parts.router = w.router;
-    parts.log2phy = placement_.log2phy(w.moe_layer, rank);
+    parts.replicas = std::make_shared<const SplitTable>(placement_, w.moe_layer, comm.hosts());
+    parts.split = options_.split;
     parts.dispatcher = dispatcher_;
     parts.experts =
         make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format(), dispatcher_->format());

@@ -70,7 +70,7 @@ class Block {
     }
     return MoeLayer({.gate = gate_,
                      .router = router_,
-                     .log2phy = placement.log2phy(0, rank),
+                     .replicas = std::make_shared<const SplitTable>(placement, 0),
                      .dispatcher = make_dispatcher(dispatcher,
                                                    {.max_tokens = max_tokens,
                                                     .hidden = hidden_,

@@ -64,7 +64,7 @@ int main() {
                               .first_slots = placement.first_slots()};
     const MoeLayer layer({.gate = gate(),
                           .router = std::make_shared<const Router>(RouterConfig{.num_experts = kExperts, .top_k = 1}),
-                          .log2phy = placement.log2phy(0, comm.rank()),
+                          .replicas = std::make_shared<const SplitTable>(placement, 0),
                           .dispatcher = make_pull_dispatcher(shape, comm.rank()),
                           .experts = make_grouped_experts(std::move(slots), kHidden, DType::kF32),
                           .shared = std::nullopt,

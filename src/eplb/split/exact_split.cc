@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/cat.h"
-#include "eplb/split/peak_flow.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -140,20 +139,20 @@ class ExactSplit {
 void exact_split(const SplitTable& table, std::span<const int32_t> counts, Workspace& workspace,
                  std::span<int32_t> shares) {
   const size_t mark = workspace.mark();
-  if (workspace.capacity() - mark < exact_split_bytes(table)) {
-    throw InvalidArgument(cat("split needs ", exact_split_bytes(table), " bytes of workspace, ",
-                              workspace.capacity() - mark, " left of ", workspace.capacity()));
+  const size_t bytes = exact_split_bytes(SplitSizes(table));
+  if (workspace.capacity() - mark < bytes) {
+    throw InvalidArgument(cat("split needs ", bytes, " bytes of workspace, ", workspace.capacity() - mark, " left of ",
+                              workspace.capacity()));
   }
   ExactSplit(table, counts, workspace, shares).run(workspace);
   workspace.release(mark);
 }
 
-size_t exact_split_bytes(const SplitTable& table) {
-  const auto ranks = static_cast<size_t>(table.num_ranks);
-  return Workspace::padded(static_cast<size_t>(table.num_experts) * 8) +
-         Workspace::padded(table.shared_expert.size() * 8) + Workspace::padded(ranks * 8) +
-         Workspace::padded(table.hub_node.size() * 8) + 2 * Workspace::padded(table.arc_slot.size() * 8) +
-         Workspace::padded(table.shared_expert.size() * ranks * 4) + peak_flow_bytes(table);
+size_t exact_split_bytes(const SplitSizes& sizes) {
+  return Workspace::padded(sizes.experts * 8) + Workspace::padded(sizes.shared * 8) +
+         Workspace::padded(sizes.ranks * 8) + Workspace::padded(sizes.hubs * 8) +
+         2 * Workspace::padded(sizes.arcs * 8) + Workspace::padded(sizes.shared * sizes.ranks * 4) +
+         peak_flow_bytes(sizes);
 }
 
 }  // namespace trimtab

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "eplb/split/peak_flow.h"
 #include "trimtab/split.h"
 #include "trimtab/workspace.h"
 
@@ -15,6 +16,6 @@ namespace trimtab {
 void exact_split(const SplitTable& table, std::span<const int32_t> counts, Workspace& workspace,
                  std::span<int32_t> shares);
 
-size_t exact_split_bytes(const SplitTable& table);
+size_t exact_split_bytes(const SplitSizes& sizes);
 
 }  // namespace trimtab

@@ -237,12 +237,9 @@ int64_t peak_flow(const SplitTable& table, const BatchTotals& batch, Workspace& 
   return peak;
 }
 
-size_t peak_flow_bytes(const SplitTable& table) {
-  const size_t experts = table.shared_expert.size();
-  const size_t hubs = table.hub_expert.size();
-  const auto ranks = static_cast<size_t>(table.num_ranks);
-  const size_t vertices = experts + hubs + ranks;
-  return Workspace::padded(hubs * 8) + Workspace::padded(experts * 8) + Workspace::padded(ranks * 8) +
+size_t peak_flow_bytes(const SplitSizes& sizes) {
+  const size_t vertices = sizes.shared + sizes.hubs + sizes.ranks;
+  return Workspace::padded(sizes.hubs * 8) + Workspace::padded(sizes.shared * 8) + Workspace::padded(sizes.ranks * 8) +
          Workspace::padded(vertices * 8) + Workspace::padded(vertices * 4) + 2 * Workspace::padded(vertices);
 }
 

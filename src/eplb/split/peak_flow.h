@@ -26,6 +26,19 @@ struct BatchTotals {
 // that peak a primal-dual min-cost flow, started from "all own tokens that fit stay", moves as few tokens as possible.
 int64_t peak_flow(const SplitTable& table, const BatchTotals& batch, Workspace& workspace, std::span<int64_t> flow);
 
-size_t peak_flow_bytes(const SplitTable& table);
+// What the memory for a split depends on; more of any of them never takes less.
+struct SplitSizes {
+  SplitSizes() = default;
+  explicit SplitSizes(const SplitTable& table)
+      : ranks(static_cast<size_t>(table.num_ranks)),
+        experts(static_cast<size_t>(table.num_experts)),
+        shared(table.shared_expert.size()),
+        hubs(table.hub_expert.size()),
+        arcs(table.arc_slot.size()) {}
+
+  size_t ranks = 0, experts = 0;
+  size_t shared = 0, hubs = 0, arcs = 0;  // of the graph of SplitTable
+};
+size_t peak_flow_bytes(const SplitSizes& sizes);
 
 }  // namespace trimtab

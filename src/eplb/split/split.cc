@@ -77,7 +77,22 @@ SplitRule parse_split_rule(std::string_view name) {
 }
 
 size_t split_workspace_bytes(const SplitTable& table) {
-  return exact_split_bytes(table);
+  return exact_split_bytes(SplitSizes(table));
+}
+
+// An expert on several ranks has one slot more than those on one rank for each of its ranks but the first.
+size_t split_workspace_bytes(int num_ranks, int num_experts, int num_slots) {
+  if (num_ranks < 1 || num_experts < 1 || num_slots < num_experts) {
+    throw InvalidArgument(
+        cat("no placement has ", num_experts, " experts in ", num_slots, " slots of ", num_ranks, " ranks"));
+  }
+  const auto redundant = static_cast<size_t>(num_slots - num_experts);
+  SplitSizes most;
+  most.ranks = static_cast<size_t>(num_ranks);
+  most.experts = static_cast<size_t>(num_experts);
+  most.shared = std::min(most.experts, redundant);
+  most.hubs = most.arcs = most.shared + redundant;
+  return exact_split_bytes(most);
 }
 
 void split_tokens(SplitRule rule, const SplitTable& table, std::span<const int32_t> counts, Workspace& workspace,
