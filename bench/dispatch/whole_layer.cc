@@ -71,9 +71,9 @@ struct Times {
   double wall = 0, cpu = 0, transfer = 0, overlapped = 0;
 };
 
-class Subject {
+class Runner {
  public:
-  Subject(const std::string& dispatcher, const LayerCase& c, World& world, Communicator& comm)
+  Runner(const std::string& dispatcher, const LayerCase& c, World& world, Communicator& comm)
       : case_(c),
         world_(world),
         comm_(comm),
@@ -85,8 +85,8 @@ class Subject {
         idle_(parts(std::make_shared<NoExperts>(dispatcher_->format(), c.hidden, world.num_local))),
         lanes_{OwnLane(*this, comm), OwnLane(*this, *other_comm_)},
         out_(world.x.size()) {}
-  Subject(const Subject&) = delete;
-  Subject& operator=(const Subject&) = delete;
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
 
   std::span<const float> result() {
     run(layer_.forward(x(0, case_.tokens), out(0, case_.tokens), lanes_[0].lane));
@@ -108,7 +108,7 @@ class Subject {
 
  private:
   struct OwnLane {
-    OwnLane(const Subject& subject, Communicator& comm)
+    OwnLane(const Runner& subject, Communicator& comm)
         : owned(subject.dispatcher_->make_groups(comm)),
           workspace(comm.allocate(subject.layer_.workspace_bytes(subject.case_.tokens))),
           lane{comm, workspace, subject.world_.team, groups} {
@@ -213,20 +213,20 @@ LayerRow row_of(const std::string& dispatcher, const std::vector<Times>& rounds,
 
 std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject, const Effort& effort) {
   World world(subject, comm);
-  std::vector<std::unique_ptr<Subject>> subjects;
+  std::vector<std::unique_ptr<Runner>> runners;
   std::vector<float> wanted;
   for (const std::string& dispatcher : subject.dispatchers) {
-    subjects.push_back(std::make_unique<Subject>(dispatcher, subject, world, comm));
-    const std::span<const float> result = subjects.back()->result();
-    if (subjects.size() == 1) wanted.assign(result.begin(), result.end());
+    runners.push_back(std::make_unique<Runner>(dispatcher, subject, world, comm));
+    const std::span<const float> result = runners.back()->result();
+    if (runners.size() == 1) wanted.assign(result.begin(), result.end());
     compare(result, wanted, subject, dispatcher);
   }
-  std::vector<std::vector<Times>> rounds(subjects.size());
+  std::vector<std::vector<Times>> rounds(runners.size());
   double total = 0;  // the same on every rank, as all see the same means
   while (std::ssize(rounds[0]) < effort.least ||
          (total < effort.seconds * 1e3 && std::ssize(rounds[0]) < effort.most)) {
-    for (size_t i = 0; i < subjects.size(); ++i) {
-      Times times = subjects[i]->round();
+    for (size_t i = 0; i < runners.size(); ++i) {
+      Times times = runners[i]->round();
       std::array values = {times.wall, times.cpu, times.transfer, times.overlapped};
       take_means_over_ranks(comm, values);
       times = {values[0], values[1], values[2], values[3]};
@@ -235,7 +235,7 @@ std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& sub
     }
   }
   std::vector<LayerRow> rows;
-  for (size_t i = 0; i < subjects.size(); ++i) {
+  for (size_t i = 0; i < runners.size(); ++i) {
     rows.push_back(row_of(subject.dispatchers[i], rounds[i], rounds[0], subject.overlap));
   }
   return rows;
