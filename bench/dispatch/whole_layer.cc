@@ -18,8 +18,8 @@
 namespace trimtab::bench {
 namespace {
 
-// Layers one behind the other, as a model has them: microbatches go through them half a layer apart.
-constexpr int64_t kLayers = 4;
+// Microbatches go through layers one behind the other, as a model has them, half a layer apart.
+constexpr int64_t kLayersOfOverlap = 4;
 
 // Take rows and give them back as they come: nothing.
 class NoExperts final : public Experts {
@@ -84,6 +84,7 @@ class Runner {
         layer_(parts(real_experts())),
         idle_(parts(std::make_shared<NoExperts>(dispatcher_->format(), c.hidden, world.num_local))),
         lanes_{OwnLane(*this, comm), OwnLane(*this, *other_comm_)},
+        num_layers_(c.overlap ? kLayersOfOverlap : 1),
         out_(world.x.size()) {}
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
@@ -98,8 +99,8 @@ class Runner {
     comm_.barrier();
     const Stopwatch wall(CLOCK_MONOTONIC), cpu(CLOCK_THREAD_CPUTIME_ID);
     one_batch(layer_);
-    times.cpu = 1e3 * cpu.seconds() / kLayers;
-    times.wall = 1e3 * wall.seconds() / kLayers;
+    times.cpu = 1e3 * cpu.seconds() / layers();
+    times.wall = 1e3 * wall.seconds() / layers();
     if (!case_.overlap) return times;
     times.transfer = time([&] { one_batch(idle_); });
     times.overlapped = time([&] { two_microbatches(); });
@@ -143,23 +144,24 @@ class Runner {
   }
   Rows out(int64_t first, int64_t count) { return Rows(out_.data(), case_.tokens, case_.hidden).slice(first, count); }
   void one_batch(const MoeLayer& layer) {
-    for (int64_t l = 0; l < kLayers; ++l) {
+    for (int64_t l = 0; l < num_layers_; ++l) {
       run(layer.forward(x(0, case_.tokens), out(0, case_.tokens), lanes_[0].lane));
     }
   }
   void two_microbatches() {
     const int64_t half = (case_.tokens + 1) / 2;
-    overlap(kLayers, [&](int64_t, int microbatch) {
+    overlap(num_layers_, [&](int64_t, int microbatch) {
       const int64_t first = microbatch == 0 ? 0 : half, count = microbatch == 0 ? half : case_.tokens - half;
       return layer_.forward(x(first, count), out(first, count), lanes_[static_cast<size_t>(microbatch)].lane);
     });
   }
+  double layers() const { return static_cast<double>(num_layers_); }
   template <class Body>
   double time(const Body& body) {
     comm_.barrier();
     const Stopwatch wall(CLOCK_MONOTONIC);
     body();
-    return 1e3 * wall.seconds() / kLayers;
+    return 1e3 * wall.seconds() / layers();
   }
 
   const LayerCase& case_;
@@ -169,6 +171,7 @@ class Runner {
   const std::shared_ptr<const Dispatcher> dispatcher_;
   const MoeLayer layer_, idle_;
   std::array<OwnLane, 2> lanes_;
+  int64_t num_layers_;
   std::vector<float> out_;
 };
 
@@ -231,7 +234,7 @@ std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& sub
       take_means_over_ranks(comm, values);
       times = {values[0], values[1], values[2], values[3]};
       rounds[i].push_back(times);
-      total += kLayers * (times.wall + times.transfer + times.overlapped);
+      total += (subject.overlap ? kLayersOfOverlap : 1) * (times.wall + times.transfer + times.overlapped);
     }
   }
   std::vector<LayerRow> rows;
