@@ -10,7 +10,7 @@
 namespace trimtab::cli {
 
 struct BenchDispatchOptions {
-  std::vector<std::string> dispatchers = {"source", "pull", "all_to_all", "mc2", "packed", "all_gather"};
+  std::vector<std::string> dispatchers = {"source", "pull", "fused", "all_to_all", "mc2", "packed", "all_gather"};
   std::vector<int64_t> tokens = {16, 512};
   int ranks = 0;  // not said
   int hosts = 1;
@@ -18,6 +18,9 @@ struct BenchDispatchOptions {
   int top_k = 8;
   int num_experts = 64;
   std::string dtype = "bf16";
+  int intermediate = 0;  // 0: no experts
+  bool overlap = false;
+  bool progress_thread = false;
   double seconds = 1.0;
   bool json = false;
 };

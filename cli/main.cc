@@ -87,7 +87,7 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
   run->add_option(
          "--dispatcher", options.dispatcher,
          "How tokens get to experts: auto, pull, all_gather, all_to_all, mc2, packed, hybrid (see docs/dispatch.md)")
-      ->check(one_of({"auto", "pull", "all_gather", "all_to_all", "mc2", "packed", "hybrid"}))
+      ->check(one_of({"auto", "pull", "fused", "all_gather", "all_to_all", "mc2", "packed", "hybrid"}))
       ->type_name("NAME")
       ->capture_default_str();
   run->add_option("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")

@@ -15,7 +15,8 @@ class MpiSession {};
 
 namespace trimtab::cli {
 
-Ranks::Ranks(int asked, const GroupOptions& options) : options_(options), count_(asked > 0 ? asked : kDefaultThreads) {
+Ranks::Ranks(int asked, const GroupOptions& options, [[maybe_unused]] bool progress_thread)
+    : options_(options), count_(asked > 0 ? asked : kDefaultThreads) {
 #ifdef TRIMTAB_WITH_MPI
   if (!MpiSession::launched()) return;
   session_ = std::make_unique<MpiSession>();
@@ -23,7 +24,7 @@ Ranks::Ranks(int asked, const GroupOptions& options) : options_(options), count_
   MPI_Comm_size(MPI_COMM_WORLD, &processes);
   if (processes == 1) return;
   options_.hosts.clear();
-  world_ = make_mpi_communicator(MPI_COMM_WORLD, {.group = options_});
+  world_ = make_mpi_communicator(MPI_COMM_WORLD, {.group = options_, .progress_thread = progress_thread});
   count_ = processes;
   if (asked > 0 && asked != count_) {
     throw InvalidArgument(fmt::format("--ranks {}, but mpiexec has started {} processes, a rank each", asked, count_));

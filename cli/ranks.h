@@ -19,8 +19,8 @@ class Ranks {
 
   // asked: as on the command line; 0: not said, then as many as mpiexec has started, or kDefaultThreads. Throws
   // InvalidArgument when mpiexec has started another number. Processes are on the hosts on which they are, whatever the
-  // options say.
-  explicit Ranks(int asked, const GroupOptions& options = {});
+  // options say. progress_thread: MpiOptions::progress_thread of processes.
+  explicit Ranks(int asked, const GroupOptions& options = {}, bool progress_thread = false);
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;

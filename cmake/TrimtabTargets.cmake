@@ -118,6 +118,6 @@ function(trimtab_multirank_test name)
     add_test(NAME ${name}_mpi_${ranks}
       COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run.sh ${ranks} $<TARGET_FILE:${name}> --gtest_brief=1)
     set_tests_properties(${name}_mpi_${ranks} PROPERTIES TIMEOUT 600 LABELS multirank_mpi PROCESSORS ${ranks}
-      SKIP_RETURN_CODE 77 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")  # MPI libraries leak
+      SKIP_RETURN_CODE 77 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;MPIEXEC=${MPIEXEC_EXECUTABLE}")  # MPI libraries leak
   endforeach()
 endfunction()

@@ -2,13 +2,16 @@
 #include "bench/dispatch/dispatch_bench.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <span>
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
+#include "bench/dispatch/rank_means.h"
 #include "bench/dispatch/source_pipeline.h"
 #include "bench/machine/stopwatch.h"
 #include "trimtab/error.h"
@@ -93,11 +96,11 @@ class Batch {
     }
   }
   // What an expert makes of a row: the row itself.
-  static void copy_as_f32(ConstRows x, ConstRows scales, int64_t row, float* to) {
+  static void copy_as_f32(ConstRows x, ConstRows scales, float* to) {
     const Rows y(to, 1, x.cols);
-    if (scale_shape(x.dtype, x.cols).cols > 0) return dequantize_rows(x.slice(row, 1), scales.slice(row, 1), y);
+    if (scale_shape(x.dtype, x.cols).cols > 0) return dequantize_rows(x, scales, y);
     for (int64_t h = 0; h < x.cols; ++h) {
-      to[h] = x.dtype == DType::kBF16 ? to_float(x.row_as<bf16_t>(row)[h]) : x.row_as<float>(row)[h];
+      to[h] = x.dtype == DType::kBF16 ? to_float(x.row_as<bf16_t>(0)[h]) : x.row_as<float>(0)[h];
     }
   }
 
@@ -116,7 +119,9 @@ class Batch {
       }
     }
   }
-  void read_row(int64_t t, std::vector<float>& to) const { copy_as_f32(x_, scales(), t, to.data()); }
+  void read_row(int64_t t, std::vector<float>& to) const {
+    copy_as_f32(x_.slice(t, 1), scales().slice(t, 1), to.data());
+  }
 
   ScaleShape scales_;
   std::vector<float> values_;
@@ -127,11 +132,13 @@ class Batch {
 };
 
 void fill_answers(const Tokens& tokens, Rows y) {
+  std::optional<Board::Reading> reading;
+  if (tokens.board != nullptr) reading.emplace(*tokens.board);
   int64_t begin = 0;
   for (size_t e = 0; e < tokens.counts.size(); ++e) {
     if (tokens.format == Format::kBatched) begin = static_cast<int64_t>(e) * tokens.capacity;
     for (int64_t row = begin; row < begin + tokens.counts[e]; ++row) {
-      Batch::copy_as_f32(tokens.x, tokens.scales, row, y.row_as<float>(row));
+      Batch::copy_as_f32(tokens.row(row), tokens.row_scales(row), y.row_as<float>(row));
     }
     begin += tokens.counts[e];
   }
@@ -218,22 +225,10 @@ class RankBench {
 
 // The means over the ranks.
 Times mean_of(Communicator& comm, const Times& own) {
-  std::vector<Times> all(static_cast<size_t>(comm.size()));
-  std::vector<int64_t> bytes(all.size());
-  Pending pending = comm.all_gather_v(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)), bytes);
-  pending.wait();
-  pending.wait_released();
-  Times mean;
-  const auto add = [&](Duration& to, const Duration& from) {
-    to.wall += from.wall / static_cast<double>(all.size());
-    to.cpu += from.cpu / static_cast<double>(all.size());
-  };
-  for (const Times& times : all) {
-    add(mean.dispatch, times.dispatch);
-    add(mean.combine, times.combine);
-    add(mean.memcpy, times.memcpy);
-  }
-  return mean;
+  std::array values = {own.dispatch.wall, own.dispatch.cpu, own.combine.wall,
+                       own.combine.cpu,   own.memcpy.wall,  own.memcpy.cpu};
+  take_means_over_ranks(comm, values);
+  return {{values[0], values[1]}, {values[2], values[3]}, {values[4], values[5]}};
 }
 
 // Over all rounds, of one of their figures.

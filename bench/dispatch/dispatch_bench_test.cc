@@ -10,8 +10,8 @@ namespace {
 
 class EachSubject : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, EachSubject,
-                         testing::Values("source", "pull", "pull_batched", "all_gather", "all_to_all", "mc2", "packed",
-                                         "hybrid"),
+                         testing::Values("source", "pull", "pull_batched", "fused", "all_gather", "all_to_all", "mc2",
+                                         "packed", "hybrid"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_P(EachSubject, IsVerifiedAndTimed) {

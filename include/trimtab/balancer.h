@@ -85,6 +85,7 @@ class Balancer {
     std::shared_ptr<const Policy> policy = nullptr;  // null: as configured. Used by rank 0 alone, in the background
     // Of this rank; outlives the Balancer. Null where nothing is to move: config.screen.
     ExpertSlots* slots = nullptr;
+    Format format = Format::kStandard;  // of the experts that `place` gets: the dispatcher's
     int64_t expert_bytes = 0;  // that one expert's move would take; for config.screen
     Place place = {};
     MigratorOptions migration = {};

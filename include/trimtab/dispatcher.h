@@ -22,8 +22,9 @@ namespace trimtab {
 
 // How rows for the experts are laid out: kStandard, rows sorted by local expert, [sum of counts, hidden]; kBatched,
 // [local experts * capacity, hidden], the rows of local expert e being the first counts[e] from e * capacity on; the
-// rows behind them are undefined and not to be read.
-enum class Format { kStandard, kBatched };
+// rows behind them are undefined and not to be read. kIndirect, in the order of kStandard, but each where its source
+// has it: whoever needs a row follows a pointer.
+enum class Format { kStandard, kBatched, kIndirect };
 
 // What the experts leave for the combine to do with the rows they return.
 enum class Left {
@@ -61,6 +62,11 @@ struct Request {
   Replicas replicas = {};
 };
 
+// Where rows of kIndirect are, and their scales if they have any. [rows]
+struct RowPointers {
+  std::span<const std::byte* const> x, scales;
+};
+
 // What a rank's experts have to work on. Views into the exchange: valid from kArrived to the end of the exchange.
 struct Tokens {
   Format format = Format::kStandard;
@@ -71,6 +77,20 @@ struct Tokens {
   std::span<const int32_t> counts;  // [local experts] rows of each; counts, never running sums
   int64_t capacity = 0;             // kBatched: rows reserved per expert
   ConstRows scales = {};            // of quantised rows, row by row as x; else no rows
+  // kIndirect: x and scales say what the rows are, but have no memory; this says where they are. They may be memory of
+  // peers: under a Reading of the board, if there is one, they can be read up to send_back().
+  RowPointers at = {};
+  Board* board = nullptr;
+
+  // One row, or its scales, in any format.
+  ConstRows row(int64_t i) const { return one_row(x, at.x, i); }
+  ConstRows row_scales(int64_t i) const { return one_row(scales, at.scales, i); }
+
+ private:
+  static ConstRows one_row(const ConstRows& all, std::span<const std::byte* const> at, int64_t i) {
+    if (at.empty()) return all.slice(i, 1);
+    return {at[static_cast<size_t>(i)], 1, all.cols, all.cols, all.dtype};
+  }
 };
 
 // What one call in flight owns on one rank: an order of operations among the ranks, memory, and the rank's threads.
@@ -180,6 +200,10 @@ std::unique_ptr<Dispatcher> make_pull_dispatcher(const DispatchShape& shape, int
 // `pull_batched`: as `pull`, in Format::kBatched. When an expert gets more rows than the shape's capacity, every rank
 // gets the same InvalidArgument at Stage::kArrived, with that expert and its rows, and the group goes on.
 std::unique_ptr<Dispatcher> make_pull_batched_dispatcher(const DispatchShape& shape, int rank);
+
+// `fused`: as `pull`, in Format::kIndirect: owners copy nothing, their experts read the rows from the sources' memory
+// as they need them, expert by expert. Wants experts that take that format.
+std::unique_ptr<Dispatcher> make_fused_dispatcher(const DispatchShape& shape, int rank);
 
 // `all_gather`: every rank gets every token, computes its own experts' part, and the parts are summed back to the
 // owners. Uses collectives only. The sum over ranks changes the order of additions: with top_k picks the result is

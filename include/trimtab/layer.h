@@ -6,6 +6,7 @@
 
 #include <coroutine>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,6 +48,10 @@ void run(Call call);
 // work. Every rank must pass them in the same order. Blocks only in the first unfinished call: with the same order on
 // every rank no cycle of waits can form.
 void overlap(Call first, Call second);
+// Two microbatches through several layers: make(l, b) begins the call of microbatch b, 0 or 1, in layer l, when that of
+// layer l - 1 has finished; what a model computes between its layers belongs there. The wait at the end of a layer is
+// filled with the other microbatch too. As above, every rank must make the same calls.
+void overlap(int64_t layers, const std::function<Call(int64_t layer, int microbatch)>& make);
 
 // Experts that every token passes, on its own rank. With a gate (Qwen2-MoE) the output is scaled by sigmoid(x . gate).
 // In two halves, so that the first runs under the dispatch and the second under the combine. Immutable.

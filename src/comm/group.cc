@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "base/cat.h"
@@ -17,6 +18,11 @@ using std::chrono::steady_clock;
 // do so for longer the next time, one that was not gives up sooner.
 constexpr int kMinSpins = 8;
 constexpr int kMaxSpins = 512;
+// Ranks that share cores can hand them on without sleeping, which saves the wake-ups: 0.10 ms for a round trip of 4
+// ranks on 2 idle cores instead of 0.15. But a core that others want too may be gone for a time slice of milliseconds,
+// and nobody wakes who has yielded; then it is better to sleep, for so many waits, and for more if it happens again.
+constexpr std::chrono::microseconds kLongYield{200};
+constexpr int kMinNaps = 64, kMaxNaps = 1 << 14;
 // How often a rank that waits for a process looks whether it is still there.
 constexpr std::chrono::milliseconds kCheckProcesses{100};
 // A message from another host wakes nobody: whoever waits for one looks again after this long, at first and at last.
@@ -139,6 +145,18 @@ void Group::throw_failed(const char* operation) {
 bool Group::tune_spins(bool right) {
   spins_ = right ? std::min(2 * spins_, kMaxSpins) : std::max(spins_ / 2, kMinSpins);
   return right;
+}
+
+bool Group::yield_core() {
+  const auto begin = steady_clock::now();
+  std::this_thread::yield();
+  if (steady_clock::now() - begin < kLongYield) {
+    naps_after_long_yield_ = std::max(kMinNaps, naps_after_long_yield_ * 7 / 8);
+    return true;
+  }
+  naps_before_yield_ = naps_after_long_yield_;
+  naps_after_long_yield_ = std::min(4 * naps_after_long_yield_, kMaxNaps);
+  return false;
 }
 
 void Group::pause() {

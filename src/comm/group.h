@@ -92,10 +92,11 @@ class Group {
   bool reached(const char* operation, const Look& look) {
     return settled(look(), operation);
   }
-  // Blocks until reached(): spins where there are cores for it, then sleeps.
+  // Blocks until reached(): spins where there are cores for it, where there are not lets peers have this one, then
+  // sleeps.
   template <class Look>
   void wait(const char* operation, const Look& look) {
-    if (reached(operation, look) || spin(look)) return;
+    if (reached(operation, look) || spin(look) || yield(look)) return;
     Nap nap(*this);
     while (!nap.over(look(), operation)) nap.sleep();
   }
@@ -139,6 +140,19 @@ class Group {
     }
     return spins_ > 0 && tune_spins(false);
   }
+  template <class Look>
+  bool yield(const Look& look) {
+    if (domain_->may_spin() || (naps_before_yield_ > 0 && naps_before_yield_-- > 0)) return false;
+    for (int i = 0; i < kYields; ++i) {
+      const bool quick = yield_core();
+      if (look().missing < 0) return true;
+      if (!quick) return false;
+    }
+    return false;
+  }
+  static constexpr int kYields = 4;
+  // Was this rank soon back? If not, the next waits sleep at once.
+  bool yield_core();
   bool tune_spins(bool right);
   static void pause();
 
@@ -150,6 +164,7 @@ class Group {
   std::vector<Seat*> seats_;  // [size] null: on another host, out of reach
   std::vector<int> here_;     // the ranks with a seat
   int spins_;                 // how long to spin before sleeping
+  int naps_before_yield_ = 0, naps_after_long_yield_ = 1;
 };
 
 }  // namespace trimtab

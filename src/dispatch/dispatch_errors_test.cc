@@ -56,7 +56,7 @@ class DispatchErrors : public testing::TestWithParam<const char*> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, DispatchErrors,
-                         testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed", "grouped"),
+                         testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2", "packed", "grouped"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_P(DispatchErrors, IdsOutOfRangeAreNamedByTokenAndPick) {

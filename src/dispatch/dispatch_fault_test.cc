@@ -73,7 +73,7 @@ class Faults : public testing::TestWithParam<const char*> {
 };
 // Those that use the lane's own communicator.
 INSTANTIATE_TEST_SUITE_P(All, Faults,
-                         testing::Values("pull", "pull_batched", "all_to_all", "mc2", "packed_exact", "packed",
+                         testing::Values("pull", "pull_batched", "fused", "all_to_all", "mc2", "packed_exact", "packed",
                                          "all_gather"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 

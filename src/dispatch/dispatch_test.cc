@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,10 +64,14 @@ void expect_order_of_rows(const char* kind, const Scene& scene) {
       }
       counts.push_back(static_cast<int32_t>(expected.size() - before));
     }
-    for_each_row(tokens, [&](int64_t row) {
-      got.push_back(tokens.x.row_as<float>(row)[0]);
-      got_weights.push_back(tokens.weights[static_cast<size_t>(row)]);
-    });
+    {
+      std::optional<Board::Reading> reading;
+      if (tokens.board != nullptr) reading.emplace(*tokens.board);
+      for_each_row(tokens, [&](int64_t row) {
+        got.push_back(tokens.row(row).row_as<float>(0)[0]);
+        got_weights.push_back(tokens.weights[static_cast<size_t>(row)]);
+      });
+    }
     EXPECT_EQ(got, expected);
     EXPECT_EQ(got_weights, weights);
     EXPECT_TRUE(std::ranges::equal(tokens.counts, counts));
@@ -115,7 +120,7 @@ TEST_P(EachDispatcher, WorstCaseFitsExactly) {
     int64_t rows = 0;
     for_each_row(call.exchange().tokens(), [&](int64_t) { ++rows; });
     EXPECT_EQ(rows, owner ? kRanks * 8 * 4 : 0);
-    if (dispatcher->format() == Format::kStandard) {
+    if (dispatcher->format() != Format::kBatched) {
       EXPECT_EQ(dispatcher->max_rows(), kRanks * 8 * 4);
     }
     EXPECT_LE(call.exchange().tokens().x.rows, dispatcher->max_rows());
@@ -146,7 +151,9 @@ TEST_P(EachDispatcher, SaysWhatItIs) {
   run_scene_ranks(kind, 2, [&](Communicator& comm) {
     const TestedDispatcher dispatcher(kind, {16, 8, 2, DType::kF32, first}, comm);
     EXPECT_EQ(kind.substr(0, dispatcher->name().size()), dispatcher->name());
-    EXPECT_EQ(dispatcher->format(), kind == "pull_batched" ? Format::kBatched : Format::kStandard);
+    EXPECT_EQ(dispatcher->format(), kind == "pull_batched" ? Format::kBatched
+                                    : kind == "fused"      ? Format::kIndirect
+                                                           : Format::kStandard);
     EXPECT_EQ(dispatcher->shape().max_tokens, 16);
     EXPECT_TRUE(dispatcher->carries_weights());
     EXPECT_FALSE(dispatcher->shares_out());

@@ -24,6 +24,7 @@ std::unique_ptr<Dispatcher> make_hybrid(const DispatchShape& shape, int rank, st
 constexpr Named kDispatchers[] = {
     {"all_gather", make_all_gather},
     {"all_to_all", make<make_all_to_all_dispatcher>},
+    {"fused", make<make_fused_dispatcher>},
     {"grouped", make<make_grouped_dispatcher>},
     {"hybrid", make_hybrid},
     {"mc2", make<make_mc2_dispatcher>},

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that share memory: nothing is sent. A rank posts where its rows are and how its picks are spread over the
-// experts; owners copy the rows from there straight into expert order, and sources read the results in place. Where a
-// source's rows stand at an owner follows from the counts of all ranks, so no index travels back. With replicas the
-// counts are those of logical experts, and all ranks share them out over the slots alike.
+// experts; owners copy the rows from there straight into expert order (`fused`: they only note where each is), and
+// sources read the results in place. Where a source's rows stand at an owner follows from the counts of all ranks, so
+// no index travels back. With replicas the counts are those of logical experts, and all ranks share them out over the
+// slots alike.
 //
 // Posts of one exchange: 1 the offer (x, picks, counts), 2 the answer (y), 3 nothing: this rank has read all answers.
 #include <algorithm>
@@ -61,12 +62,14 @@ struct Memory {
   std::span<int32_t> cursors;        // [ranks]
   std::span<Segment> segments;       // [local experts, ranks] and one more, for the end
   std::span<int32_t> local_counts;   // [local experts]
-  ScaledRows rows;                   // [max_rows]
-  std::span<float> row_weights;      // [max_rows]
+  ScaledRows rows;                   // [max_rows], in memory but for kIndirect
+  std::span<const std::byte*> at, scales_at;  // [max_rows] kIndirect: RowPointers
+  std::span<float> row_weights;               // [max_rows]
   ShareOut::Memory share_out;
 };
 
-Memory plan_memory(Carver& carver, const RankShape& shape, int64_t max_rows) {
+Memory plan_memory(Carver& carver, const RankShape& shape, Format format) {
+  const int64_t max_rows = format == Format::kBatched ? shape.num_local() * shape.capacity : shape.max_rows();
   const int64_t picks = shape.max_tokens * shape.top_k;
   Memory m;
   m.offer = carver.take<Offer>(1).data();
@@ -83,7 +86,14 @@ Memory plan_memory(Carver& carver, const RankShape& shape, int64_t max_rows) {
   m.cursors = carver.take<int32_t>(shape.ranks);
   m.segments = carver.take<Segment>(int64_t{shape.num_local()} * shape.ranks + 1);
   m.local_counts = carver.take<int32_t>(shape.num_local());
-  m.rows = take_scaled_rows(carver, max_rows, shape);
+  if (format == Format::kIndirect) {
+    Carver nowhere(nullptr);
+    m.rows = take_scaled_rows(nowhere, max_rows, shape);
+    m.at = carver.take<const std::byte*>(max_rows);
+    m.scales_at = carver.take<const std::byte*>(shape.scales().cols > 0 ? max_rows : 0);
+  } else {
+    m.rows = take_scaled_rows(carver, max_rows, shape);
+  }
   m.row_weights = carver.take<float>(max_rows);
   m.share_out = ShareOut::plan(carver, shape);
   return m;
@@ -92,13 +102,11 @@ Memory plan_memory(Carver& carver, const RankShape& shape, int64_t max_rows) {
 template <Format format>
 class PullExchange final : public StagedExchange {
  public:
-  static constexpr bool kBatched = format == Format::kBatched;
-  static constexpr const char* kName = kBatched ? "pull_batched" : "pull";
+  static constexpr bool kBatched = format == Format::kBatched, kIndirect = format == Format::kIndirect;
+  static constexpr const char* kName = kBatched ? "pull_batched" : kIndirect ? "fused" : "pull";
   static constexpr Format kFormat = format;
   static constexpr bool kSharesOut = true;
-  static Memory plan(Carver& carver, const RankShape& shape) {
-    return plan_memory(carver, shape, kBatched ? shape.num_local() * shape.capacity : shape.max_rows());
-  }
+  static Memory plan(Carver& carver, const RankShape& shape) { return plan_memory(carver, shape, format); }
   static size_t later_bytes(const RankShape& shape) { return ShareOut::later_bytes(shape); }
   static void check(const RankShape&, const Lane& lane) {
     if (lane.comm.board() == nullptr) {
@@ -116,14 +124,9 @@ class PullExchange final : public StagedExchange {
     const auto num_experts = static_cast<size_t>(share_out_.on() ? shape.num_experts : shape.num_slots());
     const std::span<int32_t> counts = m_.counts.first(num_experts);
     const int32_t num_picks = sort_picks(request.ids, counts, m_.starts, m_.picks);
-    std::construct_at(m_.offer, Offer{{share(board_, request.x, m_.own.x, team_),
-                                       share(board_, request.scales, m_.own.scales, team_)},
-                                      share(board_, request.weights, m_.weights),
-                                      m_.picks.first(static_cast<size_t>(num_picks)),
-                                      counts,
-                                      request.top_k,
-                                      request.weight_on_input,
-                                      share_out_.fingerprint()});
+    std::construct_at(m_.offer, Offer{offered_rows(), share(board_, request.weights, m_.weights),
+                                      m_.picks.first(static_cast<size_t>(num_picks)), counts, request.top_k,
+                                      request.weight_on_input, share_out_.fingerprint()});
     first_post_ = board_.post(m_.offer);
   }
 
@@ -139,12 +142,13 @@ class PullExchange final : public StagedExchange {
   void publish(ConstRows y, Left left) override;
   void combine(Rows out) override;
 
+  ConstScaledRows offered_rows();
   bool has_come(uint64_t post, bool block);
   void read_counts();
   void lay_out();
   int32_t lay_out_slot(int32_t slot, int32_t place, bool own);
   void find_picks();
-  void copy_rows(int64_t first, int64_t last);
+  void bring_rows(int64_t first, int64_t last);
   void find_places();
 
   Board& board_;
@@ -155,6 +159,22 @@ class PullExchange final : public StagedExchange {
   int32_t num_rows_ = 0;
   int32_t overflowing_slot_ = -1, overflow_ = 0;
 };
+
+// What peers may read. Whoever copies a row can multiply it by its weight then; for kIndirect it is done here, as with
+// one pick a token each row has one weight.
+template <Format format>
+ConstScaledRows PullExchange<format>::offered_rows() {
+  const ConstScaledRows rows = {request_.x, request_.scales};
+  if (!kIndirect || !request_.weight_on_input) {
+    return {share(board_, rows.x, m_.own.x, team_), share(board_, rows.scales, m_.own.scales, team_)};
+  }
+  for_each_piece(team_, rows.x.rows, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      copy_row(rows, t, m_.own, t, true, request_.weights[static_cast<size_t>(t)]);
+    }
+  });
+  return m_.own.slice(0, rows.x.rows);
+}
 
 template <Format format>
 bool PullExchange<format>::has_come(uint64_t post, bool block) {
@@ -255,15 +275,20 @@ Tokens PullExchange<format>::arrange() {
                               " rows, more than its capacity of ", shape_.capacity));
   }
   const Board::Reading reading(board_);
-  for_each_piece(team_, num_rows_, [this](int64_t first, int64_t last) { copy_rows(first, last); });
+  for_each_piece(team_, num_rows_, [this](int64_t first, int64_t last) { bring_rows(first, last); });
   const int64_t rows = kBatched ? m_.rows.x.rows : num_rows_;
   const ScaledRows used = m_.rows.slice(0, rows);
-  return {format,          used.x,          m_.row_weights.first(static_cast<size_t>(rows)),
-          m_.local_counts, shape_.capacity, used.scales};
+  const auto n = static_cast<size_t>(rows);
+  Tokens tokens = {format, used.x, m_.row_weights.first(n), m_.local_counts, shape_.capacity, used.scales};
+  if constexpr (kIndirect) {
+    tokens.at = {m_.at.first(n), m_.scales_at.first(m_.scales_at.empty() ? 0 : n)};
+    tokens.board = &board_;
+  }
+  return tokens;
 }
 
 template <Format format>
-void PullExchange<format>::copy_rows(int64_t first, int64_t last) {
+void PullExchange<format>::bring_rows(int64_t first, int64_t last) {
   const auto ranks = static_cast<size_t>(shape_.ranks);
   // The last segment that begins at or before the row: empty ones share their begin with the one that follows.
   const auto after =
@@ -276,7 +301,13 @@ void PullExchange<format>::copy_rows(int64_t first, int64_t last) {
     const auto pick = static_cast<size_t>(offer.picks[static_cast<size_t>(from.pick + n - from.first)]);
     const float weight = offer.weights[pick];
     const int64_t row = from.row + n - from.first;
-    copy_row(offer.rows, static_cast<int64_t>(pick) / offer.top_k, m_.rows, row, offer.weight_on_input, weight);
+    const int64_t token = static_cast<int64_t>(pick) / offer.top_k;
+    if constexpr (kIndirect) {
+      m_.at[static_cast<size_t>(row)] = offer.rows.x.row(token);
+      if (!m_.scales_at.empty()) m_.scales_at[static_cast<size_t>(row)] = offer.rows.scales.row(token);
+    } else {
+      copy_row(offer.rows, token, m_.rows, row, offer.weight_on_input, weight);
+    }
     m_.row_weights[static_cast<size_t>(row)] = offer.weight_on_input ? 1.0F : weight;
   }
 }
@@ -327,6 +358,10 @@ void PullExchange<format>::combine(Rows out) {
 
 std::unique_ptr<Dispatcher> make_pull_dispatcher(const DispatchShape& shape, int rank) {
   return std::make_unique<DispatcherOf<PullExchange<Format::kStandard>>>(shape, rank);
+}
+
+std::unique_ptr<Dispatcher> make_fused_dispatcher(const DispatchShape& shape, int rank) {
+  return std::make_unique<DispatcherOf<PullExchange<Format::kIndirect>>>(shape, rank);
 }
 
 std::unique_ptr<Dispatcher> make_pull_batched_dispatcher(const DispatchShape& shape, int rank) {

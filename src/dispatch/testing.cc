@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
@@ -26,15 +27,15 @@ float round_to(DType dtype, float value) {
   return dtype == DType::kBF16 ? to_float(to_bf16(value)) : value;
 }
 
-// Row i as floats.
-std::vector<float> values(ConstRows x, ConstRows scales, int64_t i) {
+// A row as floats.
+std::vector<float> values(ConstRows x, ConstRows scales) {
   std::vector<float> row(static_cast<size_t>(x.cols));
   const auto cols = static_cast<size_t>(x.cols);
   if (is_quantised(x.dtype)) {
-    dequantize_rows(x.slice(i, 1), scales.slice(i, 1), Rows(row.data(), 1, x.cols));
+    dequantize_rows(x, scales, Rows(row.data(), 1, x.cols));
   } else {
     for (size_t j = 0; j < cols; ++j) {
-      row[j] = x.dtype == DType::kBF16 ? to_float(x.row_as<bf16_t>(i)[j]) : x.row_as<float>(i)[j];
+      row[j] = x.dtype == DType::kBF16 ? to_float(x.row_as<bf16_t>(0)[j]) : x.row_as<float>(0)[j];
     }
   }
   return row;
@@ -234,6 +235,8 @@ Expected expect(const Scene& scene) {
 }
 
 void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Left left) {
+  std::optional<Board::Reading> reading;
+  if (tokens.board != nullptr) reading.emplace(*tokens.board);
   int64_t begin = 0;
   for (size_t local = 0; local < tokens.counts.size(); ++local) {
     const auto slot = static_cast<size_t>(scene.slots.first[static_cast<size_t>(rank)]) + local;
@@ -241,7 +244,7 @@ void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Lef
     if (tokens.format == Format::kBatched) begin = static_cast<int64_t>(local) * tokens.capacity;
     for (int64_t row = begin; row < begin + tokens.counts[local]; ++row) {
       const float weight = left == Left::kSum ? tokens.weights[static_cast<size_t>(row)] : 1.0F;
-      const std::vector<float> x = values(tokens.x, tokens.scales, row);
+      const std::vector<float> x = values(tokens.row(row), tokens.row_scales(row));
       for (int64_t h = 0; h < y.cols; ++h) {
         y.row_as<float>(row)[h] = weight * (slope(expert) * x[static_cast<size_t>(h)] + shift(expert, h));
       }

@@ -94,9 +94,9 @@ class TestedDispatcher {
   std::unique_ptr<Dispatcher> dispatcher_;
 };
 // All kinds that bring each token's whole sum back to it.
-constexpr const char* kKinds[] = {"pull",   "pull_batched",      "all_to_all", "mc2",   "packed_exact",
+constexpr const char* kKinds[] = {"pull",   "pull_batched",      "fused",      "all_to_all", "mc2", "packed_exact",
                                   "packed", "all_gather_levels", "all_gather", "hybrid"};
-constexpr const char* kExactKinds[] = {"pull", "pull_batched", "all_to_all", "mc2", "packed_exact"};
+constexpr const char* kExactKinds[] = {"pull", "pull_batched", "fused", "all_to_all", "mc2", "packed_exact"};
 bool is_exact(std::string_view kind);
 // Those that share picks out over replicas.
 constexpr const char* kSharingKinds[] = {"pull", "pull_batched", "all_to_all"};

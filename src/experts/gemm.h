@@ -45,7 +45,8 @@ struct PanelTask {
   // Rows of x. Packed: tiles as tile_first() cuts them, max_rows[product] at most, each [steps, rows of the tile].
   const std::byte* x;
   int64_t m;
-  size_t x_stride;  // bytes from row to row, also if packed
+  size_t x_stride;               // bytes from row to row, also if packed
+  const std::byte* const* rows;  // [m] where each row is, or null: at x; never if packed
   bool packed;
   const float* x_scales;  // kInt8, kInt4: [m]
   const int32_t* x_sums;  // kInt8, kInt4: [m, groups] sums of the row's values in each group

@@ -34,7 +34,8 @@ __attribute__((noinline)) void multiply_tile(const PanelTask& task, int64_t firs
   constexpr size_t kRowStep = kPacked ? kRows * P::kStepBytes : P::kStepBytes;
   const std::byte* rows[kPacked ? 1 : kRows];
   for (int r = 0; r < (kPacked ? 1 : kRows); ++r) {
-    rows[r] = task.x + static_cast<size_t>(first + r) * task.x_stride;
+    rows[r] = !kPacked && task.rows != nullptr ? task.rows[first + r]
+                                               : task.x + static_cast<size_t>(first + r) * task.x_stride;
   }
   const std::byte* panel = task.panel;
   int64_t offset = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/cat.h"
@@ -46,11 +47,13 @@ class GroupedExperts final : public Experts {
     check_run(tokens, out, scratch);
     if (tokens.x.rows == 0) return;
     Carver carver(scratch.data());
-    const std::span<Part> parts = hottest_first(tokens, carver);
+    const std::span<const Part> parts = hottest_first(tokens, carver);
     if (parts.empty()) return;
     const Rows act = carver.take_rows(tokens.x.rows, intermediate(), dtype());
-    const Half halves[] = {Half(Half::kGateUp, parts, {tokens.x, tokens.scales}, act, carver),
-                           Half(Half::kDown, parts, {act, {}}, out, carver)};
+    const Half halves[] = {Half(Half::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act, carver),
+                           Half(Half::kDown, parts, {act}, out, carver)};
+    std::optional<Board::Reading> reading;
+    if (tokens.board != nullptr) reading.emplace(*tokens.board);
     run_halves(halves, tokens.x.rows * hidden_ * intermediate(), team);
   }
 
@@ -73,7 +76,8 @@ class GroupedExperts final : public Experts {
   void check_run(const Tokens& tokens, const Rows& out, std::span<std::byte> scratch) const {
     const ConstRows& x = tokens.x;
     if (tokens.format != format_) {
-      throw InvalidArgument(cat("experts: tokens must be in the ", batched() ? "batched" : "standard", " format"));
+      static constexpr const char* kNames[] = {"standard", "batched", "indirect"};
+      throw InvalidArgument(cat("experts: tokens must be in the ", kNames[static_cast<size_t>(format_)], " format"));
     }
     if (std::ssize(tokens.counts) != num_local()) {
       throw InvalidArgument(cat("experts: counts of ", tokens.counts.size(), " experts for ", num_local(), " slots"));
@@ -100,6 +104,12 @@ class GroupedExperts final : public Experts {
                                 "], are ", name(tokens.scales.dtype), " [", tokens.scales.rows, ", ",
                                 tokens.scales.cols, "]"));
     }
+    const int64_t pointers = format_ == Format::kIndirect ? x.rows : 0;
+    const int64_t scale_pointers = wanted.cols != 0 ? pointers : 0;
+    if (std::ssize(tokens.at.x) != pointers || std::ssize(tokens.at.scales) != scale_pointers) {
+      throw InvalidArgument(cat("experts: ", tokens.at.x.size(), " pointers to rows and ", tokens.at.scales.size(),
+                                " to scales, expected ", pointers, " and ", scale_pointers));
+    }
     if (out.rows != x.rows || out.cols != hidden_ || out.dtype != DType::kF32 || out.stride < out.cols) {
       throw InvalidArgument(cat("experts: out must be F32 [", x.rows, ", ", hidden_, "], is ", name(out.dtype), " [",
                                 out.rows, ", ", out.cols, "] with stride ", out.stride));
@@ -112,13 +122,13 @@ class GroupedExperts final : public Experts {
   }
 
   // The slots that have rows, most rows first, ties by slot.
-  std::span<Part> hottest_first(const Tokens& tokens, Carver& carver) const {
+  std::span<const Part> hottest_first(const Tokens& tokens, Carver& carver) const {
     Part* const parts = carver.take<Part>(std::ssize(slots_)).data();
     size_t num_parts = 0;
     int64_t first = 0;
     for (size_t s = 0; s < slots_.size(); ++s) {
       const int32_t count = tokens.counts[s];
-      if (count > 0) new (parts + num_parts++) Part{first, count, slots_[s].get(), 0};
+      if (count > 0) new (parts + num_parts++) Part{first, count, slots_[s].get()};
       first += batched() ? tokens.capacity : count;
     }
     std::sort(parts, parts + num_parts,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <limits>
 
@@ -79,6 +80,54 @@ TEST_P(GroupedFormatsTest, NonFiniteRowsStayAlone) {
   }
 }
 
+// Rows in the opposite order in memory, with gaps between them, and pointers to them: what Format::kIndirect brings.
+class Scattered {
+ public:
+  explicit Scattered(const ConstRows& x) : all_(nullptr, x.rows, x.cols, x.cols, x.dtype) {
+    const size_t stride = x.row_bytes() + 12;
+    bytes_.assign(stride * static_cast<size_t>(x.rows), std::byte{0xff});
+    for (int64_t i = 0; i < x.rows; ++i) {
+      std::byte* const row = bytes_.data() + static_cast<size_t>(x.rows - 1 - i) * stride;
+      std::memcpy(row, x.row(i), x.row_bytes());
+      at_.push_back(row);
+    }
+  }
+  ConstRows all() const { return all_; }
+  std::span<const std::byte* const> at() const { return at_; }
+
+ private:
+  ConstRows all_;
+  std::vector<std::byte> bytes_;
+  std::vector<const std::byte*> at_;
+};
+
+TEST_P(GroupedFormatsTest, RowsWhereTheirSourcesHaveThemGiveTheBitsOfRowsSideBySide) {
+  for (const WeightFormat format : kFormats) {
+    const Scene scene(format, kernels()), indirect(format, kernels(), Format::kIndirect);
+    EXPECT_EQ(indirect.experts->format(), Format::kIndirect);
+    const TestRows x = random_rows(total(scene.counts), format.rows(), kWholeBlocks);
+    const TestRows want = run(*scene.experts, x, scene.counts, 1);
+    const auto expect_same = [&](const Tokens& tokens) {
+      for (const int threads : {1, 3}) {
+        const TestRows got = run(*indirect.experts, tokens, threads);
+        for (int64_t i = 0; i < want.view().rows; ++i) ASSERT_EQ(got.row_bits(i), want.row_bits(i)) << name(format);
+      }
+    };
+    const Scattered rows(x.view());
+    Tokens tokens = {.format = Format::kIndirect, .x = rows.all(), .weights = {}, .counts = scene.counts};
+    tokens.at = {rows.at(), {}};
+    expect_same(tokens);
+    const DType dtype = format.quantized_rows();
+    if (dtype == format.rows()) continue;
+    const QuantisedRows q(x, dtype);
+    const Scattered codes(q.q), scales(q.q_scales);
+    tokens.x = codes.all();
+    tokens.scales = scales.all();
+    tokens.at = {codes.at(), scales.at()};
+    expect_same(tokens);
+  }
+}
+
 TEST_P(GroupedFormatsTest, BlocksOfFixedCapacity) {
   constexpr int64_t kCapacity = 91;
   for (const WeightFormat format : kFormats) {
@@ -135,6 +184,36 @@ TEST(GroupedFormatsArgumentsTest, RefusesScalesThatDoNotFit) {
     tokens = {.x = other.q, .weights = {}, .counts = counts, .scales = other.q_scales};
     EXPECT_NE(refusal(*experts, tokens).find("x must be BF16"), std::string::npos);
   }
+}
+
+TEST(GroupedFormatsArgumentsTest, RefusesPointersThatDoNotFit) {
+  const auto make = [](Format format) {
+    return make_grouped_experts(make_table(1, Scheme::kW8A8, nullptr, kWholeBlocks), kWholeBlocks, Scheme::kW8A8,
+                                format);
+  };
+  const auto experts = make(Format::kIndirect), side_by_side = make(Format::kStandard);
+  const std::vector<int32_t> counts = {4};
+  const QuantisedRows q(random_rows(4, DType::kBF16, kWholeBlocks), DType::kI8);
+  const Scattered codes(q.q), scales(q.q_scales);
+  Tokens good = {
+      .format = Format::kIndirect, .x = codes.all(), .weights = {}, .counts = counts, .scales = scales.all()};
+  good.at = {codes.at(), scales.at()};
+  EXPECT_NO_THROW(run(*experts, good, 1));
+  EXPECT_THROW(run(*side_by_side, good, 1), InvalidArgument);
+  const auto refused = [&](const RowPointers& at) {
+    Tokens tokens = good;
+    tokens.at = at;
+    EXPECT_THROW(run(*experts, tokens, 1), InvalidArgument);
+  };
+  refused({});
+  refused({codes.at().first(3), scales.at()});
+  refused({codes.at(), scales.at().first(3)});
+  refused({codes.at(), {}});
+  const Tokens rows = {.x = q.q, .weights = {}, .counts = counts, .scales = q.q_scales};
+  EXPECT_NO_THROW(run(*side_by_side, rows, 1));
+  Tokens pointed = rows;
+  pointed.at = good.at;
+  EXPECT_THROW(run(*side_by_side, pointed, 1), InvalidArgument);
 }
 
 TEST(GroupedFormatsArgumentsTest, MxRowsNeedWholeBlocks) {

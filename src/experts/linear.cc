@@ -26,14 +26,14 @@ void Linear::run(ConstRows x, Rows y, Team& team) const {
   const int64_t blocks = (x.rows + kRowsPerItem - 1) / kRowsPerItem, panels = num_panels(packed_);
   const size_t operand_bytes = Operand::bytes(packed_, kRowsPerItem, x.dtype);
   Carver probe(nullptr);
-  const Operand any(packed_, {x, {}}, probe);
+  const Operand any(packed_, {x}, probe);
   if (!any.in_place()) team.reserve_scratch(operand_bytes + any.prepare_scratch());
   const auto run = [&](int64_t item, int member) {
     const int64_t first = item % blocks * kRowsPerItem;
     const int64_t rows = std::min(kRowsPerItem, x.rows - first);
     std::byte* const scratch = team.scratch(member);
     Carver carver(any.in_place() ? nullptr : scratch);
-    const Operand operand(packed_, {x.slice(first, rows), {}}, carver, Operand::kUnpacked);
+    const Operand operand(packed_, {x.slice(first, rows)}, carver, Operand::kUnpacked);
     if (!operand.in_place()) operand.prepare(0, rows, false, scratch + operand_bytes);
     PanelTask task = {};
     operand.fill(task, 0, rows);

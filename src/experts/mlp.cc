@@ -50,9 +50,9 @@ void run_one(Half::Which which, const Mlp& mlp, const ConstRows& x, const Rows& 
                               static_cast<const void*>(scratch.data())));
   }
   if (x.rows == 0) return;
-  Part part = {0, x.rows, &mlp, 0};
+  const Part part = {0, x.rows, &mlp};
   Carver carver(scratch.data());
-  const Half half(which, std::span(&part, 1), {x, {}}, out, carver);
+  const Half half(which, std::span(&part, 1), {x}, out, carver);
   run_halves(std::span(&half, 1), x.rows * x.cols * out.cols, team);
 }
 

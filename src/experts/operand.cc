@@ -82,7 +82,7 @@ Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& 
 
 size_t Operand::bytes(const PackedWeights& weights, int64_t rows, DType x) {
   Carver carver(nullptr);
-  Operand(weights, {ConstRows(nullptr, rows, weights.in, weights.in, x), {}}, carver);
+  Operand(weights, {ConstRows(nullptr, rows, weights.in, weights.in, x)}, carver);
   return carver.used();
 }
 
@@ -96,83 +96,84 @@ size_t Operand::prepare_scratch() const {
          kMxBlock * sizeof(float);
 }
 
-void Operand::quantize_int8(const ConstRows& x, int64_t first, std::byte* rows) const {
-  for (int64_t r = 0; r < x.rows; ++r) {
-    auto* const q = reinterpret_cast<int8_t*>(rows + static_cast<size_t>(r) * row_bytes_);
-    float* const scale = row_scales_.row_as<float>(first + r);
-    if (x.dtype == DType::kI8) {
-      std::memcpy(q, x.row(r), static_cast<size_t>(x.cols));
-      *scale = *source_.scales.row_as<float>(first + r);
-    } else {
-      kernels_->quantize_int8[x.dtype == DType::kBF16](x.row(r), x.cols, q, scale);
-    }
-    std::memset(q + x.cols, 0, row_bytes_ - static_cast<size_t>(x.cols));
-    kernels_->sum_groups(q, storage_.groups(), storage_.group, sums_ + (first + r) * storage_.groups());
+void Operand::quantize_int8(int64_t i, std::byte* row) const {
+  const ConstRows& x = source_.x;
+  auto* const q = reinterpret_cast<int8_t*>(row);
+  float* const scale = row_scales_.row_as<float>(i);
+  if (x.dtype == DType::kI8) {
+    std::memcpy(q, source_.row(i), static_cast<size_t>(x.cols));
+    std::memcpy(scale, source_.row_scales(i), sizeof(float));
+  } else {
+    kernels_->quantize_int8[x.dtype == DType::kBF16](source_.row(i), x.cols, q, scale);
   }
+  std::memset(q + x.cols, 0, row_bytes_ - static_cast<size_t>(x.cols));
+  kernels_->sum_groups(q, storage_.groups(), storage_.group, sums_ + i * storage_.groups());
 }
 
-void Operand::round_to_mx(const ConstRows& x, int64_t first, std::byte* rows, std::byte* scratch) const {
+void Operand::round_to_mx(int64_t i, std::byte* row, std::byte* scratch) const {
+  const ConstRows& x = source_.x;
   const int64_t padded = storage_.padded_in, whole = x.cols / kMxBlock * kMxBlock;
   auto* const codes = reinterpret_cast<uint8_t*>(scratch);
   uint8_t* const scales = codes + padded;
-  std::byte* const tail = scratch + 2 * padded;  // the last block, if it is not whole, with zeros behind
-  const size_t element = element_bytes(x.dtype);
-  for (int64_t r = 0; r < x.rows; ++r) {
-    if (x.dtype == DType::kF8E4M3) {
-      std::memset(codes + x.cols, 0, static_cast<size_t>(padded - x.cols));
-      std::memcpy(codes, x.row(r), static_cast<size_t>(x.cols));
-      std::memcpy(scales, source_.scales.row(first + r), static_cast<size_t>(source_.scales.cols));
-    } else {
-      const auto quantize = kernels_->quantize_mx[x.dtype == DType::kBF16];
-      quantize(x.row(r), whole, codes, scales);
-      if (whole < padded) {
-        const size_t used = static_cast<size_t>(x.cols - whole) * element;
-        std::memcpy(tail, x.row(r) + static_cast<size_t>(whole) * element, used);
-        std::memset(tail + used, 0, kMxBlock * element - used);
-        quantize(tail, kMxBlock, codes + whole, scales + whole / kMxBlock);
-      }
+  const std::byte* const from = source_.row(i);
+  if (x.dtype == DType::kF8E4M3) {
+    std::memset(codes + x.cols, 0, static_cast<size_t>(padded - x.cols));
+    std::memcpy(codes, from, static_cast<size_t>(x.cols));
+    std::memcpy(scales, source_.row_scales(i), static_cast<size_t>(source_.scales.cols));
+  } else {
+    const auto quantize = kernels_->quantize_mx[x.dtype == DType::kBF16];
+    quantize(from, whole, codes, scales);
+    if (whole < padded) {
+      const size_t element = element_bytes(x.dtype);
+      const size_t used = static_cast<size_t>(x.cols - whole) * element;
+      std::byte* const tail = scratch + 2 * padded;  // the last block, which is not whole, with zeros behind
+      std::memcpy(tail, from + static_cast<size_t>(whole) * element, used);
+      std::memset(tail + used, 0, kMxBlock * element - used);
+      quantize(tail, kMxBlock, codes + whole, scales + whole / kMxBlock);
     }
-    kernels_->dequantize_mx(codes, scales, padded,
-                            reinterpret_cast<uint16_t*>(rows + static_cast<size_t>(r) * row_bytes_));
   }
+  kernels_->dequantize_mx(codes, scales, padded, reinterpret_cast<uint16_t*>(row));
+}
+
+void Operand::convert(int64_t i, std::byte* row) const {
+  const DType dtype = row_dtype(product_);
+  const size_t used = static_cast<size_t>(source_.x.cols) * element_bytes(dtype);
+  convert_row(source_.row(i), source_.x.dtype, source_.x.cols, dtype, row);
+  std::memset(row + used, 0, row_bytes_ - used);
 }
 
 void Operand::prepare(int64_t first, int64_t count, bool packed, std::byte* scratch) const {
-  const ConstRows x = source_.x.slice(first, count);
-  const DType dtype = row_dtype(product_);
   std::byte* const out = codes_.row(first);
   std::byte* const rows = packed ? scratch : out;
-  const std::byte* from = rows;
-  size_t stride = row_bytes_;
-  if (in_place_) {
-    from = x.data;
-    stride = static_cast<size_t>(x.stride) * element_bytes(dtype);
-  } else if (dtype == DType::kI8) {
-    quantize_int8(x, first, rows);
-  } else if (product_ == kMX8Product) {
-    round_to_mx(x, first, rows, scratch + static_cast<size_t>(max_rows_) * row_bytes_);
-  } else {
-    for (int64_t r = 0; r < count; ++r) {
-      std::byte* const row = rows + static_cast<size_t>(r) * row_bytes_;
-      const size_t used = static_cast<size_t>(x.cols) * element_bytes(dtype);
-      convert_row(x.row(r), x.dtype, x.cols, dtype, row);
-      std::memset(row + used, 0, row_bytes_ - used);
+  std::byte* const more_scratch = scratch + static_cast<size_t>(max_rows_) * row_bytes_;
+  for (int64_t r = 0; r < count && !in_place_; ++r) {
+    std::byte* const row = rows + static_cast<size_t>(r) * row_bytes_;
+    if (is_int(product_)) {
+      quantize_int8(first + r, row);
+    } else if (product_ == kMX8Product) {
+      round_to_mx(first + r, row, more_scratch);
+    } else {
+      convert(first + r, row);
     }
   }
-  if (packed) {
-    transpose_steps(from, stride, count, static_cast<int64_t>(row_bytes_ / 4), reinterpret_cast<uint32_t*>(out), count);
-  }
+  if (!packed) return;
+  const auto row = [&](int64_t r) -> const std::byte* {
+    return in_place_ ? source_.row(first + r) : rows + static_cast<size_t>(r) * row_bytes_;
+  };
+  transpose_steps(row, count, static_cast<int64_t>(row_bytes_ / 4), reinterpret_cast<uint32_t*>(out), count);
 }
 
 void Operand::fill(PanelTask& task, int64_t first, int64_t count) const {
   task.m = count;
   task.packed = packed(count);
-  if (in_place_ && !task.packed) {
+  if (!in_place_ || task.packed) {
+    task.x = codes_.row(first);
+    task.x_stride = row_bytes_;
+  } else if (source_.at.x.empty()) {
     task.x = source_.x.row(first);
     task.x_stride = static_cast<size_t>(source_.x.stride) * element_bytes(source_.x.dtype);
   } else {
-    task.x = codes_.row(first);
-    task.x_stride = row_bytes_;
+    task.rows = source_.at.x.data() + first;
   }
   if (!is_int(product_)) return;
   task.x_scales = row_scales_.row_as<float>(first);

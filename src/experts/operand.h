@@ -13,7 +13,13 @@ namespace trimtab {
 // Rows as the caller has them.
 struct RowSource {
   ConstRows x;
-  ConstRows scales;  // of x, if it comes quantised (quantize_rows.h)
+  ConstRows scales = {};  // of x, if it comes quantised (quantize_rows.h)
+  RowPointers at = {};    // where they are, if x and scales do not say
+
+  const std::byte* row(int64_t i) const { return at.x.empty() ? x.row(i) : at.x[static_cast<size_t>(i)]; }
+  const std::byte* row_scales(int64_t i) const {
+    return at.scales.empty() ? scales.row(i) : at.scales[static_cast<size_t>(i)];
+  }
 };
 
 // Where prepared rows are, for all parts of a product: part p, tile t stands at the row at which it stands in x.
@@ -39,8 +45,10 @@ class Operand {
   void fill(PanelTask& task, int64_t first, int64_t count) const;
 
  private:
-  void quantize_int8(const ConstRows& x, int64_t first, std::byte* rows) const;
-  void round_to_mx(const ConstRows& x, int64_t first, std::byte* rows, std::byte* scratch) const;
+  // Row i of the source to `row`.
+  void quantize_int8(int64_t i, std::byte* row) const;
+  void round_to_mx(int64_t i, std::byte* row, std::byte* scratch) const;
+  void convert(int64_t i, std::byte* row) const;
 
   const GemmKernels* kernels_;
   RowSource source_;

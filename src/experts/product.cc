@@ -101,7 +101,7 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   }
 }
 
-Half::Half(Which which, std::span<Part> parts, const RowSource& x, Rows out, Carver& carver)
+Half::Half(Which which, std::span<const Part> parts, const RowSource& x, Rows out, Carver& carver)
     : which_(which),
       parts_(parts),
       operand_(weights(parts.front()), x, carver),
@@ -111,9 +111,8 @@ Half::Half(Which which, std::span<Part> parts, const RowSource& x, Rows out, Car
       groups_((panels_ + group_panels_ - 1) / group_panels_),
       progress_(carver.take<Progress>(std::ssize(parts)).data()) {
   for (size_t p = 0; p < parts.size(); ++p) {
-    new (progress_ + p) Progress{{0}, {0}};
-    parts_[p].first_tile = prepare_items_;
-    prepare_items_ += operand_.tiles(parts_[p].count);
+    new (progress_ + p) Progress{{0}, {0}, tiles_};
+    tiles_ += operand_.tiles(parts_[p].count);
   }
 }
 
@@ -121,65 +120,101 @@ size_t Half::bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DT
   return Operand::bytes(weights, rows, x) + Workspace::padded(static_cast<size_t>(parts) * sizeof(Progress));
 }
 
+int64_t Half::items_before(Stage stage, int64_t part) const {
+  if (stage == kMultiply) return part * groups_;
+  return part < num_parts() ? progress_[part].first_tile : tiles_;
+}
+
 size_t Half::scratch() const {
   return std::max(operand_.prepare_scratch(), unpack_scratch(weights(parts_.front())));
 }
 
-void Half::run(int64_t item, const Half* before, std::byte* scratch) const noexcept {
-  if (item < prepare_items_) {
-    prepare(item, before, scratch);
+void Half::run(Stage stage, int64_t part, int64_t item, const Half* before, std::byte* scratch) const noexcept {
+  if (stage == kPrepare) {
+    prepare(part, item, before, scratch);
   } else {
-    multiply((item - prepare_items_) / groups_, (item - prepare_items_) % groups_, before, scratch);
+    multiply(part, item, before, scratch);
   }
 }
 
-void Half::prepare(int64_t tile, const Half* before, std::byte* scratch) const noexcept {
-  const auto next = std::upper_bound(parts_.begin(), parts_.end(), tile,
-                                     [](int64_t t, const Part& part) { return t < part.first_tile; });
-  const auto p = static_cast<size_t>(next - parts_.begin()) - 1;
-  const Part& part = parts_[p];
+void Half::prepare(int64_t p, int64_t tile, const Half* before, std::byte* scratch) const noexcept {
+  const Part& part = parts_[static_cast<size_t>(p)];
   if (before != nullptr) before->wait_until_finished(p);
-  const int64_t tiles = operand_.tiles(part.count), t = tile - part.first_tile;
-  const int64_t first = tile_first(part.count, tiles, t), end = tile_first(part.count, tiles, t + 1);
+  const int64_t tiles = operand_.tiles(part.count);
+  const int64_t first = tile_first(part.count, tiles, tile), end = tile_first(part.count, tiles, tile + 1);
   operand_.prepare(part.first + first, end - first, operand_.packed(part.count), scratch);
   progress_[p].tiles.fetch_add(1, std::memory_order_release);
 }
 
 void Half::multiply(int64_t p, int64_t group, const Half* before, std::byte* scratch) const noexcept {
   const Part& part = parts_[static_cast<size_t>(p)];
-  Progress& progress = progress_[p];
   // Rows that are read in place have no tiles to wait for.
-  if (operand_.tiles(part.count) == 0 && before != nullptr) before->wait_until_finished(static_cast<size_t>(p));
-  wait_for(progress.tiles, operand_.tiles(part.count));
+  if (operand_.tiles(part.count) == 0 && before != nullptr) before->wait_until_finished(p);
+  wait_for(progress_[p].tiles, operand_.tiles(part.count));
   PanelTask task = {};
   operand_.fill(task, part.first, part.count);
   const int64_t first = group * group_panels_;
   multiply_panels(weights(part), operand_.product(), {first, std::min(group_panels_, panels_ - first)}, task,
                   out_.slice(part.first, part.count), part.mlp->activation(), scratch);
-  progress.groups.fetch_add(1, std::memory_order_release);
+  progress_[p].groups.fetch_add(1, std::memory_order_release);
 }
 
-void Half::wait_until_finished(size_t part) const noexcept {
+void Half::wait_until_finished(int64_t part) const noexcept {
   wait_for(progress_[part].groups, groups_);
 }
 
-void run_halves(std::span<const Half> halves, int64_t multiply_adds, Team& team) {
-  int64_t items = 0;
-  size_t scratch = 0;
-  for (const Half& half : halves) {
-    items += half.items();
-    scratch = std::max(scratch, half.scratch());
-  }
-  team.reserve_scratch(scratch);
-  const auto run = [&](int64_t item, int member) noexcept {
-    const Half* before = nullptr;
-    for (const Half& half : halves) {
-      if (item < half.items()) return half.run(item, before, team.scratch(member));
-      item -= half.items();
-      before = &half;
+namespace {
+
+// In step s, stage k of the pipeline (stage k % 2 of half k / 2) works on part s - k: what an item waits for was begun
+// in an earlier step, and a step is long enough for it to be done by then.
+class Pipeline {
+ public:
+  explicit Pipeline(std::span<const Half> halves)
+      : halves_(halves), stages_(2 * std::ssize(halves)), steps_(halves.front().num_parts() + stages_ - 1) {}
+
+  int64_t items() const { return items_before(steps_); }
+  void run(int64_t item, std::byte* scratch) const noexcept {
+    int64_t step = 0;
+    for (int64_t end = steps_; end - step > 1;) {
+      const int64_t middle = step + (end - step) / 2;
+      (items_before(middle) <= item ? step : end) = middle;
     }
-  };
-  share(team, items, multiply_adds, run);
+    item -= items_before(step);
+    for (int64_t k = 0; k < stages_; ++k) {
+      const int64_t items = items_before(k, step + 1) - items_before(k, step);
+      if (item < items) {
+        const auto half = static_cast<size_t>(k / 2);
+        return halves_[half].run(stage(k), step - k, item, half == 0 ? nullptr : &halves_[half - 1], scratch);
+      }
+      item -= items;
+    }
+  }
+
+ private:
+  static Half::Stage stage(int64_t k) { return k % 2 == 0 ? Half::kPrepare : Half::kMultiply; }
+  int64_t items_before(int64_t k, int64_t step) const {
+    const Half& half = halves_[static_cast<size_t>(k / 2)];
+    return half.items_before(stage(k), std::clamp<int64_t>(step - k, 0, half.num_parts()));
+  }
+  int64_t items_before(int64_t step) const {
+    int64_t items = 0;
+    for (int64_t k = 0; k < stages_; ++k) items += items_before(k, step);
+    return items;
+  }
+
+  std::span<const Half> halves_;
+  int64_t stages_, steps_;
+};
+
+}  // namespace
+
+void run_halves(std::span<const Half> halves, int64_t multiply_adds, Team& team) {
+  size_t scratch = 0;
+  for (const Half& half : halves) scratch = std::max(scratch, half.scratch());
+  team.reserve_scratch(scratch);
+  const Pipeline pipeline(halves);
+  share(team, pipeline.items(), multiply_adds,
+        [&](int64_t item, int member) noexcept { pipeline.run(item, team.scratch(member)); });
 }
 
 }  // namespace trimtab

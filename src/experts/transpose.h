@@ -17,22 +17,22 @@ inline Steps4 load_steps(const std::byte* p) {
   return steps;
 }
 
-// out[s * out_stride + r] = step s of row r. Strides: bytes from row to row of `in`, steps of `out`.
-inline void transpose_steps(const std::byte* in, size_t in_stride, int64_t rows, int64_t steps, uint32_t* out,
-                            int64_t out_stride) {
+// out[s * out_stride + r] = step s of row r, which begins at row(r). out_stride: steps.
+template <class Row>
+void transpose_steps(const Row& row, int64_t rows, int64_t steps, uint32_t* out, int64_t out_stride) {
   // Short enough that the lines of `out` stay in L1 until the next four rows fill them up.
   constexpr int64_t kRun = 256;
   const auto one = [&](int64_t r, int64_t s) {
-    std::memcpy(out + s * out_stride + r, in + static_cast<size_t>(r) * in_stride + static_cast<size_t>(s) * 4, 4);
+    std::memcpy(out + s * out_stride + r, row(r) + static_cast<size_t>(s) * 4, 4);
   };
   for (int64_t begin = 0; begin < steps; begin += kRun) {
     const int64_t end = std::min(begin + kRun, steps), whole = begin + (end - begin) / 4 * 4;
     for (int64_t r = 0; r + 4 <= rows; r += 4) {
-      const std::byte* row = in + static_cast<size_t>(r) * in_stride;
+      const std::byte* const four[] = {row(r), row(r + 1), row(r + 2), row(r + 3)};
       for (int64_t s = begin; s < whole; s += 4) {
-        const std::byte* at = row + static_cast<size_t>(s) * 4;
-        const Steps4 a = load_steps(at), b = load_steps(at + in_stride), c = load_steps(at + 2 * in_stride),
-                     d = load_steps(at + 3 * in_stride);
+        const auto at = static_cast<size_t>(s) * 4;
+        const Steps4 a = load_steps(four[0] + at), b = load_steps(four[1] + at), c = load_steps(four[2] + at),
+                     d = load_steps(four[3] + at);
         const Steps4 ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
                      cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5);
         const Steps4 ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7),

@@ -124,7 +124,8 @@ class Packer {
   }
 
   void transpose(std::byte* out) {
-    transpose_steps(codes_.data(), row_bytes_, width_, storage_.steps(), reinterpret_cast<uint32_t*>(out), width_);
+    const auto row = [this](int64_t r) { return codes_.data() + static_cast<size_t>(r) * row_bytes_; };
+    transpose_steps(row, width_, storage_.steps(), reinterpret_cast<uint32_t*>(out), width_);
   }
 
   PackedWeights& weights_;

@@ -54,7 +54,7 @@ class Batches : public testing::TestWithParam<std::tuple<std::string, int>> {
   };
 };
 INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, Batches,
-                         testing::Combine(testing::Values("pull", "all_to_all", "packed"),
+                         testing::Combine(testing::Values("pull", "fused", "all_to_all", "packed"),
                                           testing::ValuesIn(rank_counts({1, 2, 4}))),
                          [](const auto& param) {
                            return std::get<0>(param.param) + "_" + std::to_string(std::get<1>(param.param));

@@ -2,6 +2,7 @@
 #include "layer/call.h"
 
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/cat.h"
@@ -64,6 +65,46 @@ void overlap(Call first, Call second) {
     if (!first.finished()) first.block();
   }
   while (!second.advance()) second.block();
+}
+
+namespace {
+
+// One microbatch on its way through the layers.
+class Microbatch {
+ public:
+  Microbatch(int64_t layers, int number, const std::function<Call(int64_t, int)>& make)
+      : layers_(layers), number_(number), make_(make) {}
+
+  int64_t layer() const { return layer_; }
+  // Goes on for as long as nothing has to be waited for.
+  void advance() {
+    for (; layer_ < layers_; ++layer_) {
+      if (!call_) call_.emplace(make_(layer_, number_));
+      if (!call_->advance()) return;
+      call_.reset();
+    }
+  }
+  void block() { call_->block(); }
+
+ private:
+  int64_t layers_;
+  int number_;
+  const std::function<Call(int64_t, int)>& make_;
+  int64_t layer_ = 0;
+  std::optional<Call> call_;
+};
+
+}  // namespace
+
+void overlap(int64_t layers, const std::function<Call(int64_t layer, int microbatch)>& make) {
+  Microbatch first(layers, 0, make), second(layers, 1, make);
+  for (;;) {
+    first.advance();
+    second.advance();
+    Microbatch& oldest = first.layer() <= second.layer() ? first : second;
+    if (oldest.layer() == layers) return;
+    oldest.block();
+  }
 }
 
 }  // namespace trimtab

@@ -111,6 +111,8 @@ struct Way {
 inline constexpr Way kWays[] = {{"pull"},
                                 {"pull", SplitRule::kRoundRobin},
                                 {"pull", SplitRule::kSplit},
+                                {"fused"},
+                                {"fused", SplitRule::kSplit},
                                 {"all_gather"},
                                 {"all_to_all"},
                                 {"all_to_all", SplitRule::kSplit},
@@ -151,15 +153,19 @@ struct World {
     return make_dispatcher(options.dispatcher, shape, rank);
   }
 
+  // That the dispatcher brings.
+  Format format() const { return options.dispatcher == "fused" ? Format::kIndirect : Format::kStandard; }
+
   MoeLayer layer(const Placement& placement, int rank) const {
-    return MoeLayer({.gate = gate,
-                     .router = router,
-                     .replicas = std::make_shared<const SplitTable>(placement, 0),
-                     .split = options.split,
-                     .dispatcher = dispatcher(placement, rank),
-                     .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden, options.dtype),
-                     .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,
-                     .layer = 7});
+    return MoeLayer(
+        {.gate = gate,
+         .router = router,
+         .replicas = std::make_shared<const SplitTable>(placement, 0),
+         .split = options.split,
+         .dispatcher = dispatcher(placement, rank),
+         .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden, options.dtype, format()),
+         .shared = options.shared ? std::optional(SharedExperts(shared_packed, shared_gate)) : std::nullopt,
+         .layer = 7});
   }
 
   std::vector<double> expected(const float* x) const {

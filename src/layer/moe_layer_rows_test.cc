@@ -16,7 +16,8 @@ namespace {
 using namespace layer_testing;
 
 class SentRows : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Dispatchers, SentRows, testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
+INSTANTIATE_TEST_SUITE_P(Dispatchers, SentRows,
+                         testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2", "packed"),
                          [](const auto& param) { return param.param; });
 
 // Of the rank's tokens.
@@ -35,13 +36,13 @@ TEST_P(SentRows, Int8RowsGiveTheBitsOfUnquantisedOnes) {
   const Placement placement = Placement::linear(1, kExperts, 3);
   run_group(3, [&](Communicator& comm) {
     const auto layer_with = [&](DType rows) {
-      return MoeLayer(
-          {.gate = world.gate,
-           .router = world.router,
-           .replicas = std::make_shared<const SplitTable>(placement, 0),
-           .dispatcher = world.dispatcher(placement, comm.rank(), kTopK, rows),
-           .experts = make_grouped_experts(slots_of(placement, comm.rank(), in_int8), kHidden, Scheme::kW8A8),
-           .shared = SharedExperts(world.shared_packed, world.shared_gate)});
+      return MoeLayer({.gate = world.gate,
+                       .router = world.router,
+                       .replicas = std::make_shared<const SplitTable>(placement, 0),
+                       .dispatcher = world.dispatcher(placement, comm.rank(), kTopK, rows),
+                       .experts = make_grouped_experts(slots_of(placement, comm.rank(), in_int8), kHidden,
+                                                       Scheme::kW8A8, world.format()),
+                       .shared = SharedExperts(world.shared_packed, world.shared_gate)});
     };
     EXPECT_EQ(forward(layer_with(DType::kI8), comm), forward(layer_with(DType::kBF16), comm));
   });
@@ -67,13 +68,13 @@ TEST_P(SentRows, TheWeightMayMultiplyTheInput) {
   config.top_k = 1;
   const auto router = std::make_shared<const Router>(config);
   run_group(2, [&](Communicator& comm) {
-    const MoeLayer layer(
-        {.gate = world.gate,
-         .router = router,
-         .replicas = std::make_shared<const SplitTable>(placement, 0),
-         .dispatcher = world.dispatcher(placement, comm.rank(), 1),
-         .experts = make_grouped_experts(slots_of(placement, comm.rank(), world.packed), kHidden, Scheme::kF32),
-         .weight_on_input = true});
+    const MoeLayer layer({.gate = world.gate,
+                          .router = router,
+                          .replicas = std::make_shared<const SplitTable>(placement, 0),
+                          .dispatcher = world.dispatcher(placement, comm.rank(), 1),
+                          .experts = make_grouped_experts(slots_of(placement, comm.rank(), world.packed), kHidden,
+                                                          Scheme::kF32, world.format()),
+                          .weight_on_input = true});
     const std::vector<float> out = forward(layer, comm), x = input_of(comm.rank(), tokens_of(comm.rank()));
     for (size_t t = 0; t * kHidden < x.size(); ++t) {
       std::vector<float> scaled(x.begin() + static_cast<int64_t>(t) * kHidden,
@@ -131,6 +132,7 @@ TEST(BatchedRows, OtherFormatsAreRefused) {
   const Placement placement = Placement::linear(1, kExperts, 1);
   EXPECT_THROW(batched_layer(world, placement, 0, Format::kBatched, Format::kStandard), InvalidArgument);
   EXPECT_THROW(batched_layer(world, placement, 0, Format::kStandard, Format::kBatched), InvalidArgument);
+  EXPECT_THROW(batched_layer(world, placement, 0, Format::kStandard, Format::kIndirect), InvalidArgument);
 }
 
 }  // namespace

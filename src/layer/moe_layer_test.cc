@@ -141,6 +141,45 @@ TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
   });
 }
 
+// The same through several layers, with something of the model's own between them.
+TEST_P(MoeLayerTest, OverlapThroughLayersEqualsOneByOne) {
+  constexpr int64_t kLayers = 3;
+  const World world({.dispatcher = dispatcher()});
+  const Placement placement = Placement::linear(1, kExperts, ranks());
+  run_group(ranks(), [&](Communicator& comm) {
+    const std::unique_ptr<Communicator> other = comm.duplicate();
+    const MoeLayer layer = world.layer(placement, comm.rank());
+    Team team(1);
+    OwnLane first(comm, layer, team), second(*other, layer, team);
+    const auto halve = [](std::vector<float>& values) {
+      for (float& value : values) value *= 0.5F;
+    };
+    std::vector<float> x[2] = {input_of(comm.rank(), 3 + comm.rank()), input_of(comm.rank(), comm.rank() % 2 * 4, 90)};
+    std::vector<float> expected[2] = {x[0], x[1]}, out[2] = {x[0], x[1]};
+    std::vector<int64_t> made[2];
+    for (auto& h : expected) {
+      for (int64_t l = 0; l < kLayers; ++l) {
+        halve(h);
+        h = forward(layer, h, first.lane);
+      }
+    }
+    overlap(kLayers, [&](int64_t l, int b) {
+      made[b].push_back(l);
+      x[b] = out[b];
+      halve(x[b]);
+      const int64_t tokens = std::ssize(x[b]) / kHidden;
+      return layer.forward(ConstRows(x[b].data(), tokens, kHidden), Rows(out[b].data(), tokens, kHidden),
+                           b == 0 ? first.lane : second.lane);
+    });
+    for (const int b : {0, 1}) {
+      EXPECT_EQ(out[b], expected[b]);
+      EXPECT_EQ(made[b], (std::vector<int64_t>{0, 1, 2}));
+    }
+    EXPECT_EQ(first.workspace.mark(), 0U);
+    EXPECT_EQ(second.workspace.mark(), 0U);
+  });
+}
+
 // One rank's first or second microbatch fails in its router while the other is in flight: no rank finishes, none hangs,
 // and both lanes get their memory back.
 TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
@@ -182,12 +221,13 @@ TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
   const Placement placement = Placement::linear(1, kExperts + 1, ranks());
   run_group(ranks(), [&](Communicator& comm) {
     const int rank = comm.rank();
-    const MoeLayer layer({.gate = world.gate,
-                          .router = std::make_shared<const Router>(router),
-                          .replicas = std::make_shared<const SplitTable>(placement, 0),
-                          .split = split(),
-                          .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
-                          .experts = make_grouped_experts(slots_of(placement, rank, experts), kHidden, DType::kF32)});
+    const MoeLayer layer(
+        {.gate = world.gate,
+         .router = std::make_shared<const Router>(router),
+         .replicas = std::make_shared<const SplitTable>(placement, 0),
+         .split = split(),
+         .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
+         .experts = make_grouped_experts(slots_of(placement, rank, experts), kHidden, DType::kF32, world.format())});
     Team team(1);
     OwnLane own(comm, layer, team);
     const std::vector<float> x = input_of(rank, tokens_of(rank));

@@ -167,7 +167,8 @@ std::shared_ptr<const Experts> Decoder::experts_of(const LayerWeights& w, int ra
                                 ", whose weights were not loaded"));
     }
   }
-  return make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format());
+  return make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format(),
+                              dispatcher_->format());
 }
 
 std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertSlots* slots) const {
@@ -182,7 +183,7 @@ std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertS
     parts.replicas = std::make_shared<const SplitTable>(placement_, w.moe_layer, comm.hosts());
     parts.split = options_.split;
     parts.dispatcher = dispatcher_;
-    parts.experts = slots != nullptr ? slots->experts(w.moe_layer) : experts_of(w, rank);
+    parts.experts = slots != nullptr ? slots->experts(w.moe_layer, dispatcher_->format()) : experts_of(w, rank);
     if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
     parts.layer = w.moe_layer;
     layers.emplace_back(std::move(parts));

@@ -47,12 +47,35 @@ TEST(BenchDispatch, TextAndQuantisedRows) {
   EXPECT_TRUE(contains(run.out, "\nall_to_all         5 ")) << run.out;
 }
 
+TEST(BenchDispatch, WholeLayers) {
+  const Outcome run = trimtab(kQuick + "--dispatcher pull,fused --ranks 2 --tokens 4 --intermediate 32 --json");
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json rows = Json::parse(run.out).at("rows");
+  ASSERT_EQ(rows.size(), 2U);
+  for (const Json& row : rows) {
+    EXPECT_EQ(row.at("tokens"), 4);
+    EXPECT_EQ(row.at("intermediate"), 32);
+    EXPECT_EQ(row.at("rounds"), 7);
+    EXPECT_TRUE(row.at("ms_layer") > 0 && row.at("cpu_ms_layer") > 0) << row;
+    EXPECT_FALSE(row.contains("pct_hidden"));
+  }
+  EXPECT_EQ(rows[0].at("pct_of_first"), 100);
+  EXPECT_EQ(rows[1].at("dispatcher"), "fused");
+  const Outcome text =
+      trimtab(kQuick + "--dispatcher packed --ranks 2 --hosts 2 --tokens 4 --intermediate 32 --overlap");
+  ASSERT_EQ(text.status, 0) << text.err;
+  EXPECT_TRUE(contains(text.out, "% hidden (quartiles)\npacked             4 ")) << text.out;
+}
+
 TEST(BenchDispatch, WrongUsage) {
   for (const Failure& failure :
        std::vector<Failure>{{"bench dispatch --dispatcher push", "push not in {source,"},
                             {"bench dispatch --hosts 3 --ranks 2", "more hosts than ranks"},
                             {"bench dispatch --top-k 9 --experts 8", "more picks than experts"},
                             {"bench dispatch --dtype int4", "int4 not in {"},
+                            {"bench dispatch --overlap", "say --intermediate"},
+                            {"bench dispatch --intermediate 8 --dispatcher source", "source is no dispatcher for whole layers"},
+                            {"bench dispatch --intermediate 8 --dtype f32", "in bf16 only"},
                             {"bench dispatch --tokens 0", "--tokens"}}) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;

@@ -590,7 +590,7 @@ void Balancer::State::switch_layer(bool failed) {
     migrator->commit(layer);
     placement = with_changes(placement, changes, placement.version() + 1);
     recorder.begin_epoch(layer, placement.version());
-    parts.place(layer, parts.slots->experts(layer), std::exchange(staged_table, nullptr));
+    parts.place(layer, parts.slots->experts(layer, parts.format), std::exchange(staged_table, nullptr));
     ++switched_in_plan;
     ++layers_switched;
     moves_in_plan += event.moves;
