@@ -9,5 +9,6 @@ namespace trimtab::python {
 namespace nb = nanobind;
 
 void bind_errors(nb::module_& m);
+void bind_runtime(nb::module_& m);
 
 }  // namespace trimtab::python

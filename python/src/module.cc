@@ -6,4 +6,5 @@ NB_MODULE(_core, m) {
   m.doc() = "Trimtab's C++ library; use it through the package trimtab.";
   m.attr("version") = TRIMTAB_VERSION;
   bind_errors(m);
+  bind_runtime(m);
 }

@@ -5,7 +5,7 @@
 (`FormatError`), all else that fails is a RuntimeError (`CommError`: a rank), with the text of the C++ library.
 """
 
-from ._core import CommError, FormatError
+from ._core import CommError, ExpertWeights, FormatError, MoeRuntime, kernel_isa
 from ._core import version as __version__
 
-__all__ = ["CommError", "FormatError", "__version__"]
+__all__ = ["CommError", "ExpertWeights", "FormatError", "MoeRuntime", "__version__", "kernel_isa"]
