@@ -3,9 +3,12 @@
 
 import contextlib
 import copy
+import fcntl
 import os
 import pickle
 import pty
+import re
+import struct
 import subprocess
 import sys
 import termios
@@ -271,12 +274,27 @@ def test_tiny_moe_writes_the_same_64_tokens():
         assert [greedy(ours, prompt) for prompt in prompts] == wanted
 
 
+def test_snippets_of_the_guide(monkeypatch, capsys):
+    """docs/transformers.md as it is written, in one go."""
+    monkeypatch.chdir(REPO)
+    monkeypatch.setattr(tt, "_defaults", tt.Options())
+    snippets = re.findall(r"^```python\n(.*?)^```", (REPO / "docs/transformers.md").read_text(), re.S | re.M)
+    assert len(snippets) == 3
+    names = {}
+    for snippet in snippets:
+        exec(compile(snippet, "docs/transformers.md", "exec"), names)
+        if "experts_implementation" in snippet:
+            assert logits(names["model"], torch.tensor([[256, 65, 66]])).isfinite().all()
+    assert "4 layers of 32 experts, 192 -> 64, w8a8" in capsys.readouterr().out
+    assert names["out"].any()
+
+
 def test_generate_command():
     pytest.importorskip("tqdm")
     prompt = "The evening was"
     command = [sys.executable, "-m", "trimtab.generate", str(TINY_MOE), "--prompt", prompt, "--dtype", "float32"]
     terminal, bar = pty.openpty()
-    termios.tcsetwinsize(bar, (24, 100))
+    fcntl.ioctl(bar, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))  # without a width there is no bar
     run = subprocess.Popen(
         [*command, "--ranks", "2", "--max-new-tokens", "12"], stdout=subprocess.PIPE, stderr=bar, text=True
     )
