@@ -67,7 +67,10 @@ if [ "$(uname -m)" != aarch64 ]; then
 fi
 
 step "building and testing"
-build dev all
+package_python=$(test_python) || fail "no Python to build the package for"
+build dev all -DTRIMTAB_PYTHON=ON -DPython_EXECUTABLE="$package_python"
+step "the Python package ($package_python)"
+PYTHONPATH=build/dev/python "$package_python" -m pytest -q -rs python/tests
 if python=$(tools/find_torch_python.sh); then
   step "live comparison with transformers ($python)"
   "$python" -m pytest -q -rs tests/live

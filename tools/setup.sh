@@ -14,6 +14,7 @@ need() {
 }
 
 has_header() { test -e "/usr/include/$1" || test -e "/usr/local/include/$1"; }
+has_python_header() { python3 -c 'import os, sysconfig; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")'; }
 has_mpi() { command -v mpiexec && { command -v mpicxx || command -v mpic++; }; }
 has_browser() { command -v chromium || command -v google-chrome; }
 has_compiler() { echo 'int main() {}' | c++ -std=c++20 -x c++ -o /dev/null -; }
@@ -51,6 +52,8 @@ install() {
 need_for_tests() {
   need libgtest-dev has_header gtest/gtest.h
   need python3 command -v python3
+  need python3-dev has_python_header
+  need python3-venv python3 -c 'import ensurepip'
   # Any MPI that is there will do.
   want libopenmpi-dev has_mpi
   want openmpi-bin has_mpi
@@ -97,4 +100,25 @@ build() {
   if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
   cmake --preset "$preset" "${launcher[@]}" "$@" >/dev/null || fail "configuring $preset failed"
   cmake --build --preset "$preset" --target "$target" || fail "building $preset failed"
+}
+
+# test_python: prints the Python that the package is built for and tested with: a virtual environment in build/venv that
+# also sees the packages of the Python that tools/find_torch_python.sh finds.
+test_python() {
+  local base with_torch=1 venv=$PWD/build/venv
+  if ! base=$(tools/find_torch_python.sh 2>/dev/null); then base=python3 with_torch=0; fi
+  if [ "$(cat "$venv/base" 2>/dev/null)" != "$base $with_torch" ]; then
+    {
+      step "making $venv from $base"
+      rm -rf "$venv"
+      "$base" -m venv "$venv" || return
+      if [ "$with_torch" -eq 1 ]; then
+        "$base" -c 'import site; print(*(f"import site; site.addsitedir({p!r})" for p in site.getsitepackages()), sep="\n")' \
+          >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/base.pth"
+      fi
+      "$venv/bin/python" -m pip install -q -r python/requirements.txt || return
+      echo "$base $with_torch" >"$venv/base"
+    } >&2
+  fi
+  echo "$venv/bin/python"
 }

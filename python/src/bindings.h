@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of trimtab._core, one a file: each adds its classes and functions to the module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace trimtab::python {
+
+namespace nb = nanobind;
+
+void bind_errors(nb::module_& m);
+
+}  // namespace trimtab::python

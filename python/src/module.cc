@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings.h"
+
+NB_MODULE(_core, m) {
+  using namespace trimtab::python;
+  m.doc() = "Trimtab's C++ library; use it through the package trimtab.";
+  m.attr("version") = TRIMTAB_VERSION;
+  bind_errors(m);
+}
