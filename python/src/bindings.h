@@ -9,5 +9,9 @@ namespace trimtab::python {
 namespace nb = nanobind;
 
 void bind_errors(nb::module_& m);
+void bind_load(nb::module_& m);
+void bind_policy(nb::module_& m);
+void bind_formats(nb::module_& m);
+void bind_split(nb::module_& m);
 
 }  // namespace trimtab::python

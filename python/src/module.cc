@@ -6,4 +6,8 @@ NB_MODULE(_core, m) {
   m.doc() = "Trimtab's C++ library; use it through the package trimtab.";
   m.attr("version") = TRIMTAB_VERSION;
   bind_errors(m);
+  bind_load(m);
+  bind_policy(m);
+  bind_formats(m);
+  bind_split(m);
 }
