@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trimtab's planner in SGLang: the entry point `sglang.srt.plugins`.
 
-register() replaces sglang.srt.eplb.eplb_algorithms.rebalance_experts through SGLang's HookRegistry (0.5.12 and newer
+register() replaces sglang.srt.eplb.eplb_algorithms.rebalance_experts through SGLang's HookRegistry (0.5.11 and newer
 have it). What calls it, and when, stays SGLang's: --enable-eplb while serving, --init-expert-location with recorded
 loads at the start. Environment variables say how it plans: trimtab.live_planning.Settings. SGLANG_PLUGINS and
 TRIMTAB_EPLB_POLICY=off leave SGLang's own.
@@ -18,6 +18,8 @@ from trimtab.planning import Load
 
 logger = logging.getLogger(__name__)
 
+_hooked: set[type] = set()  # registries that have the hook
+
 TARGET = "sglang.srt.eplb.eplb_algorithms.rebalance_experts"
 
 
@@ -32,14 +34,9 @@ def register() -> None:
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    if _registered_with(HookRegistry):
-        return
-    hook = make_rebalance_experts(settings)
-    HookRegistry.register(TARGET, hook, HookType.REPLACE)
-
-
-def _registered_with(registry) -> bool:
-    return any(getattr(entry[1], "is_trimtab", False) for entry in registry._hooks.get(TARGET, ()))
+    if HookRegistry not in _hooked:  # a second hook would be a warning in SGLang's log
+        HookRegistry.register(TARGET, make_rebalance_experts(settings), HookType.REPLACE)
+        _hooked.add(HookRegistry)
 
 
 def make_rebalance_experts(settings: live_planning.Settings):
@@ -79,7 +76,6 @@ def make_rebalance_experts(settings: live_planning.Settings):
         tables = live_planning.replica_tables(physical_to_logical, load.num_experts, used=used)
         return tuple(torch.from_numpy(one) for one in (physical_to_logical, *tables))
 
-    rebalance_experts.is_trimtab = True
     return rebalance_experts
 
 

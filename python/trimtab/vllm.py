@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trimtab's planner in vLLM: the entry point `vllm.general_plugins`.
 
-vLLM looks its balancing policy up in vllm.distributed.eplb.policy.EPLB_POLICIES (0.14 and newer); register() puts
+vLLM looks its balancing policy up in vllm.distributed.eplb.policy.EPLB_POLICIES (0.13 and newer); register() puts
 Trimtab's there as "default", so that all options, --eplb-config and asynchronous balancing included, stay as they are.
 Environment variables say how it plans: trimtab.live_planning.Settings. VLLM_PLUGINS and TRIMTAB_EPLB_POLICY=off leave
 vLLM's own.
@@ -31,7 +31,7 @@ def register() -> None:
 
         own = policies.EPLB_POLICIES["default"]
     except (ImportError, AttributeError, KeyError) as error:
-        logger.warning("Trimtab does not plan here: this vLLM has no EPLB_POLICIES (0.14 and newer have): %s", error)
+        logger.warning("Trimtab does not plan here: this vLLM has no EPLB_POLICIES (0.13 and newer have): %s", error)
         return
     if not getattr(own, "is_trimtab", False):
         policies.EPLB_POLICIES["default"] = make_policy(policies.AbstractEplbPolicy, own, settings)
@@ -60,7 +60,7 @@ def make_policy(base: type, own: type, settings: live_planning.Settings) -> type
             are numbered node by node. old_global_expert_indices: tensor [layers, slots], the map in use; experts that
             stay on their rank stay in their slot.
 
-            Returns physical_to_logical_map, int64 [layers, num_replicas] on weight's device; up to vLLM 0.17 or so
+            Returns physical_to_logical_map, int64 [layers, num_replicas] on weight's device; up to vLLM 0.18
             also logical_to_physical_map [layers, experts, redundant + 1], -1 behind each expert's slots, and the
             number of slots of each expert. Depends on the arguments and settings alone, so all ranks get the same.
             """
