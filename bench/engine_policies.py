@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trimtab as vLLM's policy against vLLM's own: PAR, moves and seconds of one rebalance_experts call, for all layers.
 
-usage: engine_policies.py VLLM WORKLOAD...    [--policies trim,trim/fast,deepseek] [--repeat 3]
+usage: engine_policies.py VLLM WORKLOAD...    [--policies trim,trim/fast,trim@1e-3,deepseek] [--repeat 3]
 
 VLLM: a folder of tools/check_engine_plugins.py, FOLDER/engines/vllm-VERSION, with the balancer of that release. WORKLOAD:
 NAME_RxS of bench/planning_workloads.py, without .train.npy. As vLLM does it, the loads are summed over the window, and the
 first map is 0..E-1 in slot order, then 0.. again. PAR is of the window and of later steps (mean); moves are experts that a
-rank must receive, per layer; seconds are the median wall time of the call, in turns.
+rank must receive, per layer: by the first plan, and by the second, made of the later loads from the first; seconds are CPU time (median of the calls, in turns).
 """
 
 import argparse
@@ -33,9 +33,13 @@ def candidates(policies, names):
     own = policies.EPLB_POLICIES["default"]
     yield "vLLM default", own
     for name in names:
-        policy, _, preset = name.partition("/")
-        settings = trimtab.live_planning.Settings(policy=policy, preset=preset or None)
+        policy, preset, price = re.fullmatch(r"(\w+)(?:/(\w+))?(?:@(.+))?", name).groups()
+        settings = trimtab.live_planning.Settings(policy, preset, float(price) if price else None)
         yield f"Trimtab {name}", trimtab.vllm.make_policy(policies.AbstractEplbPolicy, own, settings)
+
+
+def map_of(result):
+    return result[0] if isinstance(result, tuple) else result
 
 
 def moves_per_layer(before, after, ranks):
@@ -53,20 +57,23 @@ def compare(policies, workload, names, repeat):
     weight = torch.from_numpy(train.sum(0))
     old = (torch.arange(ranks * slots) % experts).repeat(layers, 1)
     arguments = (weight, ranks * slots, 1, 1, ranks, old)
+    of_policy = dict(candidates(policies, names))
     seconds, maps = {}, {}
     for _ in range(repeat):
-        for name, policy in candidates(policies, names):
-            start = time.perf_counter()
-            result = policy.rebalance_experts(*arguments)
-            seconds.setdefault(name, []).append(time.perf_counter() - start)
-            maps[name] = (result[0] if isinstance(result, tuple) else result).numpy()
-    for name, physical_to_logical in maps.items():
+        for name, policy in of_policy.items():
+            start = time.process_time()
+            maps[name] = map_of(policy.rebalance_experts(*arguments))
+            seconds.setdefault(name, []).append(time.process_time() - start)
+    for name, tensor in maps.items():
+        physical_to_logical = tensor.numpy()
         placement = trimtab.Placement(physical_to_logical, num_experts=experts, num_ranks=ranks)
         window = trimtab.par_per_step(placement, trimtab.Load(weight))[0][0]
         later = trimtab.par_per_step(placement, trimtab.Load(test))[0].mean()
         moves = moves_per_layer(old.numpy(), physical_to_logical, ranks)
+        second = of_policy[name].rebalance_experts(torch.from_numpy(test.sum(0)), *arguments[1:-1], tensor)
+        again = moves_per_layer(physical_to_logical, map_of(second).numpy(), ranks)
         print(
-            f"| {pathlib.Path(workload).name} | {name} | {window:.4f} | {later:.4f} | {moves:.1f} | "
+            f"| {pathlib.Path(workload).name} | {name} | {window:.4f} | {later:.4f} | {moves:.1f} | {again:.1f} | "
             f"{statistics.median(seconds[name]):.3f} |",
             flush=True,
         )
@@ -80,7 +87,7 @@ def main():
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("| workload | policy | PAR, window | PAR, later | moves a layer | seconds |\n|---|---|---|---|---|---|")
+    print("| workload | policy | PAR, window | PAR, later | moves a layer | again | CPU seconds |\n|---|---|---|---|---|---|---|")
     with engines.importable(arguments.vllm, "vllm"):
         from vllm.distributed.eplb import policy as policies
 

@@ -54,7 +54,7 @@ def unpack(wheel, into, engine):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--vllm", nargs="+", default=[""], metavar="VERSION", help="0.13.0 or newer")
+    parser.add_argument("--vllm", nargs="+", default=[""], metavar="VERSION", help="0.14.0 or newer")
     parser.add_argument("--sglang", nargs="+", default=[""], metavar="VERSION", help="0.5.11 or newer")
     arguments, pytest_options = parser.parse_known_args()
     wheels, into = arguments.folder / "wheels", arguments.folder / "engines"

@@ -65,7 +65,8 @@ bool copy_if(const Array& array, const std::string& what, int64_t least, int64_t
 Array as_array(nb::handle object) {
   Array array;
   if (nb::try_cast<Array>(object, array, false)) return array;
-  return nb::cast<Array>(nb::module_::import_("numpy").attr("asarray")(object));
+  if (nb::try_cast<Array>(nb::module_::import_("numpy").attr("asarray")(object), array, false)) return array;
+  throw InvalidArgument(cat("an array of numbers expected, not ", nb::str(object.type()).c_str()));
 }
 
 WholeNumbers whole_numbers(nb::handle object, const std::string& what, int64_t least, int64_t most) {

@@ -18,8 +18,9 @@ FLASH = [600, 560, 120, 120, 20, 10, 10, 10]
 
 @pytest.fixture
 def counts():
+    """Five steps of the same traffic."""
     rng = np.random.default_rng(1)
-    return rng.poisson(np.exp(rng.normal(4, 1, (5, 2, 16)))).astype(np.int64)
+    return rng.poisson(np.exp(rng.normal(4, 1, (2, 16))), (5, 2, 16)).astype(np.int64)
 
 
 class TestLoad:
@@ -48,7 +49,7 @@ class TestLoad:
             ([[1, 2], [3, -4]], r"counts\[1, 1\] is -4"),
             ([[1, 2], [3, 1.5]], r"counts\[1, 1\] is 1.5"),
             ([[1, float("nan")]], r"counts\[0, 1\] is nan"),
-            ([[1, 2**64 - 1]], "18446744073709551615"),
+            (np.array([[1, 2**64 - 1]], np.uint64), "18446744073709551615"),
             ([[1e19, 2.0]], r"counts\[0, 0\]"),
             ([1, 2], "1 dimensions"),
             (7, "single number"),
@@ -162,8 +163,8 @@ class TestPlan:
         assert len(trimtab.plan(counts, ranks=4, slots=5, max_layers=1).moves) > 0
         assert len(set(trimtab.plan(counts, ranks=4, slots=5, max_layers=1).moves[:, 0])) == 1
         assert trimtab.plan(counts, ranks=4, slots=5, max_receive_per_rank=1).receive_peak.max() == 1
-        plan = trimtab.plan(counts, ranks=4, slots=5, max_bytes=100, expert_bytes=30)
-        assert 0 < plan.bytes <= 100
+        plan = trimtab.plan(counts, ranks=4, slots=5, max_bytes=300, expert_bytes=30)
+        assert 0 < plan.bytes <= 300
 
     def test_starts_from_what_is_in_use(self, counts):
         first = trimtab.plan(counts, ranks=4, slots=5)
@@ -268,7 +269,7 @@ class TestPage:
         assert html.startswith("<iframe srcdoc=") and html.endswith("</iframe>")
         assert "<script" not in html and "&lt;script" in html
         assert "<script" in page.html and "PAR of a step" in page.html
-        assert "http" not in page.html.replace("http://www.w3.org", "")
+        assert "default-src 'none'" in page.html  # nothing is fetched
 
     def test_is_a_file(self, counts, tmp_path):
         plan = trimtab.plan(counts, ranks=4, slots=5)
@@ -351,7 +352,7 @@ class TestSplit:
         table = trimtab.SplitTable(self.PLACEMENT, 0)
         with pytest.raises(ValueError, match="-1"):
             table.split([[0, -1, 0], [0, 0, 0]])
-        with pytest.raises(ValueError, match="6"):
+        with pytest.raises(ValueError, match="2 counts"):
             table.split([[0, 0]])
         with pytest.raises(ValueError):
             table.assign_slots(np.zeros(4, np.int32), np.zeros(1, np.int32))

@@ -131,7 +131,7 @@ class TestSglangDumps:
              r"counts \[1, 4\], not \[2, 4\]"),
             (lambda dump: dump["records"][0].pop("forward_pass_id"), "pass None"),
             (lambda dump: dump["records"].clear(), "no records"),
-            (lambda dump: dump["records"][0]["global_physical_count"].neg_(), "-1"),
+            (lambda dump: dump["records"][0]["global_physical_count"].neg_(), "-2, not"),
             (lambda dump: dump.pop("last_physical_to_logical_map"), "last_physical_to_logical_map is NoneType"),
             (lambda dump: dump.pop("records"), "neither logical_count nor records"),
         ],

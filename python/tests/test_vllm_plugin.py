@@ -265,8 +265,26 @@ def test_a_placement_file_that_is_none_is_refused_at_the_start(policies, monkeyp
         trimtab.vllm.register()
 
 
-def test_an_old_vllm_is_left_alone(tmp_path, caplog):
+OLD_POLICY = """
+class AbstractEplbPolicy:
+    pass
+class DefaultEplbPolicy(AbstractEplbPolicy):
+    @classmethod
+    def rebalance_experts(cls, weight, num_replicas, num_groups, num_nodes, num_ranks):
+        pass
+EPLB_POLICIES = {"default": DefaultEplbPolicy}
+"""
+
+
+@pytest.mark.parametrize("policy", [None, OLD_POLICY], ids=["no policies", "no map in use"])
+def test_an_old_vllm_is_left_alone(tmp_path, caplog, monkeypatch, policy):
     engines.surround(tmp_path, "vllm")
+    if policy is not None:
+        engines.write(tmp_path, {"vllm/distributed/eplb/policy/__init__.py": policy})
     with engines.importable(tmp_path, "vllm"), caplog.at_level(logging.WARNING, "vllm.trimtab"):
         trimtab.vllm.register()
-    assert "no EPLB_POLICIES" in caplog.text
+        if policy is not None:
+            from vllm.distributed.eplb import policy as policies
+
+            assert policies.EPLB_POLICIES["default"] is policies.DefaultEplbPolicy
+    assert "does in 0.14 and newer" in caplog.text

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trimtab's planner in vLLM: the entry point `vllm.general_plugins`.
 
-vLLM looks its balancing policy up in vllm.distributed.eplb.policy.EPLB_POLICIES (0.13 and newer); register() puts
+vLLM looks its balancing policy up in vllm.distributed.eplb.policy.EPLB_POLICIES (0.14 and newer); register() puts
 Trimtab's there as "default", so that all options, --eplb-config and asynchronous balancing included, stay as they are.
 Environment variables say how it plans: trimtab.live_planning.Settings. VLLM_PLUGINS and TRIMTAB_EPLB_POLICY=off leave
 vLLM's own.
@@ -9,6 +9,7 @@ vLLM's own.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -21,8 +22,8 @@ logger = logging.getLogger("vllm.trimtab")  # vLLM shows its own loggers only
 
 
 def register() -> None:
-    """Puts Trimtab's policy into vLLM; may be called any number of times, in every process. Without EPLB_POLICIES it
-    says so in the log and changes nothing. Raises ValueError for settings that can't be (see Settings)."""
+    """Puts Trimtab's policy into vLLM; may be called any number of times, in every process. In a vLLM that is
+    too old it says so in the log and changes nothing. Raises ValueError for settings that can't be (see Settings)."""
     settings = live_planning.Settings.from_environment()
     if settings.policy == "off":
         return
@@ -30,8 +31,9 @@ def register() -> None:
         from vllm.distributed.eplb import policy as policies
 
         own = policies.EPLB_POLICIES["default"]
+        inspect.signature(own.rebalance_experts).parameters["old_global_expert_indices"]
     except (ImportError, AttributeError, KeyError) as error:
-        logger.warning("Trimtab does not plan here: this vLLM has no EPLB_POLICIES (0.13 and newer have): %s", error)
+        logger.warning("Trimtab does not plan in this vLLM, but does in 0.14 and newer: there is no %s", error)
         return
     if not getattr(own, "is_trimtab", False):
         policies.EPLB_POLICIES["default"] = make_policy(policies.AbstractEplbPolicy, own, settings)
