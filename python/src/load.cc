@@ -6,8 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "arrays.h"
 #include "base/cat.h"
+#include "numbers.h"
 #include "planning.h"
 #include "trimtab/error.h"
 #include "trimtab/placement.h"

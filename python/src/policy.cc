@@ -10,7 +10,7 @@
 #include <chrono>
 #include <filesystem>
 
-#include "arrays.h"
+#include "numbers.h"
 #include "planning.h"
 #include "trimtab/formats.h"
 #include "trimtab/report.h"

@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "arrays.h"
 #include "base/cat.h"
+#include "numbers.h"
 #include "planning.h"
 #include "trimtab/error.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "arrays.h"
+#include "numbers.h"
 
 #include <cmath>
 #include <type_traits>
