@@ -169,4 +169,8 @@ struct GroupOptions {
 // of another number of ranks.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options = {});
 
+// The ends of one group for threads that the caller has: [ranks], end r for whoever is rank r. All must be used at the
+// same time, and an exception of a rank must abort() its end, or peers wait for the timeout. Throws as run_ranks().
+std::vector<std::unique_ptr<Communicator>> make_rank_group(int ranks, const GroupOptions& options = {});
+
 }  // namespace trimtab

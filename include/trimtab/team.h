@@ -19,13 +19,23 @@ namespace trimtab {
 
 class Team {
  public:
+  // Whose the threads are that help the caller: the team's, which sleep between calls, or others that visit it: those
+  // that are in help(). for_each waits for a visitor that is late.
+  enum class Helpers { kOwn, kVisitors };
+
   // threads >= 1, the caller's included.
-  explicit Team(int threads);
+  explicit Team(int threads, Helpers helpers = Helpers::kOwn);
   ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  int size() const { return static_cast<int>(helpers_.size()) + 1; }
+  int size() const { return static_cast<int>(scratch_.size()); }
+
+  // Visitors only. help(): lends the calling thread to the team as member 1, .., size() - 1, until dismiss(). Between
+  // admit() and dismiss() there must be one thread for each; a visitor may come after dismiss(), then it just leaves.
+  void help(int member);
+  void admit();
+  void dismiss();
 
   // Calls body(i) or body(i, member) for every i in [0, count), shared dynamically over the members, which take them in
   // order; returns when all are done. The first exception of any of them is rethrown here. Not re-entrant: body must
@@ -59,7 +69,6 @@ class Team {
 
   void fork_join(int64_t count, void* body, Invoke invoke);
   void work(int member);
-  void helper_loop(int member);
 
   std::vector<std::thread> helpers_;
   std::vector<Buffer> scratch_;  // [size()]
@@ -67,6 +76,7 @@ class Team {
   std::mutex mutex_;  // guards everything below but next_
   std::condition_variable start_, done_;
   uint64_t generation_ = 0;
+  std::vector<uint64_t> seen_;  // [size()] the last generation that each member took part in
   int busy_ = 0;
   bool stop_ = false;
   void* body_ = nullptr;

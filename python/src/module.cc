@@ -11,4 +11,5 @@ NB_MODULE(_core, m) {
   bind_policy(m);
   bind_formats(m);
   bind_split(m);
+  bind_runtime(m);
 }

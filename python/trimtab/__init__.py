@@ -7,7 +7,7 @@ files are ValueErrors (`FormatError`), all else that fails is a RuntimeError (`C
 C++ library.
 """
 
-from ._core import CommError, FormatError
+from ._core import CommError, ExpertWeights, FormatError, MoeRuntime, kernel_isa
 from ._core import version as __version__
 from .comparison import Comparison, PolicyResult, compare
 from .formats import (
@@ -39,10 +39,12 @@ from .planning import (
 __all__ = [
     "CommError",
     "Comparison",
+    "ExpertWeights",
     "FileFormat",
     "FormatError",
     "History",
     "Load",
+    "MoeRuntime",
     "Page",
     "Placement",
     "PlacementFile",
@@ -56,6 +58,7 @@ __all__ = [
     "default_placement",
     "even_nodes",
     "file_formats",
+    "kernel_isa",
     "make_policy",
     "merge_recordings",
     "par",

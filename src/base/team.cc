@@ -22,12 +22,14 @@ void stop_and_join(std::mutex& mutex, bool& stop, std::condition_variable& start
 
 }  // namespace
 
-Team::Team(int threads) {
+Team::Team(int threads, Helpers helpers) {
   if (threads < 1) throw InvalidArgument(cat("a team needs at least 1 thread, got ", threads));
-  helpers_.reserve(static_cast<size_t>(threads - 1));
   scratch_.resize(static_cast<size_t>(threads));
+  seen_.resize(static_cast<size_t>(threads));
+  if (helpers == Helpers::kVisitors) return;
+  helpers_.reserve(static_cast<size_t>(threads - 1));
   try {
-    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { helper_loop(i); });
+    for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { help(i); });
   } catch (const std::system_error& error) {  // a thread that is not joined would end the process
     stop_and_join(mutex_, stop_, start_, helpers_);
     throw Error(cat("can't start thread ", helpers_.size() + 2, " of a team of ", threads, ": ", error.what()));
@@ -35,7 +37,7 @@ Team::Team(int threads) {
 }
 
 Team::~Team() {
-  stop_and_join(mutex_, stop_, start_, helpers_);
+  dismiss();
 }
 
 void Team::reserve_scratch(size_t bytes) {
@@ -51,7 +53,7 @@ void Team::fork_join(int64_t count, void* body, Invoke invoke) {
     invoke_ = invoke;
     count_ = count;
     next_.store(0, std::memory_order_relaxed);  // published by the mutex
-    busy_ = static_cast<int>(helpers_.size());
+    busy_ = size() - 1;
     ++generation_;
   }
   start_.notify_all();
@@ -74,11 +76,20 @@ void Team::work(int member) {
   }
 }
 
-void Team::helper_loop(int member) {
-  uint64_t seen = 0;
+void Team::admit() {
+  const std::lock_guard lock(mutex_);
+  stop_ = false;
+}
+
+void Team::dismiss() {
+  stop_and_join(mutex_, stop_, start_, helpers_);
+}
+
+void Team::help(int member) {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
+      uint64_t& seen = seen_[static_cast<size_t>(member)];
       start_.wait(lock, [&] { return stop_ || generation_ != seen; });
       if (stop_) return;
       seen = generation_;

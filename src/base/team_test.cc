@@ -195,5 +195,20 @@ TEST(TeamDeathTest, ThreadsThatCantStartAreAnError) {
 }
 #endif
 
+TEST_P(TeamOf, VisitorsHelpUntilTheyAreDismissed) {
+  Team team(GetParam(), Team::Helpers::kVisitors);
+  std::vector<int64_t> values(41);
+  for (int64_t round = 1; round <= 200; ++round) {
+    team.admit();
+    std::vector<std::jthread> visitors;
+    for (int member = 1; member < team.size(); ++member) visitors.emplace_back([&, member] { team.help(member); });
+    for (int call = 0; call < 3; ++call) {
+      team.for_each(41, [&](int64_t i) { values[static_cast<size_t>(i)] += i; });
+    }
+    team.dismiss();
+  }
+  for (int64_t i = 0; i < 41; ++i) ASSERT_EQ(values[static_cast<size_t>(i)], i * 600);
+}
+
 }  // namespace
 }  // namespace trimtab

@@ -63,6 +63,13 @@ struct Launch {
   GroupState* state;
 };
 
+Launch make_launch(int ranks, const GroupOptions& options) {
+  Launch launch{std::make_shared<FailureDomain>(ranks, options), std::vector<int>(static_cast<size_t>(ranks)), nullptr};
+  std::iota(launch.members.begin(), launch.members.end(), 0);
+  launch.state = launch.domain->make_group(ranks);
+  return launch;
+}
+
 void run_rank(const Launch& launch, int rank, const std::function<void(Communicator&)>& body, Errors& errors) {
   try {
     GroupCommunicator end(launch.domain, launch.members, rank, launch.state);
@@ -83,9 +90,7 @@ void run_rank(const Launch& launch, int rank, const std::function<void(Communica
 }  // namespace
 
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options) {
-  Launch launch{std::make_shared<FailureDomain>(ranks, options), std::vector<int>(static_cast<size_t>(ranks)), nullptr};
-  std::iota(launch.members.begin(), launch.members.end(), 0);
-  launch.state = launch.domain->make_group(ranks);
+  const Launch launch = make_launch(ranks, options);
   Errors errors(ranks);
   {
     std::vector<std::jthread> threads;
@@ -101,6 +106,16 @@ void run_ranks(int ranks, const std::function<void(Communicator&)>& body, const 
   }
   const FailureDomain& domain = *launch.domain;
   errors.rethrow(domain.failed() ? domain.culprit() : -1, domain.failed() ? domain.blamed() : -1);
+}
+
+std::vector<std::unique_ptr<Communicator>> make_rank_group(int ranks, const GroupOptions& options) {
+  const Launch launch = make_launch(ranks, options);
+  std::vector<std::unique_ptr<Communicator>> ends;
+  ends.reserve(static_cast<size_t>(ranks));
+  for (int r = 0; r < ranks; ++r) {
+    ends.push_back(std::make_unique<GroupCommunicator>(launch.domain, launch.members, r, launch.state));
+  }
+  return ends;
 }
 
 }  // namespace trimtab

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "arrays.h"
+#include "base/cat.h"
+#include "bindings.h"
+#include "moe_runtime.h"
+#include "trimtab/error.h"
+
+namespace trimtab::python {
+namespace {
+
+using namespace nb::literals;
+
+// By the names that transformers' configurations have.
+Activation activation(const std::string& name, float alpha, float limit) {
+  constexpr std::pair<const char*, ActivationKind> kNames[] = {{"silu", ActivationKind::kSilu},
+                                                               {"gelu", ActivationKind::kGelu},
+                                                               {"gelu_tanh", ActivationKind::kGeluTanh},
+                                                               {"swiglu_clamp", ActivationKind::kSwigluClamp}};
+  for (const auto& [known, kind] : kNames) {
+    if (name == known) return {.kind = kind, .alpha = alpha, .limit = limit};
+  }
+  throw InvalidArgument(cat("activation \"", name, "\" is not known; there are silu, gelu, gelu_tanh, swiglu_clamp"));
+}
+
+template <class View>
+View stacked(const std::optional<Array>& array, const char* name) {
+  View view;
+  if (!array) return view;
+  constexpr size_t kDims = std::size(decltype(View::shape){});
+  if (array->ndim() != kDims) throw InvalidArgument(cat(name, " has ", array->ndim(), " dimensions, not ", kDims));
+  view.data = static_cast<const std::byte*>(array->data());
+  view.dtype = dtype_of_array(array->dtype(), name);
+  for (size_t i = 0; i < kDims; ++i) {
+    view.shape[i] = static_cast<int64_t>(array->shape(i));
+    view.strides[i] = array->stride(i);
+  }
+  return view;
+}
+
+std::shared_ptr<ExpertTable> pack(const Array& gate_up, const Array& down, const std::optional<Array>& gate_up_bias,
+                                  const std::optional<Array>& down_bias, const std::string& format,
+                                  const std::string& activation_name, float alpha, float limit, bool transposed,
+                                  bool interleaved, int threads) {
+  const ExpertArrays arrays{stacked<StackedMatrices>(gate_up, "gate_up"),
+                            stacked<StackedMatrices>(down, "down"),
+                            stacked<StackedVectors>(gate_up_bias, "gate_up_bias"),
+                            stacked<StackedVectors>(down_bias, "down_bias"),
+                            transposed,
+                            interleaved};
+  const Activation act = activation(activation_name, alpha, limit);
+  const WeightFormat weights = parse_weight_format(format);
+  const nb::gil_scoped_release release;
+  return std::make_shared<ExpertTable>(arrays, act, weights, threads);
+}
+
+std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<ExpertTable>>& layers, int top_k, int ranks,
+                                         int threads, const std::string& dispatcher, int64_t max_tokens,
+                                         bool share_openmp, double timeout) {
+  if (layers.empty() || layers.front() == nullptr) throw InvalidArgument("a runtime needs at least one layer");
+  if (!(timeout > 0 && timeout < 1e6)) throw InvalidArgument(cat("timeout must be in (0, 1e6) seconds, is ", timeout));
+  const nb::gil_scoped_release release;
+  auto runtime = std::make_shared<MoeRuntime>(
+      *layers.front(), top_k,
+      RuntimeOptions{.ranks = ranks,
+                     .threads = threads,
+                     .dispatcher = dispatcher,
+                     .max_tokens = max_tokens,
+                     .share_openmp = share_openmp,
+                     .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)});
+  for (const auto& layer : layers) runtime->add_layer(layer);
+  return runtime;
+}
+
+template <class T>
+using Contiguous = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void check_picks(size_t tokens, size_t top_k, size_t wanted_tokens, int wanted_top_k, const char* name) {
+  if (tokens != wanted_tokens || top_k != static_cast<size_t>(wanted_top_k)) {
+    throw InvalidArgument(cat(name, " is [", tokens, ", ", top_k, "], not [", wanted_tokens, ", ", wanted_top_k, "]"));
+  }
+}
+
+void forward(MoeRuntime& runtime, int layer, const Array& x, const Contiguous<int64_t>& ids,
+             const Contiguous<float>& weights, const OutArray& out) {
+  RoutedTokens call{rows_of(x, "x"), {ids.data(), ids.size()}, {weights.data(), weights.size()}, rows_of(out, "out")};
+  check_picks(ids.shape(0), ids.shape(1), x.shape(0), runtime.top_k(), "ids");
+  check_picks(weights.shape(0), weights.shape(1), x.shape(0), runtime.top_k(), "weights");
+  const nb::gil_scoped_release release;
+  runtime.forward(layer, call, [] {
+    const nb::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  });
+}
+
+using LoadArray = nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>;
+LoadArray load(const MoeRuntime& runtime) {
+  auto* const counts = new std::vector<int64_t>(runtime.load());
+  const nb::capsule owner(counts, [](void* p) noexcept { delete static_cast<std::vector<int64_t>*>(p); });
+  const auto experts = static_cast<size_t>(runtime.num_experts());
+  return LoadArray(counts->data(), {counts->size() / experts, experts}, owner);
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+  nb::class_<ExpertTable>(m, "ExpertWeights", R"(The experts of one layer, packed for the kernels. Immutable.
+
+An expert is out = (act(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down. Arrays are read where they are (numpy,
+torch, whatever has DLPack; float32, bfloat16 or float16; any strides) and not needed afterwards.)")
+      .def(nb::new_(&pack), "gate_up"_a.noconvert(), "down"_a.noconvert(), nb::kw_only(),
+           "gate_up_bias"_a.noconvert() = nb::none(), "down_bias"_a.noconvert() = nb::none(), "format"_a = "bf16",
+           "activation"_a = "silu", "alpha"_a = 1.702F, "limit"_a = 7.0F, "transposed"_a = false,
+           "interleaved"_a = false, "threads"_a = 1,
+           R"(Packs.
+
+gate_up: [experts, 2 * intermediate, hidden], the rows of gate, then those of up; interleaved: gate and up take turns.
+down: [experts, hidden, intermediate]. transposed: [experts, hidden, 2 * intermediate] and [experts, intermediate, hidden].
+gate_up_bias: [experts, 2 * intermediate] and down_bias: [experts, hidden], or None.
+format: "f32", "bf16", "f16", "w8a8", "w4a8", "w4a8-g32", "mxfp8", "fp8", "mxfp4" (docs/checkpoints.md).
+activation: "silu", "gelu", "gelu_tanh", or "swiglu_clamp" with alpha and limit (gpt-oss).
+Raises ValueError for shapes and types that do not fit, and for weights that the format can't hold.)")
+      .def_prop_ro("num_experts", &ExpertTable::num_experts)
+      .def_prop_ro("hidden_size", &ExpertTable::hidden)
+      .def_prop_ro("intermediate_size", &ExpertTable::intermediate)
+      .def_prop_ro("format", [](const ExpertTable& table) { return name(table.format()); })
+      .def_prop_ro("nbytes", &ExpertTable::bytes, "Bytes that the packed weights take.");
+
+  nb::class_<MoeRuntime>(m, "MoeRuntime", R"(The experts of a model's layers on ranks that are threads of this process.
+
+Each rank holds a share of every layer's experts. A call deals its tokens to the ranks, brings them to their experts and
+the results back; the output of a token does not depend on ranks, threads or placement. Threads may share a runtime: calls
+run one after another. In the child of a fork every call is a RuntimeError.)")
+      .def(nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = 1, "threads"_a = 1,
+           "dispatcher"_a = "auto", "max_tokens"_a = 2048, "share_openmp"_a = true, "timeout"_a = 60.0,
+           R"(layers: list of ExpertWeights, all of the same sizes and format; top_k: experts of a token.
+
+ranks, threads: as many ranks, with so many threads each. dispatcher: a name (docs/dispatch.md) or "auto".
+max_tokens: of one pass of all ranks together; longer calls take several, between which Ctrl-C is heard. Memory is
+reserved for it, and taken as it is used.
+share_openmp: run on the threads of the process's OpenMP runtime (torch's) where there is one, instead of own ones.
+timeout: the longest that ranks wait for each other, in seconds.
+Raises ValueError for what does not fit.)")
+      .def("add_layer", &MoeRuntime::add_layer, "weights"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Adds a layer; returns its number. ValueError: other sizes, or another format, than the first one's.")
+      .def("forward", &forward, "layer"_a, "x"_a.noconvert(), "ids"_a.noconvert(), "weights"_a.noconvert(),
+           "out"_a.noconvert(), R"(out[t] = sum over k of weights[t, k] * expert ids[t, k] (x[t]).
+
+x: [tokens, hidden] and out: the same, apart from it; float32 or bfloat16 both. ids: int64 [tokens, top_k]; an id below 0,
+or not below num_experts, is nobody. weights: float32 [tokens, top_k]. Sums are in float32. Releases the GIL. Raises
+ValueError before anything is done, RuntimeError when a rank fails.)")
+      .def(
+          "place",
+          [](MoeRuntime& runtime, int layer, const std::vector<int32_t>& logical) {
+            const nb::gil_scoped_release release;
+            runtime.place(layer, logical);
+          },
+          "layer"_a, "physical_to_logical"_a,
+          R"(From the next call on, slot s of the layer holds expert physical_to_logical[s].
+
+The slots of rank r are those from r * (slots / ranks) on. An empty list: experts in order, as at the beginning. Nothing
+is copied: ranks share memory. ValueError: ranks do not divide slots, or an expert has no slot.)")
+      .def("load", &load, "Tokens that each expert has had since reset_load(): int64 [layers, experts].")
+      .def("reset_load", &MoeRuntime::reset_load)
+      .def_prop_ro("num_layers", &MoeRuntime::num_layers)
+      .def_prop_ro("num_experts", &MoeRuntime::num_experts)
+      .def_prop_ro("hidden_size", &MoeRuntime::hidden)
+      .def_prop_ro("top_k", &MoeRuntime::top_k)
+      .def_prop_ro("format", [](const MoeRuntime& runtime) { return name(runtime.format()); })
+      .def_prop_ro("ranks", [](const MoeRuntime& runtime) { return runtime.options().ranks; })
+      .def_prop_ro("threads", [](const MoeRuntime& runtime) { return runtime.options().threads; })
+      .def_prop_ro("thread_source", &MoeRuntime::threads, "Whose threads the ranks are on: \"openmp\" or \"own\".")
+      .def_prop_ro("dispatcher", &MoeRuntime::dispatcher)
+      .def_prop_ro("nbytes", &MoeRuntime::weight_bytes, "Bytes that the packed weights take.")
+      .def_prop_ro("workspace_nbytes", &MoeRuntime::workspace_bytes, "The most that calls have taken beside them.");
+  m.def(
+      "kernel_isa", [] { return std::string(kernel_isa()); },
+      "The instruction set of the kernels: the best this CPU has, or what TRIMTAB_ISA names.");
+}
+
+}  // namespace trimtab::python

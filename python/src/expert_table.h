@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of one layer, packed for the kernels from arrays as Hugging Face modules hold them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "trimtab/experts.h"
+
+namespace trimtab::python {
+
+// A view of the weights of all experts in one array: 3 dimensions, any strides (in elements).
+struct StackedMatrices {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t shape[3] = {}, strides[3] = {};
+};
+struct StackedVectors {
+  const std::byte* data = nullptr;  // null: no biases
+  DType dtype = DType::kF32;
+  int64_t shape[2] = {}, strides[2] = {};
+};
+
+struct ExpertArrays {
+  StackedMatrices gate_up;  // [experts, 2 * intermediate, hidden]
+  StackedMatrices down;     // [experts, hidden, intermediate]
+  StackedVectors gate_up_bias, down_bias;
+  bool transposed = false;   // gate_up: [experts, hidden, 2 * intermediate], down: [experts, intermediate, hidden]
+  bool interleaved = false;  // gate and up take turns, instead of all of gate, then all of up
+};
+
+class ExpertTable {
+ public:
+  // Packs with that many threads, each a block of experts. Throws InvalidArgument for shapes that do not fit, and as
+  // Mlp's constructor.
+  ExpertTable(const ExpertArrays& arrays, Activation activation, WeightFormat format, int threads);
+
+  const std::vector<std::shared_ptr<const Mlp>>& experts() const { return experts_; }
+  int num_experts() const { return static_cast<int>(experts_.size()); }
+  int64_t hidden() const { return experts_.front()->hidden(); }
+  int64_t intermediate() const { return experts_.front()->intermediate(); }
+  WeightFormat format() const { return experts_.front()->weight_format(); }
+  size_t bytes() const;
+
+ private:
+  std::vector<std::shared_ptr<const Mlp>> experts_;
+};
+
+}  // namespace trimtab::python

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of a model's layers, run expert-parallel over ranks that are threads of this process: whoever has routed
+// hands in tokens with their expert ids and weights. Any thread may call; calls run one after another.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "crew.h"
+#include "expert_table.h"
+#include "rank_pass.h"
+#include "trimtab/dispatcher.h"
+#include "trimtab/placement.h"
+
+namespace trimtab::python {
+
+struct RuntimeOptions {
+  int ranks = 1;
+  int threads = 1;                  // of each rank
+  std::string dispatcher = "auto";  // as choose_dispatcher()
+  // Tokens of one pass, of all ranks together; longer calls take several. Memory is reserved for them.
+  int64_t max_tokens = 2048;
+  bool share_openmp = true;  // as Crew
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+};
+
+class MoeRuntime {
+ public:
+  // like: a layer that all others have the sizes and format of; it is not added. Throws InvalidArgument.
+  MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions options);
+  ~MoeRuntime();
+  MoeRuntime(const MoeRuntime&) = delete;
+  MoeRuntime& operator=(const MoeRuntime&) = delete;
+
+  // Returns its number: 0, 1, ... Throws InvalidArgument for other sizes, or another format, than the first one's.
+  int add_layer(std::shared_ptr<const ExpertTable> table);
+  // From the next call on the layer's experts are in these slots. logical: [slots]; slot s is on rank s / (slots /
+  // ranks). Empty: as at the beginning, experts in order. Weights are not copied. Throws InvalidArgument when ranks do
+  // not divide slots, or an expert has no slot.
+  void place(int layer, std::span<const int32_t> logical);
+  // Throws InvalidArgument for what does not fit, before anything is done; Error after a fork, in whose child the ranks
+  // do not exist. between: called between passes on the calling thread; what it throws ends the call.
+  void forward(int layer, const RoutedTokens& call, const std::function<void()>& between);
+  // [layers, experts] Tokens that each expert has had since the last reset.
+  std::vector<int64_t> load() const;
+  void reset_load();
+
+  int num_layers() const;
+  int num_experts() const { return num_experts_; }
+  int64_t hidden() const { return hidden_; }
+  int top_k() const { return top_k_; }
+  WeightFormat format() const { return format_; }
+  const RuntimeOptions& options() const { return options_; }
+  std::string dispatcher() const { return dispatcher_name_; }
+  const char* threads() const;  // as Crew
+  size_t weight_bytes() const;
+  size_t workspace_bytes() const;  // the most that the ranks' calls have taken by now
+
+ private:
+  struct Layer {
+    std::shared_ptr<const ExpertTable> table;
+    Placement placement;           // of one layer
+    std::vector<RankLayer> ranks;  // [ranks]
+    std::vector<int64_t> load;     // [experts] under earlier placements
+    std::vector<int64_t> total_load() const;
+  };
+
+  Layer place_table(std::shared_ptr<const ExpertTable> table, Placement placement) const;
+  std::shared_ptr<const Dispatcher> dispatcher_for(const Placement& placement, int rank) const;
+  Layer& layer_at(int layer);
+  void check(const RoutedTokens& call) const;
+  void check_process() const;
+  void make_room(const Layer& layer);
+  void make_seats(const Layer& layer);
+  void run_ranks(Layer& layer, const RoutedTokens& pass);
+  void rethrow_failure();
+  int64_t rank_tokens() const { return (options_.max_tokens + options_.ranks - 1) / options_.ranks; }
+
+  RuntimeOptions options_;
+  int top_k_, num_experts_;
+  int64_t hidden_;
+  WeightFormat format_;
+  std::string dispatcher_name_;
+  int process_;  // that the threads are in
+
+  mutable std::mutex mutex_;  // one call at a time; guards all below
+  std::vector<Layer> layers_;
+  std::unique_ptr<Crew> crew_;
+  size_t seat_bytes_ = 0;                     // workspace that the hungriest layer takes
+  std::vector<std::unique_ptr<Seat>> seats_;  // [ranks], or none: to be made by the next call
+};
+
+}  // namespace trimtab::python

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers with their experts in Trimtab, against transformers' own eager experts."""
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+try:
+    import trimtab.transformers as tt
+except ImportError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+# The models are too small for threads to be of use.
+torch.set_num_threads(1)
+
+REPO = Path(__file__).resolve().parents[2]
+TINY_MOE = REPO / "models" / "tiny-moe"
+
+COMMON = dict(
+    vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=None,
+)
+LATENT = dict(
+    num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8,
+    moe_intermediate_size=32, intermediate_size=40, first_k_dense_replace=1,
+)
+FAMILIES = {
+    "mixtral": dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=48),
+    "qwen2_moe": dict(
+        num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=48,
+        intermediate_size=40, decoder_sparse_step=1, norm_topk_prob=False,
+    ),
+    "qwen3_moe": dict(
+        num_experts=16, num_experts_per_tok=4, moe_intermediate_size=32, intermediate_size=40, head_dim=16,
+        decoder_sparse_step=1, norm_topk_prob=True,
+    ),
+    "olmoe": dict(num_key_value_heads=4, num_experts=8, num_experts_per_tok=3, intermediate_size=32),
+    "deepseek_v2": LATENT | dict(
+        n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=2, topk_method="group_limited_greedy", n_group=4,
+        topk_group=2, routed_scaling_factor=1.5,
+    ),
+    "deepseek_v3": LATENT | dict(
+        n_routed_experts=16, num_experts_per_tok=4, n_shared_experts=1, n_group=4, topk_group=2,
+        routed_scaling_factor=2.5, norm_topk_prob=True,
+    ),
+    "glm4_moe": dict(
+        n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_shared_experts=1, intermediate_size=40,
+        n_group=1, topk_group=1, head_dim=16, first_k_dense_replace=1, norm_topk_prob=True,
+    ),
+    "gpt_oss": dict(
+        num_local_experts=8, num_experts_per_tok=3, intermediate_size=48, head_dim=16, sliding_window=6,
+        swiglu_limit=1.0, swiglu_alpha=1.5,
+    ),
+}
+
+
+def make_model(family, dtype=torch.float32):
+    config = transformers.AutoConfig.for_model(family, **(COMMON | FAMILIES[family]))
+    torch.manual_seed(3)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases and scores too, all large enough to be seen
+            if parameter.dim() > 1 or (parameter == 0).all():
+                parameter.normal_(std=0.15)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(std=0.15)
+    model.to(dtype)
+    model.set_experts_implementation("eager")
+    return model
+
+
+@pytest.fixture
+def ids():
+    return torch.randint(0, 96, (2, 11), generator=torch.Generator().manual_seed(5))
+
+
+@torch.no_grad()
+def logits(model, ids):
+    return model(input_ids=ids, use_cache=False).logits.float()
+
+
+def distance(a, b):
+    return (torch.linalg.norm(a - b) / torch.linalg.norm(b)).item()
+
+
+def num_moe_layers(family):
+    return 1 if "first_k_dense_replace" in FAMILIES[family] else 2
+
+
+@pytest.mark.parametrize("ranks, threads", [(1, 2), (2, 1), (3, 1)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_in_f32(family, ranks, threads, ids):
+    model = make_model(family)
+    wanted = logits(model, ids)
+    report = tt.enable(model, ranks=ranks, threads=threads)
+    assert len(report.layers) == num_moe_layers(family) and not report.left
+    found = logits(model, ids)
+    assert (found - wanted).abs().max() < 1e-4 * max(1.0, wanted.abs().max().item())
+    assert report.runtimes[0].load().sum() == ids.numel() * report.runtimes[0].top_k * len(report.layers)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_in_bf16(family, ids):
+    """Not farther from the same model in f32 than transformers' own experts in bf16, with some room."""
+    model = make_model(family, torch.bfloat16)
+    exact = logits(copy.deepcopy(model).float(), ids)
+    eager = distance(logits(model, ids), exact)
+    tt.enable(model, ranks=2)
+    assert distance(logits(model, ids), exact) < 1.5 * eager + 1e-3
+
+
+@pytest.mark.parametrize("quantization, tolerance", [("w8a8", 0.1), ("w4a8", 0.5), ("mxfp8", 0.2)])
+def test_quantised(quantization, tolerance, ids):
+    model = make_model("qwen3_moe", torch.bfloat16)
+    wanted = logits(model, ids)
+    report = tt.enable(model, ranks=2, quantization=quantization)
+    assert report.runtimes == [] and report.groups[0].layers[0].format == quantization
+    assert 0 < distance(logits(model, ids), wanted) < tolerance
+
+
+def test_half_precision(ids):
+    model = make_model("mixtral", torch.float16)
+    wanted = logits(model, ids)
+    tt.enable(model, ranks=2)
+    assert distance(logits(model, ids), wanted) < 5e-3
+
+
+def test_implementation_by_name(ids, tmp_path):
+    model = make_model("qwen3_moe")
+    wanted = logits(model, ids)
+    model.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, experts_implementation="trimtab", attn_implementation="eager"
+    ).eval()
+    torch.testing.assert_close(logits(loaded, ids), wanted, rtol=1e-4, atol=1e-4)
+    modules = [module for _, module in tt._experts_modules(loaded)]
+    assert all(module.gate_up_proj.device.type == "meta" for module in modules)
+    assert len({id(module._trimtab.group) for module in modules}) == 1, "layers share a runtime"
+    with pytest.raises(ValueError, match="already"):
+        tt.enable(loaded)
+
+
+def test_originals_are_given_back_or_kept(ids):
+    model = make_model("gpt_oss")
+    size = sum(p.nbytes for n, p in model.named_parameters() if ".experts." in n)
+    kept = copy.deepcopy(model)
+    report = tt.enable(model)
+    experts = [p for n, p in model.named_parameters() if ".experts." in n]
+    assert len(experts) == 8 and all(p.device.type == "meta" for p in experts)
+    assert report.original_bytes == size
+    assert report.packed_bytes >= size
+    assert "freed" in str(report) and "2 layers of 8 experts, 64 -> 48, f32" in str(report)
+    report = tt.enable(kept, free_originals=False)
+    assert "kept" in str(report)
+    ours = logits(kept, ids)
+    kept.set_experts_implementation("eager")
+    torch.testing.assert_close(logits(kept, ids), ours, rtol=1e-4, atol=1e-4)
+
+
+def test_experts_that_are_none_of_ours_are_left_with_a_reason(ids, caplog):
+    model = make_model("mixtral")
+    wanted = logits(model, ids)
+    odd = [module for _, module in tt._experts_modules(model)][1]
+    odd._apply_gate = lambda gate_up: torch.tanh(gate_up.chunk(2, dim=-1)[0]) * gate_up.chunk(2, dim=-1)[1]
+    report = tt.enable(model)
+    assert list(report.left) == ["model.layers.1.mlp.experts"]
+    assert "no activation of Trimtab's" in report.left["model.layers.1.mlp.experts"]
+    assert len(report.layers) == 1 and "left to transformers" in str(report)
+    assert logits(model, ids).shape == wanted.shape
+
+    model = make_model("mixtral").double()
+    wanted = logits(model, ids)
+    model.set_experts_implementation("trimtab")
+    assert torch.equal(logits(model, ids), wanted)
+    assert "torch.float64" in caplog.text
+
+
+def test_models_without_experts_and_other_things():
+    config = transformers.AutoConfig.for_model(
+        "llama", vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    assert tt.enable(transformers.AutoModelForCausalLM.from_config(config)).layers == []
+    with pytest.raises(TypeError, match="Linear"):
+        tt.enable(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="no option rank;"):
+        tt.enable(make_model("mixtral"), rank=2)
+    with pytest.raises(ValueError, match="unknown weight format 'w9'"):
+        tt.enable(make_model("mixtral"), quantization="w9")
+
+
+def test_placement(ids):
+    model = make_model("mixtral")
+    wanted = logits(model, ids)
+    placement = torch.tensor([[7, 6, 5, 4, 3, 2, 1, 0, 0, 1], [0, 1, 2, 3, 3, 4, 5, 6, 7, 7]])
+    tt.enable(model, ranks=2, eplb=placement)
+    torch.testing.assert_close(logits(model, ids), wanted, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="eplb places 1 layers, the model has 2"):
+        tt.enable(make_model("mixtral"), ranks=2, eplb=placement[:1])
+
+
+def test_backward_is_refused(ids):
+    model = make_model("mixtral")
+    tt.enable(model)
+    loss = model(input_ids=ids).logits.sum()
+    with pytest.raises(RuntimeError, match="no backward pass"):
+        loss.backward()
+
+
+def test_copies_share_the_weights_and_pickles_are_refused(ids):
+    model = make_model("mixtral")
+    tt.enable(model)
+    other = copy.deepcopy(model)
+    assert torch.equal(logits(other, ids), logits(model, ids))
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(model)
+
+
+THREADS = """
+import sys, torch, os
+import trimtab.transformers as tt
+sys.path.insert(0, sys.argv[1])
+from test_transformers import make_model, logits
+torch.set_num_threads(3)
+ids = torch.arange(60).reshape(2, 30)
+count = lambda: len(os.listdir("/proc/self/task"))
+model = make_model("qwen3_moe")
+torch.randn(1000, 1000) @ torch.randn(1000, 1000)
+logits(model, ids)
+before = count()
+report = tt.enable(model, ranks=int(sys.argv[2]))
+logits(model, ids)
+print(report.runtimes[0].thread_source, report.options.ranks * report.options.threads, count() - before)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_trimtab_runs_on_the_threads_of_torch(ranks):
+    """In a process of its own: how many threads there are depends on what has run before."""
+    if "OpenMP" not in torch.__config__.parallel_info().split("ATen parallel backend:")[1]:
+        pytest.skip("this torch has no OpenMP")
+    command = [sys.executable, "-c", THREADS, str(Path(__file__).parent), str(ranks)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.stdout == "openmp 3 0\n", run.stdout + run.stderr
+
+
+def greedy(model, prompt, **options):
+    ids = torch.tensor([[256, *prompt.encode()]])
+    with torch.inference_mode():
+        return model.generate(ids, max_new_tokens=64, min_new_tokens=64, do_sample=False, **options)[0].tolist()
+
+
+def test_tiny_moe_writes_the_same_64_tokens():
+    prompts = (TINY_MOE / "prompts.txt").read_text().splitlines()[::6]
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    model = load(TINY_MOE, dtype=torch.float32, experts_implementation="eager").eval()
+    wanted = [greedy(model, prompt) for prompt in prompts]
+    for ranks in (1, 2):
+        ours = copy.deepcopy(model)
+        tt.enable(ours, ranks=ranks)
+        assert [greedy(ours, prompt) for prompt in prompts] == wanted
+
+
+def test_generate_command():
+    pytest.importorskip("tqdm")
+    command = [sys.executable, "-m", "trimtab.generate", str(TINY_MOE), "--prompt", "The evening was", "--dtype", "float32"]
+    run = subprocess.run([*command, "--ranks", "2", "--max-new-tokens", "12"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("The evening was") and len(run.stdout.strip().encode()) == len("The evening was") + 12
+    assert "Trimtab runs the experts of 4 layers on 2 x" in run.stderr and "12/12" in run.stderr
+    run = subprocess.run([*command, "--quantization", "w3"], capture_output=True, text=True)
+    assert run.returncode == 1 and "'w3'" in run.stderr and "Traceback" not in run.stderr
