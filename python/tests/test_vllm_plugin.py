@@ -239,6 +239,14 @@ def test_records_loads_that_trimtab_reads(policies, load, monkeypatch, tmp_path)
     np.testing.assert_array_equal(recording.load.counts, torch.stack([load, load * 2]))
 
 
+def test_records_while_vllms_own_plans(policies, load, monkeypatch, tmp_path):
+    expected = map_of(policies.EPLB_POLICIES["default"].rebalance_experts(load, *ARGUMENTS, linear_map()))
+    monkeypatch.setenv("TRIMTAB_EPLB_POLICY", "off")
+    monkeypatch.setenv("TRIMTAB_EPLB_RECORD", str(tmp_path / "loads.jsonl"))
+    assert torch.equal(map_of(ours(policies).rebalance_experts(load, *ARGUMENTS, linear_map())), expected)
+    assert trimtab.read_recording(tmp_path / "loads.jsonl").load.counts.sum() == load.sum()
+
+
 def test_that_nothing_can_be_recorded_changes_no_plan(policies, load, monkeypatch, tmp_path):
     expected = map_of(ours(policies).rebalance_experts(load, *ARGUMENTS, linear_map()))
     own = policies.EPLB_POLICIES["default"].vllm_policy

@@ -25,7 +25,7 @@ def register() -> None:
     """Puts Trimtab's policy into vLLM; may be called any number of times, in every process. In a vLLM that is
     too old it says so in the log and changes nothing. Raises ValueError for settings that can't be (see Settings)."""
     settings = live_planning.Settings.from_environment()
-    if settings.policy == "off":
+    if settings.policy == "off" and not settings.record and not settings.placement:
         return
     try:
         from vllm.distributed.eplb import policy as policies
@@ -68,12 +68,19 @@ def make_policy(base: type, own: type, settings: live_planning.Settings) -> type
             """
             import torch
 
+            def vllms_own():
+                return own.rebalance_experts(
+                    weight, num_replicas, num_groups, num_nodes, num_ranks, old_global_expert_indices
+                )
+
             try:
                 old = None if old_global_expert_indices is None else old_global_expert_indices.cpu().numpy()
                 load = Load(live_planning.whole_tokens(weight.cpu().numpy()))
                 if recorder is not None:
                     recorder.append(load)
                 placement = fixed.get(load, num_replicas) if fixed is not None else None
+                if placement is None and settings.policy == "off":
+                    return vllms_own()
                 if placement is None:
                     current = live_planning.current_placement(
                         old, load.num_layers, load.num_experts, num_ranks, num_replicas // num_ranks
@@ -85,9 +92,7 @@ def make_policy(base: type, own: type, settings: live_planning.Settings) -> type
                 physical_to_logical = placement.logical.astype("int64")
             except Exception:
                 logger.exception("Trimtab could not plan; vLLM's own policy does")
-                return own.rebalance_experts(
-                    weight, num_replicas, num_groups, num_nodes, num_ranks, old_global_expert_indices
-                )
+                return vllms_own()
             maps = (physical_to_logical,)
             if returns_tables:
                 width = num_replicas - load.num_experts + 1
