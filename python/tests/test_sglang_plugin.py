@@ -3,6 +3,7 @@
 (tools/check_engine_plugins.py), and on an installed SGLang."""
 
 import inspect
+import logging
 import os
 import types
 
@@ -99,7 +100,7 @@ def test_sglang_loads_it_as_a_plugin(sglang, load):
     assert hook is not own
     result = hook(**arguments(sglang, load))
     assert not torch.equal(result[0], expected[0])
-    assert torch.equal(result[0], trimtab.sglang.make_rebalance_experts(trimtab.live_planning.Settings())(
+    assert torch.equal(result[0], trimtab.sglang.make_rebalance_experts(own, trimtab.live_planning.Settings())(
         **arguments(sglang, load))[0])
 
 
@@ -116,7 +117,7 @@ def test_sglang_can_be_told_not_to_load_it(sglang, monkeypatch):
 
 
 def test_signature_is_that_of_sglangs_own(sglang):
-    hook = trimtab.sglang.make_rebalance_experts(trimtab.live_planning.Settings())
+    hook = trimtab.sglang.make_rebalance_experts(None, trimtab.live_planning.Settings())
     assert list(inspect.signature(hook).parameters) == list(inspect.signature(sglang.rebalance_experts).parameters)
 
 
@@ -184,6 +185,21 @@ def test_dead_ranks_serve_nobody(sglang, load, monkeypatch, dead):
         for expert in range(10):
             slots = [slot for slot in logical_to_physical[layer, expert].tolist() if slot >= 0]
             assert slots and used[slots].all() and (physical_to_logical[layer, slots] == expert).all()
+
+
+def test_where_it_cannot_plan_sglangs_own_does(sglang, load, caplog):
+    load[0, 1, 2] = -7
+    expected = sglang.rebalance_experts(**arguments(sglang, load))
+    with caplog.at_level(logging.ERROR, "trimtab.sglang"):
+        result = plugged(sglang)(**arguments(sglang, load))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(result, expected))
+    assert "-7" in caplog.text
+
+
+def test_nodes_that_do_not_divide_ranks_are_one(sglang, load):
+    plug = plugged(sglang)
+    odd = plug(**{**arguments(sglang, load), "num_nodes": 3})
+    assert torch.equal(odd[0], plug(**arguments(sglang, load))[0])
 
 
 def test_settings_of_vllm_are_refused(sglang, monkeypatch):

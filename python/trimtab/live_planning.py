@@ -116,18 +116,17 @@ def current_placement(old: np.ndarray | None, num_layers: int, num_experts: int,
     logical[:, :kept] = old[:, :kept]
     if logical.max(initial=0) >= num_experts:
         raise ValueError(f"the map in use has expert {logical.max()} of {num_experts}")
-    for row in logical:
-        _fill(row, num_experts)
+    there = np.zeros((num_layers, num_experts + 1), bool)  # the last column: empty slots
+    there[np.arange(num_layers)[:, None], logical] = True
+    for layer in np.flatnonzero(there[:, -1] | ~there[:, :-1].all(axis=1)):
+        _fill(logical[layer], num_experts)
     return Placement(logical, num_experts=num_experts, num_ranks=num_ranks)
 
 
 def _fill(row: np.ndarray, num_experts: int) -> None:
     copies = np.bincount(row[row >= 0], minlength=num_experts)
     missing = np.flatnonzero(copies == 0)
-    empty = np.flatnonzero(row < 0)
-    if missing.size == 0 and empty.size == 0:
-        return
-    places = list(empty)
+    places = list(np.flatnonzero(row < 0))
     for slot in reversed(range(row.size)):
         if len(places) >= missing.size:
             break

@@ -10,11 +10,12 @@ TRIMTAB_EPLB_POLICY=off leave SGLang's own.
 from __future__ import annotations
 
 import logging
+import pkgutil
 
 import numpy as np
 
 from trimtab import live_planning
-from trimtab.planning import Load
+from trimtab.planning import Load, Plan
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +36,13 @@ def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     if HookRegistry not in _hooked:  # a second hook would be a warning in SGLang's log
-        HookRegistry.register(TARGET, make_rebalance_experts(settings), HookType.REPLACE)
+        own = pkgutil.resolve_name(TARGET)  # applying the hook imports it too
+        HookRegistry.register(TARGET, make_rebalance_experts(own, settings), HookType.REPLACE)
         _hooked.add(HookRegistry)
 
 
-def make_rebalance_experts(settings: live_planning.Settings):
-    """What takes the place of SGLang's function of that name."""
+def make_rebalance_experts(own, settings: live_planning.Settings):
+    """What takes the place of SGLang's function of that name. own: SGLang's, which plans where Trimtab can't."""
 
     def rebalance_experts(
         tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes, algorithm
@@ -58,18 +60,16 @@ def make_rebalance_experts(settings: live_planning.Settings):
         """
         import torch
 
-        alive = _alive_ranks(algorithm, num_physical_experts // num_local_physical_experts)
-        used = np.repeat(alive, num_local_physical_experts)
-        load = Load(_recorded_steps(live_planning.whole_tokens(tokens_per_expert.cpu().numpy())))
-        old = _map_in_use(load.num_layers, num_physical_experts)
-        current = live_planning.current_placement(
-            None if old is None else old[:, used],
-            load.num_layers,
-            load.num_experts,
-            int(alive.sum()),
-            num_local_physical_experts,
-        )
-        plan = settings.plan(load, current, num_nodes if alive.all() else 1, num_groups or 1)
+        try:
+            alive = _alive_ranks(algorithm, num_physical_experts // num_local_physical_experts)
+            used = np.repeat(alive, num_local_physical_experts)
+            load = Load(_recorded_steps(live_planning.whole_tokens(tokens_per_expert.cpu().numpy())))
+            plan = _plan(settings, load, used, int(alive.sum()), num_nodes if alive.all() else 1, num_groups or 1)
+        except Exception:
+            logger.exception("Trimtab could not plan; SGLang's own algorithm does")
+            return own(
+                tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes, algorithm
+            )
         logger.info("%s", plan)
         physical_to_logical = np.zeros((load.num_layers, num_physical_experts), np.int64)
         physical_to_logical[:, used] = plan.placement.logical
@@ -77,6 +77,16 @@ def make_rebalance_experts(settings: live_planning.Settings):
         return tuple(torch.from_numpy(one) for one in (physical_to_logical, *tables))
 
     return rebalance_experts
+
+
+def _plan(settings, load: Load, used: np.ndarray, num_ranks: int, num_nodes: int, num_groups: int) -> Plan:
+    """used: [slots] of all ranks, those of ranks that are alive."""
+    old = _map_in_use(load.num_layers, used.size)
+    slots = int(used.sum()) // num_ranks
+    current = live_planning.current_placement(
+        None if old is None else old[:, used], load.num_layers, load.num_experts, num_ranks, slots
+    )
+    return settings.plan(load, current, num_nodes if num_ranks % num_nodes == 0 else 1, num_groups)
 
 
 def _recorded_steps(tokens: np.ndarray) -> np.ndarray:

@@ -85,7 +85,8 @@ def make_policy(base: type, own: type, settings: live_planning.Settings) -> type
                     current = live_planning.current_placement(
                         old, load.num_layers, load.num_experts, num_ranks, num_replicas // num_ranks
                     )
-                    plan = settings.plan(load, current, num_nodes, num_groups)
+                    nodes = num_nodes if num_ranks % num_nodes == 0 else 1
+                    plan = settings.plan(load, current, nodes, num_groups)
                     if _is_first_rank():
                         logger.info("%s", plan)
                     placement = plan.placement

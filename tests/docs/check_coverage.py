@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-SOURCE_FOLDERS = ["include", "src", "cli", "bench", "tests", "tools"]
+SOURCE_FOLDERS = ["include", "src", "cli", "bench", "python", "tests", "tools"]
 TEST = re.compile(r"TEST(?:_P|_F)?\(\s*(\w+),\s*(\w+)\)")
 # `a file or folder`, or Suite.Test
 NAMED = re.compile(r"`([\w./-]+)`|\b([A-Z]\w+\.[A-Z]\w+)\b")
