@@ -156,3 +156,10 @@ def replica_tables(physical_to_logical: np.ndarray, num_experts: int, width: int
     table = np.full((layers, num_experts, max(width, int(count.max(initial=0)))), -1, np.int64)
     table[np.arange(layers)[:, None], experts, replica] = slots[order]
     return table, count
+
+
+def is_first_rank() -> bool:
+    """For what one rank says for all. A plan must never depend on it."""
+    import torch.distributed
+
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0

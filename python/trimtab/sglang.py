@@ -70,7 +70,8 @@ def make_rebalance_experts(own, settings: live_planning.Settings):
             return own(
                 tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes, algorithm
             )
-        logger.info("%s", plan)
+        if live_planning.is_first_rank():
+            logger.info("%s", plan)
         physical_to_logical = np.zeros((load.num_layers, num_physical_experts), np.int64)
         physical_to_logical[:, used] = plan.placement.logical
         tables = live_planning.replica_tables(physical_to_logical, load.num_experts, used=used)

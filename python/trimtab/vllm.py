@@ -87,7 +87,7 @@ def make_policy(base: type, own: type, settings: live_planning.Settings) -> type
                     )
                     nodes = num_nodes if num_ranks % num_nodes == 0 else 1
                     plan = settings.plan(load, current, nodes, num_groups)
-                    if _is_first_rank():
+                    if live_planning.is_first_rank():
                         logger.info("%s", plan)
                     placement = plan.placement
                 physical_to_logical = placement.logical.astype("int64")
@@ -109,12 +109,6 @@ def _returns_tables(own: type) -> bool:
     import torch
 
     return isinstance(own.rebalance_experts(torch.ones(1, 2), 2, 1, 1, 1), tuple)
-
-
-def _is_first_rank() -> bool:
-    import torch.distributed
-
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 class _Fixed:
@@ -152,7 +146,7 @@ class _Recorder:
 
     def append(self, load: Load) -> None:
         shape = (load.num_layers, load.num_experts)
-        if not _is_first_rank() or not load.counts.any() or self._shape not in (None, shape):
+        if not live_planning.is_first_rank() or not load.counts.any() or self._shape not in (None, shape):
             return
         try:
             if self._shape is None and os.path.exists(self._file):
