@@ -23,13 +23,13 @@ std::string json_report(const PlanOptions& options, const PlanResult& result) {
   const nlohmann::ordered_json report = {
       {"policy", options.policy},
       {"layers", plan.layers.size()},
-      {"par_before", mean(plan, &LayerPrediction::par_before)},
-      {"par_after", mean(plan, &LayerPrediction::par_after)},
-      {"par_step_before", mean(plan, &LayerPrediction::par_step_before)},
-      {"par_step_after", mean(plan, &LayerPrediction::par_step_after)},
-      {"par_step_after_high", mean(plan, &LayerPrediction::par_step_after_high)},
-      {"lower_bound", mean(plan, &LayerPrediction::bound_equal)},
-      {"lower_bound_split", mean(plan, &LayerPrediction::bound_exact)},
+      {"par_before", plan.mean(&LayerPrediction::par_before)},
+      {"par_after", plan.mean(&LayerPrediction::par_after)},
+      {"par_step_before", plan.mean(&LayerPrediction::par_step_before)},
+      {"par_step_after", plan.mean(&LayerPrediction::par_step_after)},
+      {"par_step_after_high", plan.mean(&LayerPrediction::par_step_after_high)},
+      {"lower_bound", plan.mean(&LayerPrediction::bound_equal)},
+      {"lower_bound_split", plan.mean(&LayerPrediction::bound_exact)},
       {"moves_per_layer", moves_per_layer(plan)},
       {"moves", plan.moves.size()},
       {"receive_peak", receive_peak(plan)},
@@ -52,9 +52,9 @@ void append_layers(std::string& to, const PlanResult& result) {
                    layer.par_step_after_high, moves[l], plan.receive_peak[l], plan.duplicates[l]);
   }
   fmt::format_to(out, " mean {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7.4f} {:6.1f}\n",
-                 mean(plan, &LayerPrediction::par_before), mean(plan, &LayerPrediction::par_after),
-                 mean(plan, &LayerPrediction::bound_equal), mean(plan, &LayerPrediction::par_step_before),
-                 mean(plan, &LayerPrediction::par_step_after), mean(plan, &LayerPrediction::par_step_after_high),
+                 plan.mean(&LayerPrediction::par_before), plan.mean(&LayerPrediction::par_after),
+                 plan.mean(&LayerPrediction::bound_equal), plan.mean(&LayerPrediction::par_step_before),
+                 plan.mean(&LayerPrediction::par_step_after), plan.mean(&LayerPrediction::par_step_after_high),
                  moves_per_layer(plan));
 }
 

@@ -17,13 +17,6 @@ struct PlanResult {
   double seconds = 0;
 };
 
-// Over the layers.
-inline double mean(const Plan& plan, double LayerPrediction::* value) {
-  double sum = 0;
-  for (const LayerPrediction& layer : plan.layers) sum += layer.*value;
-  return sum / static_cast<double>(plan.layers.size());
-}
-
 inline double moves_per_layer(const Plan& plan) {
   return static_cast<double>(plan.moves.size()) / static_cast<double>(plan.layers.size());
 }

@@ -68,10 +68,4 @@ void add_planner_facts(Report& report, const PlannerOptions& options, const Plac
       {name, options.current.empty() ? "experts in order, replicas behind" : printable(valid_utf8(options.current))});
 }
 
-ReportText par_of_a_step() {
-  return {"PAR of a step",
-          "Of the loads of one step, then the mean over the steps. Ranks wait for each other in every step, "
-          "so this is what you pay."};
-}
-
 }  // namespace trimtab::cli

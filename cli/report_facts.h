@@ -27,7 +27,4 @@ Report report_on(const std::string& command, const LoadsOptions& options, const 
 void add_planner_facts(Report& report, const PlannerOptions& options, const Placement& current,
                        const std::string& name);
 
-// What all pages mean by it.
-ReportText par_of_a_step();
-
 }  // namespace trimtab::cli

@@ -89,6 +89,13 @@ struct Plan {
   std::vector<LayerPrediction> layers;  // [layers]
   int64_t bytes = 0;                    // moves x expert_bytes
   History history;                      // for the next Problem; empty for policies that remember nothing
+
+  // Of one prediction, over the layers.
+  double mean(double LayerPrediction::* value) const {
+    double sum = 0;
+    for (const LayerPrediction& layer : layers) sum += layer.*value;
+    return sum / static_cast<double>(layers.size());
+  }
 };
 
 class Policy {

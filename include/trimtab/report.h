@@ -14,6 +14,7 @@
 
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
+#include "trimtab/policy.h"
 
 namespace trimtab {
 
@@ -107,6 +108,21 @@ std::vector<int64_t> expert_load_of(const Load& load);
 ReportState report_state(std::string name, const Placement& placement, std::span<const int64_t> expert_load);
 // PAR of every step under a placement.
 ReportSeries report_series(std::string name, const Placement& placement, const Load& load);
+
+// What all pages mean by it.
+ReportText par_of_a_step();
+
+// What a plan was made from, and the plan.
+struct PlanStory {
+  const Load& load;
+  const Placement& current;
+  const Plan& plan;
+  std::vector<int> layer_ids;     // [layers]
+  std::vector<int64_t> step_ids;  // [steps]
+  std::vector<int32_t> node_of_rank = {};
+};
+// A report on a plan: before and after, moves, a table of the layers. Title and facts are left to the caller.
+Report plan_report(PlanStory story);
 
 // The page. The same report gives the same bytes. Long timelines are drawn in coarser points, and of very large models
 // the most uneven layers, so that the page stays under 2 MB; the page says so. Throws InvalidArgument, with the values,

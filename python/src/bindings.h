@@ -9,6 +9,10 @@ namespace trimtab::python {
 namespace nb = nanobind;
 
 void bind_errors(nb::module_& m);
+void bind_load(nb::module_& m);
+void bind_policy(nb::module_& m);
+void bind_formats(nb::module_& m);
+void bind_split(nb::module_& m);
 void bind_runtime(nb::module_& m);
 
 }  // namespace trimtab::python

@@ -3,8 +3,13 @@
 
 NB_MODULE(_core, m) {
   using namespace trimtab::python;
+  nanobind::set_leak_warnings(false);  // what modules still hold when the interpreter ends is no leak
   m.doc() = "Trimtab's C++ library; use it through the package trimtab.";
   m.attr("version") = TRIMTAB_VERSION;
   bind_errors(m);
+  bind_load(m);
+  bind_policy(m);
+  bind_formats(m);
+  bind_split(m);
   bind_runtime(m);
 }

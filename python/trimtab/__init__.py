@@ -1,11 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fast and level mixture-of-experts layers over many ranks.
 
-`trimtab.transformers` runs the experts of Hugging Face models. Mistakes of the caller and bad files are ValueErrors
-(`FormatError`), all else that fails is a RuntimeError (`CommError`: a rank), with the text of the C++ library.
+`trimtab.transformers` runs the experts of Hugging Face models. `plan`, `compare` and `read_recording` find placements
+from recorded expert loads; `trimtab.vllm` and `trimtab.sglang` do so inside those engines. Mistakes of the caller and bad
+files are ValueErrors (`FormatError`), all else that fails is a RuntimeError (`CommError`: a rank), with the text of the
+C++ library.
 """
 
 from ._core import CommError, ExpertWeights, FormatError, MoeRuntime, kernel_isa
 from ._core import version as __version__
+from .comparison import Comparison, PolicyResult, compare
+from .formats import (
+    FileFormat,
+    PlacementFile,
+    Recording,
+    file_formats,
+    merge_recordings,
+    read_placement,
+    read_recording,
+)
+from .page import Page
+from .planning import (
+    History,
+    Load,
+    Placement,
+    Plan,
+    Policy,
+    SplitTable,
+    default_placement,
+    even_nodes,
+    make_policy,
+    par,
+    par_per_step,
+    plan,
+    policy_names,
+)
 
-__all__ = ["CommError", "ExpertWeights", "FormatError", "MoeRuntime", "__version__", "kernel_isa"]
+__all__ = [
+    "CommError",
+    "Comparison",
+    "ExpertWeights",
+    "FileFormat",
+    "FormatError",
+    "History",
+    "Load",
+    "MoeRuntime",
+    "Page",
+    "Placement",
+    "PlacementFile",
+    "Plan",
+    "Policy",
+    "PolicyResult",
+    "Recording",
+    "SplitTable",
+    "__version__",
+    "compare",
+    "default_placement",
+    "even_nodes",
+    "file_formats",
+    "kernel_isa",
+    "make_policy",
+    "merge_recordings",
+    "par",
+    "par_per_step",
+    "plan",
+    "policy_names",
+    "read_placement",
+    "read_recording",
+]

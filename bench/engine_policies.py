@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trimtab as the planner of vLLM or SGLang against their own: PAR, moves and seconds of one call, for all layers.
+
+usage: engine_policies.py ENGINE WORKLOAD...    [--policies trim,trim/fast,trim@1e-3,deepseek] [--repeat 3]
+
+ENGINE: a folder of tools/check_engine_plugins.py, FOLDER/engines/vllm-VERSION or sglang-VERSION, with the balancer of that
+release. WORKLOAD: NAME_RxS of bench/planning_workloads.py, without .train.npy. vLLM sums the loads over the window before
+it plans, SGLang hands them over step by step; both start from 0..E-1 in slot order, then 0.. again. PAR is of the window and
+of later steps (mean); moves are experts that a rank must receive, per layer: by the first plan, and by the second, made of the
+later loads from the first; seconds are CPU time (median of the calls, in turns).
+"""
+
+import argparse
+import pathlib
+import re
+import statistics
+import sys
+import time
+import types
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python/tests"))
+
+import engines  # noqa: E402
+
+import trimtab  # noqa: E402
+import trimtab.sglang  # noqa: E402
+import trimtab.vllm  # noqa: E402
+
+
+def settings_of(name):
+    policy, preset, price = re.fullmatch(r"(\w+)(?:/(\w+))?(?:@(.+))?", name).groups()
+    return trimtab.live_planning.Settings(policy, preset, float(price) if price else None)
+
+
+def vllm_planners(names):
+    """By name: a function of loads [steps, layers, experts], ranks, slots of a rank and the map in use, to a map."""
+    from vllm.distributed.eplb import policy as policies
+
+    own = policies.EPLB_POLICIES["default"]
+    of_name = {"vLLM default": own}
+    for name in names:
+        of_name[f"Trimtab {name}"] = trimtab.vllm.make_policy(policies.AbstractEplbPolicy, own, settings_of(name))
+
+    def planner(policy):
+        def plan(steps, ranks, slots, old):
+            return map_of(policy.rebalance_experts(steps.sum(0), ranks * slots, 1, 1, ranks, old))
+
+        return plan
+
+    return {name: planner(policy) for name, policy in of_name.items()}
+
+
+def sglang_planners(names):
+    from sglang.srt.eplb import eplb_algorithms, expert_location
+
+    own = eplb_algorithms.rebalance_experts
+    of_name = {"SGLang deepseek": own}
+    for name in names:
+        of_name[f"Trimtab {name}"] = trimtab.sglang.make_rebalance_experts(own, settings_of(name))
+
+    def planner(rebalance):
+        def plan(steps, ranks, slots, old):
+            expert_location.metadata = types.SimpleNamespace(physical_to_logical_map_cpu=old)
+            return map_of(rebalance(steps, ranks * slots, slots, None, 1, eplb_algorithms.EplbAlgorithm.deepseek))
+
+        return plan
+
+    return {name: planner(rebalance) for name, rebalance in of_name.items()}
+
+
+def map_of(result):
+    return result[0] if isinstance(result, tuple) else result
+
+
+def moves_per_layer(before, after, ranks):
+    held, wanted = (one.reshape(one.shape[0], ranks, -1) for one in (before, after))
+    received = sum(
+        len(set(wanted[layer, rank]) - set(held[layer, rank])) for layer in range(len(held)) for rank in range(ranks)
+    )
+    return received / len(held)
+
+
+def compare(planners, workload, repeat):
+    train, test = (torch.from_numpy(np.load(f"{workload}.{part}.npy")) for part in ("train", "test"))
+    ranks, slots = map(int, re.search(r"_(\d+)x(\d+)$", workload).groups())
+    _, layers, experts = train.shape
+    old = (torch.arange(ranks * slots) % experts).repeat(layers, 1)
+    seconds, maps = {}, {}
+    for _ in range(repeat):
+        for name, plan in planners.items():
+            start = time.process_time()
+            maps[name] = plan(train, ranks, slots, old)
+            seconds.setdefault(name, []).append(time.process_time() - start)
+    for name, tensor in maps.items():
+        physical_to_logical = tensor.numpy()
+        placement = trimtab.Placement(physical_to_logical, num_experts=experts, num_ranks=ranks)
+        window = trimtab.par_per_step(placement, trimtab.Load(train.sum(0)))[0][0]
+        later = trimtab.par_per_step(placement, trimtab.Load(test))[0].mean()
+        moves = moves_per_layer(old.numpy(), physical_to_logical, ranks)
+        second = planners[name](test, ranks, slots, tensor).numpy()
+        again = moves_per_layer(physical_to_logical, second, ranks)
+        print(
+            f"| {pathlib.Path(workload).name} | {name} | {window:.4f} | {later:.4f} | {moves:.1f} | {again:.1f} | "
+            f"{statistics.median(seconds[name]):.3f} |",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("engine", type=pathlib.Path)
+    parser.add_argument("workloads", nargs="+")
+    parser.add_argument("--policies", default="trim")
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| workload | policy | PAR, window | PAR, later | moves a layer | again | CPU seconds |\n|---|---|---|---|---|---|---|")
+    engine = arguments.engine.name.split("-")[0]
+    with engines.importable(arguments.engine, engine):
+        planners = {"vllm": vllm_planners, "sglang": sglang_planners}[engine](arguments.policies.split(","))
+        for workload in arguments.workloads:
+            compare(planners, workload, arguments.repeat)
+
+
+if __name__ == "__main__":
+    main()

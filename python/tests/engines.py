@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM and SGLang as far as the plug-ins meet them: packages with the same names and signatures, written here.
+
+surround() writes what lies around the balancers, stub_balancer() the balancers themselves and the plug-in loaders.
+tools/check_engine_plugins.py puts the real ones, from released wheels, between the same surroundings.
+"""
+
+import contextlib
+import importlib
+import os
+import pathlib
+import sys
+import tomllib
+
+# What the real balancers and loaders import, in the least form that carries them.
+SURROUNDINGS = {
+    "vllm": {
+        "vllm/__init__.py": "",
+        "vllm/envs.py": """
+            import os
+            VLLM_PLUGINS = os.environ["VLLM_PLUGINS"].split(",") if "VLLM_PLUGINS" in os.environ else None
+            """,
+        "vllm/config/__init__.py": "",
+        "vllm/config/parallel.py": """
+            from typing import Literal
+            EPLBPolicyOption = Literal["default"]
+            """,
+        "vllm/distributed/__init__.py": "",
+        "vllm/distributed/eplb/__init__.py": "",
+    },
+    "sglang": {
+        "sglang/__init__.py": "",
+        "sglang/srt/__init__.py": "",
+        "sglang/srt/environ.py": """
+            import os
+            class Text:
+                def __init__(self, name):
+                    self.name = name
+                def get(self):
+                    return os.environ.get(self.name)
+            class envs:
+                SGLANG_PLUGINS = Text("SGLANG_PLUGINS")
+                SGLANG_PLATFORM = Text("SGLANG_PLATFORM")
+            """,
+        "sglang/srt/elastic_ep/__init__.py": "",
+        "sglang/srt/elastic_ep/elastic_ep.py": """
+            import types
+            import torch
+            class ElasticEPStateManager:
+                state = None
+                @classmethod
+                def instance(cls):
+                    return cls.state
+                @classmethod
+                def healthy_rank_state(cls):
+                    return torch.ones(cls.world_size, dtype=torch.int32)
+            """,
+        "sglang/srt/eplb/__init__.py": "",
+        "sglang/srt/eplb/expert_location.py": """
+            metadata = None
+            def get_global_expert_location_metadata():
+                return metadata
+            """,
+    },
+}
+
+_VLLM_POLICY = """
+    import torch
+    class AbstractEplbPolicy:
+        @classmethod
+        def rebalance_experts(cls, weight, num_replicas, num_groups, num_nodes, num_ranks,
+                              old_global_expert_indices=None):
+            raise NotImplementedError
+    class DefaultEplbPolicy(AbstractEplbPolicy):
+        @classmethod
+        def rebalance_experts(cls, weight, num_replicas, num_groups, num_nodes, num_ranks,
+                              old_global_expert_indices=None):
+            layers, experts = weight.shape
+            phy2log = (torch.arange(num_replicas) % experts).repeat(layers, 1).to(weight.device)
+            if not RETURNS_TABLES:
+                return phy2log
+            slots = torch.full((layers, experts, num_replicas - experts + 1), -1)
+            for expert in range(experts):
+                of_expert = torch.arange(expert, num_replicas, experts)
+                slots[:, expert, : len(of_expert)] = of_expert
+            return phy2log, slots, (slots >= 0).sum(-1)
+    EPLB_POLICIES = {"default": DefaultEplbPolicy}
+    """
+
+_VLLM_PLUGINS = """
+    from importlib.metadata import entry_points
+    import vllm.envs as envs
+    loaded = False
+    def load_general_plugins():
+        global loaded
+        if loaded:
+            return
+        loaded = True
+        for plugin in entry_points(group="vllm.general_plugins"):
+            if envs.VLLM_PLUGINS is None or plugin.name in envs.VLLM_PLUGINS:
+                plugin.load()()
+    """
+
+_SGLANG_ALGORITHMS = """
+    from enum import Enum, auto
+    import torch
+    class EplbAlgorithm(Enum):
+        deepseek = auto()
+        elasticity_aware = auto()
+    def rebalance_experts(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes,
+                          algorithm):
+        _, layers, experts = tokens_per_expert.shape
+        phy2log = (torch.arange(num_physical_experts) % experts).repeat(layers, 1)
+        count = torch.ones(layers, experts, dtype=torch.int64)
+        return phy2log, torch.arange(experts).repeat(layers, 1).unsqueeze(-1), count
+    """
+
+_SGLANG_HOOKS = """
+    from enum import Enum
+    import pkgutil
+    class HookType(Enum):
+        AFTER = "after"
+        REPLACE = "replace"
+    class HookRegistry:
+        hooks = []
+        @classmethod
+        def register(cls, target, hook, hook_type=HookType.AFTER, *, source=None):
+            cls.hooks.append((target, hook, hook_type))
+        @classmethod
+        def apply_hooks(cls):
+            for target, hook, hook_type in cls.hooks:
+                assert hook_type == HookType.REPLACE
+                module, name = target.rsplit(".", 1)
+                setattr(pkgutil.resolve_name(module), name, lambda *args, **kwargs: hook(*args, **kwargs))
+    """
+
+_SGLANG_PLUGINS = """
+    from importlib.metadata import entry_points
+    from sglang.srt.environ import envs
+    from sglang.srt.plugins.hook_registry import HookRegistry
+    def load_plugins():
+        allowed = envs.SGLANG_PLUGINS.get()
+        for plugin in entry_points(group="sglang.srt.plugins"):
+            if not allowed or plugin.name in allowed.split(","):
+                plugin.load()()
+        HookRegistry.apply_hooks()
+    """
+
+STUBS = {
+    "vllm-tables": {
+        "vllm/distributed/eplb/policy/__init__.py": "RETURNS_TABLES = True" + _VLLM_POLICY,
+        "vllm/plugins/__init__.py": _VLLM_PLUGINS,
+    },
+    "vllm-map": {
+        "vllm/distributed/eplb/policy/__init__.py": "RETURNS_TABLES = False" + _VLLM_POLICY,
+        "vllm/plugins/__init__.py": _VLLM_PLUGINS,
+    },
+    "sglang": {
+        "sglang/srt/eplb/eplb_algorithms/__init__.py": _SGLANG_ALGORITHMS,
+        "sglang/srt/plugins/__init__.py": _SGLANG_PLUGINS,
+        "sglang/srt/plugins/hook_registry.py": _SGLANG_HOOKS,
+    },
+}
+# Of a wheel, what surround() leaves out.
+REAL_PARTS = {
+    "vllm": ("vllm/distributed/eplb/policy/", "vllm/plugins/__init__.py"),
+    "sglang": ("sglang/srt/eplb/eplb_algorithms/", "sglang/srt/plugins/"),
+}
+
+
+def write(folder, files):
+    for name, text in files.items():
+        path = pathlib.Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        first, *rest = text.split("\n", 1)
+        path.write_text(first + "\n" + _dedented(rest[0]) if rest else text)
+
+
+def _dedented(text):
+    import textwrap
+
+    return textwrap.dedent(text)
+
+
+def surround(folder, engine):
+    write(folder, SURROUNDINGS[engine])
+    _write_entry_points(folder)
+
+
+def stub_balancer(folder, stub):
+    surround(folder, stub.split("-")[0])
+    write(folder, STUBS[stub])
+
+
+def _write_entry_points(folder):
+    """As pip would from pyproject.toml."""
+    project = tomllib.loads((pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    write(folder, {"trimtab-0.dist-info/entry_points.txt": "\n".join(lines),
+                   "trimtab-0.dist-info/METADATA": "Metadata-Version: 2.1\nName: trimtab\nVersion: 0"})
+
+
+def real_folders(engine):
+    """Those that tools/check_engine_plugins.py made: folders of engine-VERSION below TRIMTAB_ENGINES."""
+    root = os.environ.get("TRIMTAB_ENGINES")
+    return sorted(pathlib.Path(root).glob(f"{engine}-*")) if root else []
+
+
+@contextlib.contextmanager
+def importable(folder, engine):
+    """The engine's package from this folder, and afterwards none of it."""
+    def forget():
+        for name in [name for name in sys.modules if name.split(".")[0] == engine]:
+            del sys.modules[name]
+
+    forget()
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        forget()

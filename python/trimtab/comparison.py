@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What policies are worth on a recording: each plans on a window and is measured on the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import typing
+from collections.abc import Sequence
+
+import numpy as np
+
+from . import planning
+from .planning import Load, Placement, Plan
+
+if typing.TYPE_CHECKING:
+    from .formats import PlacementFile
+    from .planning import Loads
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyResult:
+    """Of one policy; `trimtab replay --json` has the same keys."""
+
+    policy: str
+    par_next_mean: float  # PAR of a step in the window after a plan: mean over steps, windows and layers
+    par_next_worst: float  # the worst step of any layer
+    first_plan_moves: int  # all layers
+    moves_per_layer_per_replan: float  # mean over the later plans; 0 when there are none
+    plan_seconds_per_replan: float
+    plans: tuple[Plan, ...] = dataclasses.field(repr=False)
+
+
+_COLUMNS = {
+    "policy": ("policy", "{}"),
+    "par_next_mean": ("PAR of a step", "{:.4f}"),
+    "par_next_worst": ("worst", "{:.4f}"),
+    "first_plan_moves": ("first moves", "{}"),
+    "moves_per_layer_per_replan": ("moves a layer, replan", "{:.2f}"),
+    "plan_seconds_per_replan": ("seconds a replan", "{:.4f}"),
+}
+
+
+class Comparison(dict[str, PolicyResult]):
+    """PolicyResult by name of the policy. Prints as a table, in a notebook too."""
+
+    def _table(self) -> list[list[str]]:
+        return [
+            [form.format(getattr(result, key)) for key, (_, form) in _COLUMNS.items()] for result in self.values()
+        ]
+
+    def __repr__(self) -> str:
+        rows = [[label for label, _ in _COLUMNS.values()], *self._table()]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        return "\n".join(
+            "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
+            for row in rows
+        )
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(label)}</th>" for label, _ in _COLUMNS.values())
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._table()
+        )
+        return (
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>Each plan is made on one window and "
+            "measured on the next; PAR (peak-to-average rank load, 1 is level) is the mean over steps, windows and "
+            "layers, replicas sharing equally.</p>"
+        )
+
+
+def compare(
+    loads: Loads,
+    current: Placement | PlacementFile | None = None,
+    *,
+    window: int,
+    policies: Sequence[str] = ("trim", "deepseek", "static"),
+    options: dict[str, dict[str, typing.Any]] | None = None,
+    **common: typing.Any,
+) -> Comparison:
+    """Replays a recording: every policy plans on each window of steps, from its own last placement and with what it
+    remembers, and is measured on the window after.
+
+    loads, current: as in plan(). window: steps. policies: names of policy_names(). options: by policy, what plan() takes
+    for it alone, e.g. {"trim": {"preset": "fast"}}. common: what plan() takes for all: ranks, slots, nodes, limits.
+
+    Returns a Comparison, in the order of policies. Raises ValueError as plan(), and when two windows do not fit.
+    """
+    load, _ = planning.load_and_names(loads)
+    windows = load.num_steps // window if window > 0 else 0
+    if windows < 2:
+        raise ValueError(
+            f"{load.num_steps} steps; a window of {window} needs {max(2 * window, 2)}, to plan on one and measure on the next"
+        )
+    unknown = set(options or {}) - set(policies)
+    if unknown:
+        raise ValueError(f"options for {', '.join(sorted(unknown))}, and the policies are {', '.join(policies)}")
+    parts = [Load(load.counts[w * window : (w + 1) * window]) for w in range(windows)]
+    return Comparison(
+        {name: _replay(name, parts, current, {**common, **(options or {}).get(name, {})}) for name in policies}
+    )
+
+
+def _replay(name: str, parts: list[Load], current, arguments: dict[str, typing.Any]) -> PolicyResult:
+    plans: list[Plan] = []
+    means, worst = [], 1.0
+    for now, after in zip(parts, parts[1:]):
+        history = plans[-1].history if plans else None
+        plans.append(planning.plan(now, current, policy=name, history=history, **arguments))
+        current = plans[-1].placement
+        mean_of_step, worst_of_step = planning.par_per_step(current, after)
+        means.append(mean_of_step.mean())
+        worst = max(worst, worst_of_step.max())
+    later = plans[1:]
+    replans = max(len(later), 1)
+    return PolicyResult(
+        policy=name,
+        par_next_mean=float(np.mean(means)),
+        par_next_worst=float(worst),
+        first_plan_moves=len(plans[0].moves),
+        moves_per_layer_per_replan=sum(len(one.moves) for one in later) / parts[0].num_layers / replans,
+        plan_seconds_per_replan=sum(one.seconds for one in later) / replans,
+        plans=tuple(plans),
+    )

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From recorded loads to placements: loads, placements, policies, plans, and sharing tokens out over replicas."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Sequence
+
+from ._core import (
+    History,
+    Load,
+    Placement,
+    Plan,
+    Policy,
+    SplitTable,
+    default_placement,
+    even_nodes,
+    make_policy,
+    par,
+    par_per_step,
+    policy_names,
+)
+from .formats import PlacementFile, Recording
+
+if typing.TYPE_CHECKING:
+    import numpy.typing
+
+    Loads: typing.TypeAlias = Load | Recording | numpy.typing.ArrayLike
+
+__all__ = [
+    "History",
+    "Load",
+    "Placement",
+    "Plan",
+    "Policy",
+    "SplitTable",
+    "default_placement",
+    "even_nodes",
+    "make_policy",
+    "par",
+    "par_per_step",
+    "plan",
+    "policy_names",
+]
+
+
+def plan(
+    loads: Loads,
+    current: Placement | PlacementFile | None = None,
+    *,
+    ranks: int | None = None,
+    slots: int | None = None,
+    policy: str | Policy = "trim",
+    preset: str | None = None,
+    time_budget_s: float | None = None,
+    move_price: float | None = None,
+    keep_slots: bool = True,
+    nodes: int = 1,
+    groups: int = 1,
+    max_moves_per_layer: int | None = None,
+    max_receive_per_rank: int | None = None,
+    max_layers: int | None = None,
+    max_bytes: int | None = None,
+    expert_bytes: int = 0,
+    history: History | None = None,
+) -> Plan:
+    """A better placement for these loads.
+
+    loads: Load, Recording, or an int array [steps, layers, experts] or [layers, experts].
+    current: what the engine runs now; only what pays moves. Without it give ranks and slots (of each rank, replicas
+        included): the plan starts from the experts in order, replicas behind.
+    policy: a name of policy_names(), or a Policy. preset (fast, balanced, deep), time_budget_s (seconds, about) and
+        move_price (PAR that a move must gain) are options of trim; keep_slots of deepseek.
+    nodes: ranks are numbered node by node. groups: expert groups of the router, for deepseek.
+    max_moves_per_layer, max_receive_per_rank (experts, in each layer), max_layers, max_bytes (needs expert_bytes, of one
+        expert's weights): what the plan may cost.
+    history: of the plan before (Plan.history); loads then holds only the steps since.
+
+    Returns a Plan. The GIL is released. Raises ValueError for sizes that do not fit, unknown names and options of
+    another policy. How trim plans: docs/policies.md.
+    """
+    load, names = load_and_names(loads)
+    if current is None:
+        if ranks is None or slots is None:
+            raise ValueError("give current, the placement in use, or ranks and slots (of each rank)")
+        current = default_placement(load.num_layers, load.num_experts, [slots] * ranks)
+    else:
+        if isinstance(current, PlacementFile):
+            names.setdefault("layer_ids", current.layer_ids)
+            current = current.placement
+        _check_ranks(current, ranks, slots)
+    return _policy(policy, preset, time_budget_s, move_price, keep_slots).rebalance(
+        load,
+        current,
+        node_of_rank=even_nodes(current.num_ranks, nodes) if nodes != 1 else None,
+        num_groups=groups,
+        expert_bytes=expert_bytes,
+        max_moves_per_layer=max_moves_per_layer,
+        max_bytes=max_bytes,
+        max_layers=max_layers,
+        max_receive_per_rank=max_receive_per_rank,
+        history=history,
+        **names,
+    )
+
+
+def load_and_names(loads: Loads) -> tuple[Load, dict[str, Sequence[int]]]:
+    """Any form of loads as a Load, with the numbers of its layers and steps where they are known."""
+    if isinstance(loads, Recording):
+        return loads.load, {"layer_ids": loads.layer_ids, "step_ids": loads.step_ids}
+    return loads if isinstance(loads, Load) else Load(loads), {}
+
+
+def _check_ranks(current: Placement, ranks: int | None, slots: int | None) -> None:
+    if ranks is not None and ranks != current.num_ranks:
+        raise ValueError(f"ranks is {ranks}, and the current placement has {current.num_ranks}; a plan keeps them")
+    if slots is not None and any(of_rank != slots for of_rank in current.slots_per_rank):
+        raise ValueError(f"slots is {slots}, and the current placement has {current.slots_per_rank}; a plan keeps them")
+
+
+def _policy(policy, preset, time_budget_s, move_price, keep_slots) -> Policy:
+    """Options of one policy alone need it."""
+    own = [("preset", preset is not None, "trim"), ("time_budget_s", time_budget_s is not None, "trim"),
+           ("move_price", move_price is not None, "trim"), ("keep_slots=False", not keep_slots, "deepseek")]
+    for option, given, owner in own:
+        if given and policy != owner:
+            name = policy if isinstance(policy, str) else f"a Policy ({policy.name}), which has its own"
+            raise ValueError(f"{option}: only {owner} has it, and policy is {name}")
+    if isinstance(policy, Policy):
+        return policy
+    return make_policy(policy, preset=preset or "balanced", time_budget_s=time_budget_s, move_price=move_price,
+                       keep_slots=keep_slots)
