@@ -94,7 +94,7 @@ std::vector<std::vector<float>> logits_under_migration(const Model& model, std::
 class DecoderMigration : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(All, DecoderMigration,
-                         testing::Values("qwen3_moe", "qwen2_moe", "qwen2_moe_int8", "olmoe_int4", "mixtral_fp8"),
+                         testing::Values("qwen3_moe", "qwen2_moe_int8", "olmoe_int4", "mixtral_fp8"),
                          [](const auto& param) { return std::string(param.param); });
 
 // The reference: a fixed placement without redundant experts, on one rank.
@@ -104,10 +104,17 @@ TEST_P(DecoderMigration, LogitsDoNotChangeByABit) {
   const WeightFormat native =
       DecoderWeights::load(model.tensors, model.config, DType::kF32, linear_placement(model.config, 1))
           ->expert_format();
-  for (const WeightFormat format :
-       {native, WeightFormat(Scheme::kF32), WeightFormat(Scheme::kBF16), WeightFormat(Scheme::kF16),
-        WeightFormat(Scheme::kW8A8), WeightFormat(Scheme::kW4A8, 32), WeightFormat(Scheme::kMXFP8),
-        WeightFormat(Scheme::kFP8), WeightFormat(Scheme::kMXFP4)}) {
+  std::vector<WeightFormat> formats = {native};
+  if (native == WeightFormat(Scheme::kF32)) {
+    formats.insert(formats.end(), {Scheme::kBF16,
+                                   Scheme::kF16,
+                                   Scheme::kW8A8,
+                                   {Scheme::kW4A8, 32},
+                                   Scheme::kMXFP8,
+                                   Scheme::kFP8,
+                                   Scheme::kMXFP4});
+  }
+  for (const WeightFormat format : formats) {
     const auto reference = all_logits(model, sequences, {.experts = format});
     for (const auto& [ranks, rule] : {std::pair{1, SplitRule::kStatic}, std::pair{2, SplitRule::kSplit},
                                       std::pair{4, SplitRule::kRoundRobin}, std::pair{7, SplitRule::kSplit}}) {
