@@ -48,11 +48,12 @@ inline std::vector<Ids> random_prompts(const ModelConfig& config, const std::vec
 
 struct Arrangement {
   int ranks = 1;
-  DecoderOptions options = {};
-  DType dtype = DType::kF32;
-  size_t chunk = 1000;                       // tokens of one sequence in one step
-  std::optional<WeightFormat> experts = {};  // if not given: dtype
+  DecoderOptions options = {std::optional<Placement> placement = {};  // of the ranks; else linear
 };
+DType dtype = DType::kF32;
+size_t chunk = 1000;                       // tokens of one sequence in one step
+std::optional<WeightFormat> experts = {};  // if not given: dtype
+};  // namespace trimtab
 
 inline Placement linear_placement(const ModelConfig& config, int ranks) {
   return Placement::linear(num_moe_layers(config), config.router.num_experts, ranks);
@@ -61,7 +62,7 @@ inline Placement linear_placement(const ModelConfig& config, int ranks) {
 // The logits of all tokens of each sequence; sequence i runs on rank i % ranks, together with the others there.
 inline std::vector<std::vector<float>> all_logits(const Model& model, const std::vector<Ids>& sequences,
                                                   const Arrangement& arrangement) {
-  const Placement placement = linear_placement(model.config, arrangement.ranks);
+  const Placement placement = arrangement.placement.value_or(linear_placement(model.config, arrangement.ranks));
   const auto weights = DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement, {},
                                             arrangement.experts.value_or(arrangement.dtype));
   const auto vocab = static_cast<size_t>(model.config.vocab_size);
