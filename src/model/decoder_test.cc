@@ -172,6 +172,32 @@ TEST(Decoder, ChunksOfOneCacheFollowEachOther) {
   EXPECT_EQ(last, std::vector<float>(all.end() - static_cast<std::ptrdiff_t>(cols), all.end()));
 }
 
+TEST(Decoder, ReplicasAndRulesChangeNoBit) {
+  const Model model = open_model("qwen3_moe");
+  const auto sequences = random_prompts(model.config, {9, 4, 1});
+  const auto alone = all_logits(model, sequences, {});
+  constexpr int kRanks = 3;
+  const int experts = model.config.router.num_experts;
+  std::vector<int32_t> logical;
+  const int slots = (experts + kRanks - 1) / kRanks + 1;
+  for (int s = 0; s < num_moe_layers(model.config) * kRanks * slots; ++s)
+    logical.push_back(s % (kRanks * slots) % experts);
+  const Placement placement(num_moe_layers(model.config), experts, std::vector<int>(kRanks, slots), logical);
+  for (const SplitRule rule : {SplitRule::kStatic, SplitRule::kRoundRobin, SplitRule::kSplit}) {
+    for (const char* dispatcher : {"auto", "all_to_all"}) {
+      Arrangement arrangement{.ranks = kRanks};
+      arrangement.options.dispatcher = dispatcher;
+      arrangement.options.split = rule;
+      arrangement.placement = placement;
+      EXPECT_EQ(all_logits(model, sequences, arrangement), alone) << dispatcher << ", rule " << static_cast<int>(rule);
+    }
+  }
+  Arrangement refused{.ranks = 2};
+  refused.options.dispatcher = "packed";
+  refused.options.split = SplitRule::kSplit;
+  EXPECT_THROW(all_logits(model, sequences, refused), InvalidArgument);
+}
+
 TEST(Decoder, LoadsOnlyTheExpertsOfTheWantedRanks) {
   const Model model = open_model("qwen3_moe");
   const Placement placement = linear_placement(model.config, 4);
