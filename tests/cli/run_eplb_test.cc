@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// `trimtab run --eplb`: balancing changes where experts are, never what comes out.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "tests/cli/command.h"
+#include "trimtab/formats.h"
+
+namespace trimtab::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+#ifdef TRIMTAB_WITH_MPI
+constexpr bool kHasMpi = true;
+#else
+constexpr bool kHasMpi = false;
+#endif
+
+// Prompts that change their domain, few at a time, so that later ones come later.
+const std::string kShift = "run " + kTinyMoe + " --prompts " + kTinyMoe +
+                           "/domain_shift.txt --max-sequences 12 --steps 24 --temperature 0.7 --json ";
+
+Json run(const std::string& arguments) {
+  const Outcome outcome = trimtab(arguments);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  return outcome.status == 0 ? Json::parse(outcome.out) : Json();
+}
+
+// A plan in every window, whatever it brings: something is always on its way.
+std::string restless(const Scratch& scratch) {
+  return scratch.file("restless.json", R"({"interval": 1, "policy": "flashlb", "gate": false, "plan_above_par": 1})");
+}
+
+TEST(RunEplb, BalancesWhenTheDomainChangesAndChangesNoToken) {
+  const Json off = run(kShift);
+  const Json dynamic = run(kShift + "--eplb dynamic");
+  EXPECT_EQ(dynamic.at("outputs"), off.at("outputs"));
+  EXPECT_FALSE(off.contains("eplb"));
+  const Json& eplb = dynamic.at("eplb");
+  EXPECT_EQ(eplb.at("mode"), "dynamic");
+  EXPECT_GE(eplb.at("replans"), 2);
+  EXPECT_GT(eplb.at("layers_switched"), 4);
+  EXPECT_GT(eplb.at("moves"), 0);
+  EXPECT_GT(eplb.at("moved_bytes"), 0);
+  EXPECT_EQ(eplb.at("rolled_back"), 0);
+  EXPECT_GT(eplb.at("plan_seconds"), 0);
+  EXPECT_GT(eplb.at("realised_gain"), -0.5);
+  const auto thirds = eplb.at("par_by_third").get<std::vector<double>>();
+  ASSERT_EQ(thirds.size(), 3U);
+  // The run without: linear, whose skew the model has by nature.
+  const auto pars = off.at("par_per_layer").get<std::vector<double>>();
+  const double natural = std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(pars.size());
+  EXPECT_LT(thirds[2] - 1, (natural - 1) / 2);
+  // Whatever moved, every row was counted once.
+  const auto total = [](const Json& result) {
+    int64_t rows = 0;
+    for (const auto& layer : result.at("rank_load")) {
+      for (const int64_t count : layer) rows += count;
+    }
+    return rows;
+  };
+  EXPECT_EQ(total(dynamic), total(off));
+}
+
+TEST(RunEplb, SameTextWithAMigrationInEveryStepInEveryFormat) {
+  const Scratch scratch;
+  const std::string few = "run " + kTinyMoe + " --steps 20 --json --max-sequences 2 ";
+  for (const char* format : {"f32", "bf16", "w8a8", "w4a8", "mxfp8"}) {
+    const std::string experts = std::string("--experts ") + format;
+    const Json reference = run(few + "--ranks 1 " + experts);
+    for (const char* ranks : {"2", "4", "7"}) {
+      const Json moving =
+          run(few + "--ranks " + ranks + " " + experts + " --eplb dynamic --eplb-config " + restless(scratch));
+      EXPECT_EQ(moving.at("outputs"), reference.at("outputs")) << format << ", " << ranks << " ranks";
+      EXPECT_GT(moving.at("eplb").at("layers_switched"), 3) << format << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(RunEplb, ProcessesGiveTheSameTextToo) {
+  if (!kHasMpi) GTEST_SKIP() << "built without MPI";
+  const Scratch scratch;
+  const std::string arguments =
+      "run " + kTinyMoe + " --steps 20 --json --max-sequences 2 --eplb dynamic --eplb-config " + restless(scratch);
+  const std::string out = scratch.file("out");
+  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 2 " + TRIMTAB_BINARY + " " +
+                              arguments + " >" + out + " 2>" + scratch.file("err");
+  ASSERT_EQ(std::system(command.c_str()), 0) << read_file(scratch.file("err"));
+  const Json processes = Json::parse(read_file(out));
+  const Json alone = run("run " + kTinyMoe + " --steps 20 --json --max-sequences 2 --ranks 1");
+  EXPECT_EQ(processes.at("outputs"), alone.at("outputs"));
+  EXPECT_GT(processes.at("eplb").at("layers_switched"), 3);
+}
+
+TEST(RunEplb, RecordsWhatPlanReadsAndStaticRuns) {
+  const Scratch scratch;
+  const std::string loads = scratch.file("loads.json"), map = scratch.file("loads.placement.json");
+  const Json recorded = run(kShift + "--eplb record:" + loads);
+  const Recording recording = read_recording(loads);
+  EXPECT_EQ(recording.load.num_steps, recorded.at("steps"));
+  EXPECT_EQ(read_placement(map).placement.num_slots(), 32);
+  const std::string plan = scratch.file("plan.json");
+  ASSERT_EQ(trimtab("plan " + loads + " --ranks 4 --slots 9 --out " + plan).status, 0);
+  const Json placed = run(kShift + "--eplb static:" + plan);
+  EXPECT_EQ(placed.at("outputs"), recorded.at("outputs"));
+  const auto mean = [](const Json& result) {
+    const auto pars = result.at("par_per_layer").get<std::vector<double>>();
+    return std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(pars.size());
+  };
+  EXPECT_LT(mean(placed), mean(recorded) - 0.1);
+  EXPECT_LT(mean(placed), 1.05);
+}
+
+TEST(RunEplb, ScreeningSaysWhetherItWouldPay) {
+  const Json screened = run(kShift + "--eplb screen");
+  EXPECT_EQ(screened.at("eplb").at("verdict"), "recommended");
+  EXPECT_EQ(screened.at("eplb").at("moves"), 0);
+  EXPECT_EQ(screened.at("eplb").at("layers_switched"), 0);
+  const Outcome text = trimtab("run " + kTinyMoe + " --steps 3 --eplb screen");
+  EXPECT_TRUE(contains(text.out, "screened, nothing applied: not enough evidence")) << text.out;
+}
+
+TEST(RunEplb, WritesMetricsPageAndTrace) {
+  const Scratch scratch;
+  const std::string metrics = scratch.file("m.prom"), page = scratch.file("p.html"), trace = scratch.file("t.json");
+  run(kShift + "--eplb dynamic --metrics " + metrics + " --report " + page + " --chrome-trace " + trace);
+  const std::string text = read_file(metrics);
+  EXPECT_TRUE(contains(text, "\ntrimtab_rebalances_total ")) << text;
+  EXPECT_FALSE(contains(text, "\ntrimtab_rebalances_total 0\n")) << text;
+  EXPECT_TRUE(contains(read_file(page), "realised"));
+  const Json events = Json::parse(read_file(trace)).at("traceEvents");
+  const auto count = [&](const char* name) {
+    return std::ranges::count_if(events, [&](const Json& event) { return event.value("name", "") == name; });
+  };
+  for (const char* name : {"gather loads", "plan", "share plan", "migrate", "switch", "expert"}) {
+    EXPECT_GT(count(name), 0) << name;
+  }
+}
+
+TEST(RunEplb, RefusesWhatCannotBe) {
+  const Scratch scratch;
+  const std::string few = "run " + kTinyMoe + " --steps 1 ";
+  const auto refused = [&](const std::string& arguments) { return error_line({few + arguments, ""}, 1); };
+  EXPECT_EQ(
+      refused("--eplb dynamik"),
+      "--eplb must be off, static:FILE, record:FILE, dynamic or screen, not \"dynamik\" (did you mean \"dynamic\"?)");
+  EXPECT_EQ(refused("--eplb static"), "--eplb static needs a file: static:FILE");
+  EXPECT_EQ(refused("--eplb dynamic:x"), "--eplb dynamic takes no file");
+  EXPECT_EQ(refused("--metrics " + scratch.file("m")), "--metrics needs --eplb dynamic or screen");
+  const std::string config = scratch.file("c.json", R"({"intervall": 3})");
+  EXPECT_EQ(refused("--eplb dynamic --eplb-config " + config),
+            config + ": there is no setting \"intervall\" (did you mean \"interval\"?)");
+  EXPECT_EQ(refused("--eplb dynamic --eplb-config " + scratch.file("zero.json", R"({"interval": 0})")),
+            "interval must be at least 1, not 0");
+  EXPECT_TRUE(contains(refused("--eplb dynamic --eplb-config " + scratch.file("absent")), "can't be read"));
+  EXPECT_TRUE(contains(refused("--eplb dynamic --dispatcher mc2 --eplb-config " + scratch.file("s.json", "{}")),
+                       "can't share tokens out"));
+  const std::string map = scratch.file("map.json");
+  ASSERT_EQ(trimtab("plan " + kTinyMoe + "/trace.npy --ranks 2 --slots 16 --out " + map).status, 0);
+  EXPECT_TRUE(contains(refused("--eplb static:" + map), "on 2 ranks, this run has 4"));
+}
+
+}  // namespace
+}  // namespace trimtab::cli
