@@ -48,12 +48,12 @@ inline std::vector<Ids> random_prompts(const ModelConfig& config, const std::vec
 
 struct Arrangement {
   int ranks = 1;
-  DecoderOptions options = {std::optional<Placement> placement = {};  // of the ranks; else linear
+  DecoderOptions options = {};
+  DType dtype = DType::kF32;
+  size_t chunk = 1000;                       // tokens of one sequence in one step
+  std::optional<WeightFormat> experts = {};  // if not given: dtype
+  std::optional<Placement> placement = {};   // if not given: linear
 };
-DType dtype = DType::kF32;
-size_t chunk = 1000;                       // tokens of one sequence in one step
-std::optional<WeightFormat> experts = {};  // if not given: dtype
-};  // namespace trimtab
 
 inline Placement linear_placement(const ModelConfig& config, int ranks) {
   return Placement::linear(num_moe_layers(config), config.router.num_experts, ranks);
