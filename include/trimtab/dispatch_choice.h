@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which dispatcher for what. The choice depends only on what every rank knows alike, so that all choose the same.
+// Which dispatcher for what. The choice depends only on what every rank knows alike, so that all choose the same; not
+// on the size of a batch, as none is too small or too large for the one that is taken (docs/performance.md).
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -12,10 +12,7 @@ namespace trimtab {
 
 struct DispatchSituation {
   int ranks = 1;
-  int hosts = 1;           // that the ranks are on: Communicator::hosts()
-  int64_t max_tokens = 0;  // the most that any rank has in a call; not this rank's own number
-  int hidden = 0;
-  int top_k = 0;
+  int hosts = 1;                      // that the ranks are on: Communicator::hosts()
   Format format = Format::kStandard;  // that the experts take
   bool exact_order = false;           // as DispatchShape::exact_order
   bool shares_out = false;            // requests come with replicas

@@ -16,8 +16,8 @@ std::string choice(const DispatchSituation& situation) {
   return std::string(choose_dispatcher(situation).dispatcher);
 }
 
-TEST(DispatchChoice, ByHostsBatchAndFormat) {
-  const DispatchSituation one{.ranks = 4, .hosts = 1, .max_tokens = 512, .hidden = 2048, .top_k = 8};
+TEST(DispatchChoice, ByHostsAndFormat) {
+  const DispatchSituation one{.ranks = 4, .hosts = 1};
   EXPECT_EQ(choice(one), "pull");
   DispatchSituation s = one;
   s.ranks = 1;
@@ -27,6 +27,10 @@ TEST(DispatchChoice, ByHostsBatchAndFormat) {
   EXPECT_EQ(choice(s), "pull_batched");
   s.hosts = 2;
   EXPECT_THROW(choose_dispatcher(s), InvalidArgument);
+  s.format = Format::kIndirect;
+  EXPECT_THROW(choose_dispatcher(s), InvalidArgument);
+  s.hosts = 1;
+  EXPECT_EQ(choice(s), "fused");
   s = one;
   s.hosts = 2;
   EXPECT_EQ(choice(s), "hybrid");
@@ -42,10 +46,6 @@ TEST(DispatchChoice, ByHostsBatchAndFormat) {
   s.hosts = 4;
   EXPECT_EQ(choice(s), "packed");
   s.ranks = s.hosts = 2;
-  EXPECT_EQ(choice(s), "packed");
-  s.max_tokens = 16;
-  EXPECT_EQ(choice(s), "all_gather");
-  s.top_k = 1;
   EXPECT_EQ(choice(s), "packed");
   s.same_tokens = true;
   EXPECT_EQ(choice(s), "grouped");
@@ -63,21 +63,18 @@ TEST(DispatchChoice, EveryRuleIsReached) {
   std::vector<bool> reached(dispatch_rules().size());
   for (const int ranks : {1, 2, 4}) {
     for (const int hosts : {1, 2, 4}) {
-      for (const int64_t tokens : {1, 4096}) {
-        for (const int flags : {0, 1, 2, 4, 8}) {
-          const DispatchSituation s{.ranks = ranks,
-                                    .hosts = std::min(hosts, ranks),
-                                    .max_tokens = tokens,
-                                    .hidden = 2048,
-                                    .top_k = 8,
-                                    .format = flags == 4 ? Format::kBatched : Format::kStandard,
-                                    .exact_order = flags == 1,
-                                    .shares_out = flags == 8,
-                                    .same_tokens = flags == 2};
-          const auto rules = dispatch_rules();
-          const auto rule = std::ranges::find_if(rules, [&](const DispatchRule& r) { return r.holds(s); });
-          if (rule != rules.end()) reached[static_cast<size_t>(rule - rules.begin())] = true;
-        }
+      for (const int flags : {0, 1, 2, 4, 8, 16}) {
+        const DispatchSituation s{.ranks = ranks,
+                                  .hosts = std::min(hosts, ranks),
+                                  .format = flags == 4    ? Format::kBatched
+                                            : flags == 16 ? Format::kIndirect
+                                                          : Format::kStandard,
+                                  .exact_order = flags == 1,
+                                  .shares_out = flags == 8,
+                                  .same_tokens = flags == 2};
+        const auto rules = dispatch_rules();
+        const auto rule = std::ranges::find_if(rules, [&](const DispatchRule& r) { return r.holds(s); });
+        if (rule != rules.end()) reached[static_cast<size_t>(rule - rules.begin())] = true;
       }
     }
   }

@@ -146,13 +146,9 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   shape.dtype = weights_->expert_format().rows();
   shape.first_slots = placement_.first_slots();
   if (options_.split != SplitRule::kStatic) shape.num_experts = placement_.num_experts();
-  const DispatchRule rule = choose_dispatcher({.ranks = comm.size(),
-                                               .hosts = 1 + *std::ranges::max_element(comm.hosts()),
-                                               .max_tokens = shape.max_tokens,
-                                               .hidden = shape.hidden,
-                                               .top_k = shape.top_k,
-                                               .shares_out = shape.num_experts > 0},
-                                              options_.dispatcher);
+  const DispatchRule rule = choose_dispatcher(
+      {.ranks = comm.size(), .hosts = 1 + *std::ranges::max_element(comm.hosts()), .shares_out = shape.num_experts > 0},
+      options_.dispatcher);
   return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
 }
 
