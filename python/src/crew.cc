@@ -2,17 +2,25 @@
 #include "crew.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 
 namespace trimtab::python {
+namespace {
+
+// OpenMP runtimes hang in the child of a fork when the parent has used them.
+const pid_t kLoadedIn = getpid();
+
+}  // namespace
 
 // The entry points of libgomp, which the runtimes of LLVM and Intel have too. They are looked up, not linked: another
 // copy of the library would have threads of its own.
 class OpenMp {
  public:
-  // Null where the process has none.
+  // Null where the process has none that works.
   static std::unique_ptr<OpenMp> find() {
+    if (getpid() != kLoadedIn) return nullptr;
     auto openmp = std::make_unique<OpenMp>();
     openmp->parallel_ = symbol<Parallel>("GOMP_parallel");
     openmp->thread_num_ = symbol<Query>("omp_get_thread_num");

@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of transformers with their experts in Trimtab, against transformers' own eager experts."""
 
+import contextlib
 import copy
+import fcntl
+import os
 import pickle
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -267,12 +274,41 @@ def test_tiny_moe_writes_the_same_64_tokens():
         assert [greedy(ours, prompt) for prompt in prompts] == wanted
 
 
+def test_snippets_of_the_guide(monkeypatch, capsys):
+    """docs/transformers.md as it is written, in one go."""
+    monkeypatch.chdir(REPO)
+    monkeypatch.setattr(tt, "_defaults", tt.Options())
+    snippets = re.findall(r"^```python\n(.*?)^```", (REPO / "docs/transformers.md").read_text(), re.S | re.M)
+    assert len(snippets) == 3
+    names = {}
+    for snippet in snippets:
+        exec(compile(snippet, "docs/transformers.md", "exec"), names)
+        if "experts_implementation" in snippet:
+            assert logits(names["model"], torch.tensor([[256, 65, 66]])).isfinite().all()
+    assert "4 layers of 32 experts, 192 -> 64, w8a8" in capsys.readouterr().out
+    assert names["out"].any()
+
+
 def test_generate_command():
     pytest.importorskip("tqdm")
-    command = [sys.executable, "-m", "trimtab.generate", str(TINY_MOE), "--prompt", "The evening was", "--dtype", "float32"]
-    run = subprocess.run([*command, "--ranks", "2", "--max-new-tokens", "12"], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith("The evening was") and len(run.stdout.strip().encode()) == len("The evening was") + 12
-    assert "Trimtab runs the experts of 4 layers on 2 x" in run.stderr and "12/12" in run.stderr
+    prompt = "The evening was"
+    command = [sys.executable, "-m", "trimtab.generate", str(TINY_MOE), "--prompt", prompt, "--dtype", "float32"]
+    terminal, bar = pty.openpty()
+    fcntl.ioctl(bar, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))  # without a width there is no bar
+    run = subprocess.Popen(
+        [*command, "--ranks", "2", "--max-new-tokens", "12"], stdout=subprocess.PIPE, stderr=bar, text=True
+    )
+    os.close(bar)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(terminal, 4096):
+            seen += piece
+    text = run.stdout.read().removesuffix("\n")
+    assert run.wait() == 0, seen
+    assert text.startswith(prompt) and len(text.encode()) == len(prompt) + 12
+    assert b"Trimtab runs the experts of 4 layers on 2 x" in seen and b"12/12" in seen
+
+    run = subprocess.run([*command, "--max-new-tokens", "2", "--quiet"], capture_output=True, text=True)
+    assert run.returncode == 0 and "Trimtab" not in run.stderr and "2/2" not in run.stderr
     run = subprocess.run([*command, "--quantization", "w3"], capture_output=True, text=True)
     assert run.returncode == 1 and "'w3'" in run.stderr and "Traceback" not in run.stderr

@@ -47,8 +47,8 @@ class Options:
     threads: of each rank; None: torch.get_num_threads() / ranks, so that Trimtab and torch use the same threads.
     quantization: None keeps the precision that the weights have; else a format such as "w8a8", "w4a8", "mxfp8".
     dispatcher: a name of docs/dispatch.md, or "auto".
-    eplb: None for experts in order, or a placement that stays: array-like [MoE layers, slots] of logical experts, the slots
-        of rank r being those from r * (slots / ranks) on.
+    eplb: None for experts in order, or a placement that stays: a trimtab.Placement with as many slots on each rank, or
+        array-like [MoE layers, slots] of logical experts, the slots of rank r being those from r * (slots / ranks) on.
     max_tokens: of one pass; longer prompts take several. Memory for activations grows with it.
     free_originals: give the memory of the packed tensors back: they become meta tensors. False keeps both.
     """
@@ -102,6 +102,7 @@ class _Group:
 
 
 def _rows(placement, num_layers):
+    placement = getattr(placement, "logical", placement)
     rows = placement.tolist() if hasattr(placement, "tolist") else [list(row) for row in placement]
     if len(rows) != num_layers:
         raise ValueError(f"eplb places {len(rows)} layers, the model has {num_layers} that Trimtab runs")

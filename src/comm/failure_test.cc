@@ -226,6 +226,37 @@ void expect_wait_for_reader(const GiveUp& give_up, const GroupOptions& options) 
   run_ranks(2, body, options);
 }
 
+TEST(RankGroup, EndsWorkOnThreadsOfTheCaller) {
+  auto ends = make_rank_group(3);
+  ASSERT_EQ(ends.size(), 3U);
+  for (int round = 0; round < 20; ++round) {  // each time on other threads
+    std::vector<std::vector<std::byte>> all(3, std::vector<std::byte>(3));
+    {
+      std::vector<std::jthread> threads;
+      for (auto& end : ends) {
+        threads.emplace_back([&all, &end] {
+          const auto own = static_cast<std::byte>(end->rank());
+          std::vector<int64_t> bytes(3);
+          Pending pending = end->all_gather_v({&own, 1}, all[static_cast<size_t>(end->rank())], bytes);
+          pending.wait();
+          pending.wait_released();
+        });
+      }
+    }
+    for (const auto& gathered : all) {
+      EXPECT_EQ(gathered, (std::vector<std::byte>{std::byte{0}, std::byte{1}, std::byte{2}}));
+    }
+  }
+}
+
+TEST(RankGroup, AnEndThatIsAbortedFailsItsPeers) {
+  const auto ends = make_rank_group(2);
+  ends[1]->abort("had enough");
+  const CommError error = comm_error([&] { ends[0]->barrier(); });
+  EXPECT_NE(std::string(error.what()).find("had enough"), std::string::npos) << error.what();
+  EXPECT_THROW(make_rank_group(0), InvalidArgument);
+}
+
 TEST(FailureTest, AbortWaitsForReaders) {
   expect_wait_for_reader([](Communicator& comm) { comm.abort("enough"); }, {});
 }
