@@ -33,7 +33,7 @@ int64_t limit(std::optional<int64_t> value) {
   return value.value_or(PlanLimits::kNone);
 }
 
-Planned rebalance(const Policy& policy, const nb::object& load, const nb::object& current,
+Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
                   std::optional<std::vector<int32_t>> node_of_rank, int num_groups, int64_t expert_bytes,
                   std::optional<int64_t> max_moves_per_layer, std::optional<int64_t> max_bytes,
                   std::optional<int64_t> max_layers, std::optional<int64_t> max_receive_per_rank,
@@ -55,10 +55,9 @@ Planned rebalance(const Policy& policy, const nb::object& load, const nb::object
     plan = policy.rebalance(problem);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  return {std::move(*plan),  load,
-          current,           std::string(policy.name()),
-          seconds,           node_of_rank.value_or(std::vector<int32_t>{}),
-          std::move(layers), std::move(steps)};
+  return {std::move(*plan),           nb::borrow(load), nb::borrow(current),
+          std::string(policy.name()), seconds,          node_of_rank.value_or(std::vector<int32_t>{}),
+          std::move(layers),          std::move(steps)};
 }
 
 std::string page_of(const Planned& planned, const std::optional<std::string>& title) {
@@ -192,7 +191,7 @@ name: see policy_names(). preset: of trim: fast, balanced, deep. time_budget_s: 
 machine. move_price: of trim: PAR that a move must gain its layer. keep_slots: of deepseek. seed: of random. Options of
 other policies are passed over. Raises ValueError with the names for one that is none of them.)")
       .def_prop_ro("name", [](const Policy& policy) { return std::string(policy.name()); })
-      .def("rebalance", &rebalance, nb::arg("load").noconvert(), nb::arg("current").noconvert(), nb::kw_only(),
+      .def("rebalance", &rebalance, nb::arg("load"), nb::arg("current"), nb::kw_only(),
            nb::arg("node_of_rank") = nb::none(), nb::arg("num_groups") = 1, nb::arg("expert_bytes") = 0,
            nb::arg("max_moves_per_layer") = nb::none(), nb::arg("max_bytes") = nb::none(),
            nb::arg("max_layers") = nb::none(), nb::arg("max_receive_per_rank") = nb::none(),

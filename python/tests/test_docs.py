@@ -78,6 +78,12 @@ def test_generating_without_code(workplace):
     assert text.startswith("The sea was") and len(text) > len("The sea was\n")
 
 
+def test_transformers(workplace, capsys):
+    pytest.importorskip("trimtab.transformers")
+    names = run("transformers.md", blocks("transformers.md", "python"))
+    assert names["out"].any()
+
+
 def test_sglang(workplace):
     torch = pytest.importorskip("torch")
     (snippet,) = blocks("engines/sglang.md", "python")

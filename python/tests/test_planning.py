@@ -213,6 +213,12 @@ class TestPlan:
         with pytest.raises(ValueError, match=message):
             trimtab.plan(counts, **arguments)
 
+    def test_types_are_checked(self, counts):
+        policy, placement = trimtab.make_policy("trim"), trimtab.Placement.linear(2, 16, 4)
+        for arguments in ((counts, placement), (trimtab.Load(counts), None), (None, placement)):
+            with pytest.raises(TypeError):
+                policy.rebalance(*arguments)
+
     def test_releases_the_gil(self):
         rng = np.random.default_rng(0)
         load = trimtab.Load(rng.poisson(np.exp(rng.normal(4, 1, (64, 8, 128)))))

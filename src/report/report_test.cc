@@ -67,6 +67,32 @@ TEST(Report, SeriesAreMeansAndWorstOverLayers) {
   EXPECT_EQ(expert_load_of(load), (std::vector<int64_t>{3, 1, 1, 5}));
 }
 
+TEST(Report, OfAPlanHasItsNumbersMovesAndSteps) {
+  const Load load{2, 2, 2, {3, 1, 1, 1, 0, 0, 0, 4}};
+  const Placement current = Placement::linear(2, 2, 2);
+  Plan plan{.placement = Placement(2, 2, {1, 1}, {1, 0, 0, 1}),
+            .moves = {{0, 0, 1}, {0, 1, 0}},
+            .receive_peak = {1, 0},
+            .duplicates = {0, 0},
+            .layers = {{.par_before = 1.5, .par_after = 1.25}, {.par_before = 2, .par_after = 1.75}},
+            .bytes = 20,
+            .history = {}};
+  EXPECT_EQ(plan.mean(&LayerPrediction::par_before), 1.75);
+  Report report = plan_report({load, current, plan, {5, 8}, {10, 20}});
+  report.title = "plan";
+  EXPECT_EQ(report.moved, (std::vector<std::vector<int>>{{0, 1}, {}}));
+  const std::vector<ReportNumber>& window = report.headlines[1].numbers;
+  EXPECT_EQ(window[0].value, 1.75);
+  EXPECT_EQ(window[1].value, 1.5);
+  EXPECT_EQ(report.headlines[2].numbers.back().value, 20);
+  EXPECT_EQ(report.timeline.points, (std::vector<int64_t>{10, 20}));
+  EXPECT_EQ(report.timeline.series[0].par, report_series("", current, load).par);
+  EXPECT_EQ(report.tables[0].rows[1].name, "8");
+  EXPECT_TRUE(contains(report_html(report), "bound"));
+  const Load one_step{1, 2, 2, {3, 1, 1, 1}};
+  EXPECT_TRUE(plan_report({one_step, current, plan, {5, 8}, {10}}).timeline.points.empty());
+}
+
 TEST(Report, SizesThatDoNotFitAreRefused) {
   EXPECT_THROW(report_state("x", Placement::linear(1, 2, 2), std::vector<int64_t>{1}), InvalidArgument);
   EXPECT_THROW(report_series("x", Placement::linear(1, 2, 2), Load{1, 1, 3, {1, 2, 3}}), InvalidArgument);
