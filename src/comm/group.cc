@@ -22,7 +22,7 @@ constexpr int kMaxSpins = 512;
 // ranks on 2 idle cores instead of 0.15. But a core that others want too may be gone for a time slice of milliseconds,
 // and nobody wakes who has yielded; then it is better to sleep, for so many waits, and for more if it happens again.
 constexpr std::chrono::microseconds kLongYield{200};
-constexpr int kMinNaps = 64, kMaxNaps = 1 << 14;
+constexpr int kMinNaps = 64, kMaxNaps = 512;
 // How often a rank that waits for a process looks whether it is still there.
 constexpr std::chrono::milliseconds kCheckProcesses{100};
 // A message from another host wakes nobody: whoever waits for one looks again after this long, at first and at last.
