@@ -80,7 +80,7 @@ Placement starting_map(int layers, int experts, int redundant, int ranks) {
 
 // Among the names of dispatchers, does this one share picks out over replicas?
 bool shares_out(const std::string& dispatcher) {
-  return dispatcher == "auto" || dispatcher == "pull" || dispatcher == "all_to_all";
+  return dispatcher == "auto" || dispatcher == "pull" || dispatcher == "fused" || dispatcher == "all_to_all";
 }
 
 }  // namespace
@@ -159,6 +159,7 @@ EplbRank::EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, size_
       .placement = start_,
       .topology = {.node_of_rank = {hosts.begin(), hosts.end()}},
       .slots = slots,
+      .format = decoder.format(),
       .expert_bytes = static_cast<int64_t>(expert_bytes),
       .place =
           [&decoder](int layer, std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas) {

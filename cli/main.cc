@@ -20,6 +20,7 @@ namespace {
 using trimtab::cli::is_given;
 using trimtab::cli::one_of;
 using trimtab::cli::one_to;
+using trimtab::cli::zero_or_more;
 
 constexpr const char* kRunFooter = R"(
 What it does. The prompts are shared out over the ranks, prompt i to rank i modulo ranks; each rank keeps the

@@ -157,6 +157,7 @@ class Decoder {
   const ModelConfig& config() const { return weights_->config(); }
   // What was chosen or asked for.
   std::string_view dispatcher() const { return dispatcher_->name(); }
+  Format format() const { return dispatcher_->format(); }  // that experts of replace_layer() take
   const DecoderOptions& options() const { return options_; }
   Communicator& comm() { return lane_.comm; }
 

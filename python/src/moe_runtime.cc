@@ -57,12 +57,7 @@ MoeRuntime::MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions option
   if (top_k < 1 || top_k > num_experts_) {
     throw InvalidArgument(cat("top_k must be in [1, ", num_experts_, "], is ", top_k));
   }
-  const DispatchRule rule = choose_dispatcher({.ranks = options_.ranks,
-                                               .hosts = 1,
-                                               .max_tokens = rank_tokens(),
-                                               .hidden = static_cast<int>(hidden_),
-                                               .top_k = top_k_},
-                                              options_.dispatcher);
+  const DispatchRule rule = choose_dispatcher({.ranks = options_.ranks, .hosts = 1}, options_.dispatcher);
   dispatcher_name_ = rule.dispatcher;
   const auto made = dispatcher_for(placement_of(num_experts_, options_.ranks, {}), 0);
   if (made->format() != Format::kStandard || !made->output_is_reduced()) {
