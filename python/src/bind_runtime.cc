@@ -101,9 +101,17 @@ void forward(MoeRuntime& runtime, int layer, const Array& x, const Contiguous<in
   });
 }
 
+// Methods that take the runtime's lock are called without the GIL, which the call that holds the lock may wait for.
+using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
+
+std::vector<int64_t> copy_of_load(const MoeRuntime& runtime) {
+  const nb::gil_scoped_release release;
+  return runtime.load();
+}
+
 using LoadArray = nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>;
 LoadArray load(const MoeRuntime& runtime) {
-  auto* const counts = new std::vector<int64_t>(runtime.load());
+  auto* const counts = new std::vector<int64_t>(copy_of_load(runtime));
   const nb::capsule owner(counts, [](void* p) noexcept { delete static_cast<std::vector<int64_t>*>(p); });
   const auto experts = static_cast<size_t>(runtime.num_experts());
   return LoadArray(counts->data(), {counts->size() / experts, experts}, owner);
@@ -149,7 +157,7 @@ reserved for it, and taken as it is used.
 share_openmp: run on the threads of the process's OpenMP runtime (torch's) where there is one, instead of own ones.
 timeout: the longest that ranks wait for each other, in seconds.
 Raises ValueError for what does not fit.)")
-      .def("add_layer", &MoeRuntime::add_layer, "weights"_a, nb::call_guard<nb::gil_scoped_release>(),
+      .def("add_layer", &MoeRuntime::add_layer, "weights"_a, WithoutGil(),
            "Adds a layer; returns its number. ValueError: other sizes, or another format, than the first one's.")
       .def("forward", &forward, "layer"_a, "x"_a.noconvert(), "ids"_a.noconvert(), "weights"_a.noconvert(),
            "out"_a.noconvert(), R"(out[t] = sum over k of weights[t, k] * expert ids[t, k] (x[t]).
@@ -169,18 +177,20 @@ ValueError before anything is done, RuntimeError when a rank fails.)")
 The slots of rank r are those from r * (slots / ranks) on. An empty list: experts in order, as at the beginning. Nothing
 is copied: ranks share memory. ValueError: ranks do not divide slots, or an expert has no slot.)")
       .def("load", &load, "Tokens that each expert has had since reset_load(): int64 [layers, experts].")
-      .def("reset_load", &MoeRuntime::reset_load)
-      .def_prop_ro("num_layers", &MoeRuntime::num_layers)
+      .def("reset_load", &MoeRuntime::reset_load, WithoutGil())
+      .def_prop_ro("num_layers", &MoeRuntime::num_layers, WithoutGil())
       .def_prop_ro("num_experts", &MoeRuntime::num_experts)
       .def_prop_ro("hidden_size", &MoeRuntime::hidden)
       .def_prop_ro("top_k", &MoeRuntime::top_k)
       .def_prop_ro("format", [](const MoeRuntime& runtime) { return name(runtime.format()); })
       .def_prop_ro("ranks", [](const MoeRuntime& runtime) { return runtime.options().ranks; })
       .def_prop_ro("threads", [](const MoeRuntime& runtime) { return runtime.options().threads; })
-      .def_prop_ro("thread_source", &MoeRuntime::threads, "Whose threads the ranks are on: \"openmp\" or \"own\".")
+      .def_prop_ro("thread_source", &MoeRuntime::threads, WithoutGil(),
+                   "Whose threads the ranks are on: \"openmp\" or \"own\".")
       .def_prop_ro("dispatcher", &MoeRuntime::dispatcher)
-      .def_prop_ro("nbytes", &MoeRuntime::weight_bytes, "Bytes that the packed weights take.")
-      .def_prop_ro("workspace_nbytes", &MoeRuntime::workspace_bytes, "The most that calls have taken beside them.");
+      .def_prop_ro("nbytes", &MoeRuntime::weight_bytes, WithoutGil(), "Bytes that the packed weights take.")
+      .def_prop_ro("workspace_nbytes", &MoeRuntime::workspace_bytes, WithoutGil(),
+                   "The most that calls have taken beside them.");
   m.def(
       "kernel_isa", [] { return std::string(kernel_isa()); },
       "The instruction set of the kernels: the best this CPU has, or what TRIMTAB_ISA names.");

@@ -238,6 +238,22 @@ def test_other_threads_run_during_a_call(rng):
     assert during > 0
 
 
+def test_what_is_asked_during_a_call_is_answered(rng):
+    """A call takes the GIL between passes; whoever waits for the call must not hold it."""
+    gate_up, down = arrays(rng)
+    runtime = runtime_of(gate_up, down, max_tokens=16)
+    call = routed(rng, 3000)
+    threads = [threading.Thread(target=forward, args=(runtime, *call), daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert runtime.load().shape == (1, EXPERTS)
+        assert runtime.num_layers == 1 and runtime.nbytes > 0 and runtime.workspace_nbytes >= 0
+        assert runtime.thread_source in ("own", "openmp")
+    runtime.reset_load()
+    assert not runtime.load().any()
+
+
 def test_ctrl_c_ends_a_long_call(rng):
     gate_up, down = arrays(rng)
     runtime = runtime_of(gate_up, down, ranks=2, max_tokens=2)

@@ -208,8 +208,17 @@ def test_placement(ids):
     placement = torch.tensor([[7, 6, 5, 4, 3, 2, 1, 0, 0, 1], [0, 1, 2, 3, 3, 4, 5, 6, 7, 7]])
     tt.enable(model, ranks=2, eplb=placement)
     torch.testing.assert_close(logits(model, ids), wanted, rtol=1e-4, atol=1e-4)
-    with pytest.raises(ValueError, match="eplb places 1 layers, the model has 2"):
-        tt.enable(make_model("mixtral"), ranks=2, eplb=placement[:1])
+    model = make_model("mixtral")
+    for wrong, text in (
+        ({"eplb": placement[:1]}, "eplb places 1 layers, the model has 2"),
+        ({"eplb": placement[:, :9]}, "eplb, layer 0: 9 slots hold 8 experts"),
+        ({"eplb": placement[:, 1:9]}, "eplb, layer 0: 8 slots hold 7 experts"),
+        ({"dispatcher": "pigeon"}, "pigeon"),
+        ({"max_tokens": 1}, "max_tokens must be at least the number of ranks"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            tt.enable(model, ranks=2, **wrong)
+    torch.testing.assert_close(logits(model, ids), wanted)  # nothing has happened to it
 
 
 def test_backward_is_refused(ids):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of Trimtab's activations the experts of a transformers module have: found by trying, not by the model's name."""
+"""Which of Trimtab's activations a transformers module of experts has: found by trying, not by the model's name."""
 
 from dataclasses import dataclass, field
 

@@ -74,15 +74,15 @@ def main(arguments=None):
     from . import transformers as experts
 
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype).eval()
-    report = experts.enable(
-        model, ranks=options.ranks, threads=options.threads, quantization=options.quantization
-    )
+    report = experts.enable(model, ranks=options.ranks, threads=options.threads, quantization=options.quantization)
     if not options.quiet:
         print(report, file=sys.stderr)
     tokenizer = _tokenizer(options.model, model.config)
     ids = torch.tensor([tokenizer.encode(options.prompt)])
     set_seed(options.seed)
-    sampling = {"do_sample": True, "temperature": options.temperature} if options.temperature > 0 else {"do_sample": False}
+    sampling = {"do_sample": False}
+    if options.temperature > 0:
+        sampling = {"do_sample": True, "temperature": options.temperature}
     streamer = _progress(options.max_new_tokens, options.quiet)
     with torch.inference_mode():
         output = model.generate(ids, max_new_tokens=options.max_new_tokens, streamer=streamer, **sampling)

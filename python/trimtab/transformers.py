@@ -68,7 +68,8 @@ class Options:
 
 def _numa_nodes():
     try:
-        return sum(name[4:].isdigit() for name in os.listdir("/sys/devices/system/node") if name.startswith("node")) or 1
+        names = os.listdir("/sys/devices/system/node")
+        return sum(name.startswith("node") and name[4:].isdigit() for name in names) or 1
     except OSError:
         return 1
 
@@ -95,18 +96,35 @@ class _Group:
                 self.layers, top_k, ranks=o.ranks, threads=o.threads, dispatcher=o.dispatcher, max_tokens=o.max_tokens
             )
             if o.eplb is not None:
-                for layer, row in enumerate(_rows(o.eplb, len(self.layers))):
+                for layer, row in enumerate(_rows(o.eplb, [w.num_experts for w in self.layers], o.ranks)):
                     runtime.place(layer, row)
             self.runtimes[top_k] = runtime
         return runtime
 
 
-def _rows(placement, num_layers):
-    placement = getattr(placement, "logical", placement)
-    rows = placement.tolist() if hasattr(placement, "tolist") else [list(row) for row in placement]
-    if len(rows) != num_layers:
-        raise ValueError(f"eplb places {len(rows)} layers, the model has {num_layers} that Trimtab runs")
+def _rows(eplb, experts, ranks):
+    """The placement of each layer, checked. experts: [layers] how many each has."""
+    eplb = getattr(eplb, "logical", eplb)
+    rows = eplb.tolist() if hasattr(eplb, "tolist") else [list(row) for row in eplb]
+    if len(rows) != len(experts):
+        raise ValueError(f"eplb places {len(rows)} layers, the model has {len(experts)} that Trimtab runs")
+    for layer, (row, num_experts) in enumerate(zip(rows, experts)):
+        if set(row) != set(range(num_experts)) or len(row) % ranks != 0:
+            raise ValueError(
+                f"eplb, layer {layer}: {len(row)} slots hold {len(set(row))} experts; wanted a multiple of {ranks} ranks, "
+                f"and each of experts 0 to {num_experts - 1}"
+            )
     return rows
+
+
+def _check(options):
+    """Raises the ValueError that packing or running would raise later, when originals are gone already."""
+    one = torch.ones(1, 64, 32)
+    weights = ExpertWeights(one, one[:, :32], format=options.quantization or "f32")
+    MoeRuntime(
+        [weights], 1, ranks=options.ranks, threads=options.threads, dispatcher=options.dispatcher,
+        max_tokens=options.max_tokens,
+    )
 
 
 class _Bound:
@@ -169,7 +187,7 @@ _defaults = Options()
 
 
 def configure(**options):
-    """Sets the Options of models that come with experts_implementation="trimtab" and of enable() where it leaves them out.
+    """Sets the Options for experts_implementation="trimtab", and what enable() takes where it is not told otherwise.
 
     ValueError: an option that is not there."""
     global _defaults
@@ -195,9 +213,16 @@ def enable(model, **options):
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"enable() wants a transformers model, not {type(model).__name__}")
     chosen = _replace(_defaults, options).resolved()
+    _check(chosen)
     report = Report(chosen)
     groups = {}
-    for name, module in _experts_modules(model):
+    modules = list(_experts_modules(model))
+    if chosen.eplb is not None:
+        ours = [module for _, module in modules if _gate_or_reason(module)[1] is None]
+        _rows(chosen.eplb, [module.num_experts for module in ours], chosen.ranks)
+        if len({(module.num_experts, module.down_proj.shape, module.down_proj.dtype) for module in ours}) > 1:
+            raise ValueError("eplb needs layers that are alike; those of this model differ in sizes or dtype")
+    for name, module in modules:
         bound = _bind(module, chosen, groups)
         if isinstance(bound, _Refused):
             report.left[name] = bound.reason
@@ -207,10 +232,6 @@ def enable(model, **options):
         report.packed_bytes += weights.nbytes
         report.original_bytes += bound.original_bytes
     report.groups = list(groups.values())
-    if chosen.eplb is not None:
-        if len(report.groups) != 1:
-            raise ValueError(f"eplb needs layers that are alike; the model has {len(report.groups)} kinds")
-        _rows(chosen.eplb, len(report.layers))
     if report.layers:
         model.set_experts_implementation(NAME)
     return report
@@ -244,16 +265,24 @@ def _refusal(module):
     return None
 
 
+def _gate_or_reason(module):
+    """The module's Gate and None, or None and why Trimtab can't run it."""
+    reason = _refusal(module)
+    gate = find_gate(module) if reason is None else None
+    if gate is None:
+        return None, reason or f"{type(module).__name__}._apply_gate is no activation of Trimtab's"
+    return gate, None
+
+
 @torch.no_grad()
 def _bind(module, options, groups):
     """Packs the module's experts, or finds why not; the module remembers. groups: of the model, by what is alike."""
     bound = module.__dict__.get("_trimtab")
     if isinstance(bound, _Bound):
         raise ValueError("Trimtab runs this model's experts already; load it anew to change the options")
-    reason = _refusal(module)
-    gate = find_gate(module) if reason is None else None
-    if gate is None:
-        module._trimtab = _Refused(reason or f"{type(module).__name__}._apply_gate is no activation of Trimtab's")
+    gate, reason = _gate_or_reason(module)
+    if reason is not None:
+        module._trimtab = _Refused(reason)
         return module._trimtab
     tensors = [getattr(module, name).detach() if i < 2 or module.has_bias else None for i, name in enumerate(_TENSORS)]
     weights = ExpertWeights(

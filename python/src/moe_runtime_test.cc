@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the sanitizers are to see of the runtime; its results are compared in python/tests.
+#include "moe_runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "trimtab/error.h"
+
+namespace trimtab::python {
+namespace {
+
+constexpr int kExperts = 5, kTopK = 2;
+constexpr int64_t kHidden = 16, kIntermediate = 8;
+
+std::vector<float> random_floats(int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> values(-1.0F, 1.0F);
+  std::vector<float> all(static_cast<size_t>(count));
+  for (float& value : all) value = values(random);
+  return all;
+}
+
+std::shared_ptr<const ExpertTable> make_table(int threads = 1) {
+  const auto gate_up = random_floats(kExperts * 2 * kIntermediate * kHidden, 1);
+  const auto down = random_floats(kExperts * kHidden * kIntermediate, 2);
+  ExpertArrays arrays;
+  arrays.gate_up = {reinterpret_cast<const std::byte*>(gate_up.data()),
+                    DType::kF32,
+                    {kExperts, 2 * kIntermediate, kHidden},
+                    {2 * kIntermediate * kHidden, kHidden, 1}};
+  arrays.down = {reinterpret_cast<const std::byte*>(down.data()),
+                 DType::kF32,
+                 {kExperts, kHidden, kIntermediate},
+                 {kHidden * kIntermediate, kIntermediate, 1}};
+  return std::make_shared<const ExpertTable>(arrays, Activation{}, Scheme::kF32, threads);
+}
+
+std::unique_ptr<MoeRuntime> make_runtime(const RuntimeOptions& options) {
+  const auto table = make_table(options.threads);
+  auto runtime = std::make_unique<MoeRuntime>(*table, kTopK, options);
+  runtime->add_layer(table);
+  return runtime;
+}
+
+std::vector<float> forward(MoeRuntime& runtime, int64_t tokens, const std::function<void()>& between = [] {}) {
+  const auto x = random_floats(tokens * kHidden, 3);
+  const auto weights = random_floats(tokens * kTopK, 4);
+  std::vector<int64_t> ids(static_cast<size_t>(tokens * kTopK));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7 % kExperts);
+  std::vector<float> out(x.size());
+  runtime.forward(0, {ConstRows(x.data(), tokens, kHidden), ids, weights, Rows(out.data(), tokens, kHidden)}, between);
+  return out;
+}
+
+TEST(MoeRuntime, BitsDoNotDependOnRanksAndThreads) {
+  const auto wanted = forward(*make_runtime({}), 23);
+  for (const int ranks : {1, 2, 3}) {
+    for (const int threads : {1, 2}) {
+      const auto runtime = make_runtime({.ranks = ranks, .threads = threads, .max_tokens = 10});
+      for (int round = 0; round < 5; ++round) EXPECT_EQ(forward(*runtime, 23), wanted) << ranks << " x " << threads;
+    }
+  }
+}
+
+TEST(MoeRuntime, CallsOfSeveralThreadsRunOneAfterAnother) {
+  const auto runtime = make_runtime({.ranks = 2, .threads = 2, .max_tokens = 6});
+  const auto wanted = forward(*runtime, 11);
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        for (int round = 0; round < 10; ++round) EXPECT_EQ(forward(*runtime, 11), wanted);
+      });
+    }
+    const std::vector<int32_t> reversed = {4, 3, 2, 1, 0, 0};
+    for (int round = 0; round < 10; ++round) {
+      runtime->place(0, round % 2 == 0 ? reversed : std::vector<int32_t>{});
+      EXPECT_EQ(std::ssize(runtime->load()), kExperts);
+    }
+  }
+  int64_t sum = 0;
+  for (const int64_t tokens : runtime->load()) sum += tokens;
+  EXPECT_EQ(sum, 31 * 11 * kTopK);
+}
+
+TEST(MoeRuntime, GoesOnAfterACallThatWasBrokenOff) {
+  const auto runtime = make_runtime({.ranks = 2, .max_tokens = 4});
+  const auto wanted = forward(*runtime, 9);
+  EXPECT_THROW(forward(*runtime, 9, [] { throw std::domain_error("enough"); }), std::domain_error);
+  EXPECT_EQ(forward(*runtime, 9), wanted);
+}
+
+}  // namespace
+}  // namespace trimtab::python
