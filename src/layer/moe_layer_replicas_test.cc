@@ -19,7 +19,7 @@ namespace {
 using namespace layer_testing;
 
 std::shared_ptr<const Experts> experts_of(const World& world, const Placement& placement, int rank) {
-  return make_grouped_experts(slots_of(placement, rank, world.packed), kHidden, world.options.dtype);
+  return make_grouped_experts(slots_of(placement, rank, world.packed), kHidden, world.options.dtype, world.format());
 }
 
 std::shared_ptr<const SplitTable> replicas_of(const Placement& placement) {
@@ -56,7 +56,7 @@ TEST_P(SharedOut, EachReplicaWorksWithItsOwnWeights) {
     auto slots = slots_of(placement, rank, world.packed);
     if (rank == 1) slots.back() = other.packed(DType::kF32);
     MoeLayer layer = world.layer(placement, rank);
-    layer.replace(make_grouped_experts(slots, kHidden, DType::kF32), replicas_of(placement));
+    layer.replace(make_grouped_experts(slots, kHidden, DType::kF32, world.format()), replicas_of(placement));
     Team team(1);
     OwnLane own(comm, layer, team);
     const std::vector<int32_t> token_ids = {0};

@@ -21,7 +21,7 @@ constexpr bool kHasMpi = false;
 
 // Prompts that change their domain, few at a time, so that later ones come later.
 const std::string kShift = "run " + kTinyMoe + " --prompts " + kTinyMoe +
-                           "/domain_shift.txt --max-sequences 12 --steps 24 --temperature 0.7 --json ";
+                           "/domain_shift.txt --max-sequences 12 --steps 64 --temperature 0.7 --json ";
 
 Json run(const std::string& arguments) {
   const Outcome outcome = trimtab(arguments);
