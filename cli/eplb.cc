@@ -166,8 +166,7 @@ EplbRank::EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, size_
             decoder.replace_layer(layer, std::move(experts), std::move(replicas));
           },
       .trace = watchers.trace,
-      .step_trace = watchers.step_trace,
-      .log = std::move(watchers.log)};
+      .step_trace = watchers.step_trace};
   balancer_.emplace(eplb.config, std::move(parts), decoder.comm());
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,9 +41,9 @@ Load sum_of_ranks(const Placement& placement, int64_t steps, std::span<const std
 // One rank of a run: records what its experts got, and balances.
 class EplbRank final : public StepObserver {
  public:
+  // Null: nothing is recorded. As in Balancer::Parts.
   struct Watchers {
     TraceBuffer *trace = nullptr, *step_trace = nullptr;
-    std::function<void(const BalanceEvent&)> log = {};
   };
   // slots: null unless something may move. decoder: made with eplb.start and those slots. expert_bytes: what a move
   // takes where there are no slots.

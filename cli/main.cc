@@ -45,6 +45,8 @@ Examples
   mpiexec -n 4 trimtab run models/tiny-moe
   trimtab run models/tiny-moe --json --trace-out trace.npy > run.json
   trimtab run models/tiny-moe --report run.html --chrome-trace run.json
+  trimtab run models/tiny-moe --prompts models/tiny-moe/domain_shift.txt --max-sequences 12 --temperature 0.7 \
+    --eplb dynamic --report run.html
   trimtab run Qwen3-30B-A3B --dtype bf16 --token-ids "785,6722,315;9707,11"
 )";
 

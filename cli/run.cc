@@ -91,6 +91,7 @@ void take_balancing(const Eplb& eplb, const EplbRank& rank, Run& run) {
   const Balancer* balancer = rank.balancer();
   if (balancer == nullptr) return;
   run.metrics = balancer->metrics();
+  run.events.assign(balancer->events().begin(), balancer->events().end());
   run.layers_switched = balancer->layers_switched();
   if (eplb.mode == EplbMode::kScreen) run.verdict = name(balancer->verdict());
 }
@@ -147,10 +148,7 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb&
     const bool tells = comm.rank() == 0;
     EplbRank observer(eplb, mine.decoder(), mine.slots(), weights->expert_bytes(), max_steps,
                       {.trace = eplb.balances() ? trace.add_thread(comm, "balancer") : nullptr,
-                       .step_trace = mine.decoder().options().trace,
-                       .log = [&](const BalanceEvent& event) {
-                         if (tells) result.events.push_back(event);
-                       }});
+                       .step_trace = mine.decoder().options().trace});
     trace.begin(comm);
     comm.barrier();
     const auto start = Clock::now();

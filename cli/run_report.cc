@@ -18,7 +18,7 @@ Steps all_steps(const RankLoads& loads) {
   return {0, loads.num_steps};
 }
 
-void add_level_headlines(const RankLoads& loads, Report& report) {
+void add_level_headlines(const RankLoads& loads, bool shared_exactly, Report& report) {
   ReportHeadline summed{"PAR of the loads", "summed over a third of the steps, mean over layers", true, {}};
   ReportHeadline single{"PAR of a step", "mean over the steps of a third and layers", true, {}};
   const char* const names[] = {"first", "middle", "last"};
@@ -34,7 +34,8 @@ void add_level_headlines(const RankLoads& loads, Report& report) {
     summed.numbers = {{"", "run", summed_par(loads, all), 3}};
     single.numbers = {{"", "run", step_pars(loads, all).mean, 3}};
   }
-  single.numbers.push_back({"", "noise floor", step_pars(loads, all).floor, 3, true});
+  // Exact shares level what chance has made uneven.
+  if (!shared_exactly) single.numbers.push_back({"", "noise floor", step_pars(loads, all).floor, 3, true});
   report.headlines.push_back(std::move(summed));
   report.headlines.push_back(std::move(single));
 }
@@ -203,7 +204,7 @@ Report page_report(const RunOptions& options, const RunResult& result, const Run
   add_sizes(report, result.moe_layers, record.end);
   report.expert_load = record.expert_load;
   report.split = record.split;
-  add_level_headlines(record.loads, report);
+  add_level_headlines(record.loads, record.split == "split", report);
   add_speed_headline(result, report);
   if (record.metrics) add_balance_headlines(*record.metrics, report);
   add_states(record, report);

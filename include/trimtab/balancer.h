@@ -122,7 +122,7 @@ class Balancer {
   const Placement& placement() const;
   // All of rank 0; the others know what they take part in.
   const BalanceMetrics& metrics() const;
-  std::span<const BalanceEvent> events() const;
+  std::span<const BalanceEvent> events() const;  // the latest, 512 at least if there were so many
   int64_t layers_switched() const;
   // Of the screened plans together, on rank 0.
   Verdict verdict() const;

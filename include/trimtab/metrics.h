@@ -50,7 +50,7 @@ struct BalanceMetrics {
   int64_t moves = 0;          // transfers of one expert's weights, of layers that were switched
   int64_t moved_bytes = 0;    // sent between ranks, those of layers that were rolled back included
   double predicted_gain = 0;  // of the last plan that was applied
-  double realised_gain = 0;   // of the same
+  double realised_gain = 0;   // of the last plan whose next window has come
   int64_t rolled_back_layers = 0;
   int64_t plans_failed = 0;
   int64_t plans_late = 0;

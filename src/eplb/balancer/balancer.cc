@@ -620,7 +620,6 @@ void Balancer::State::finish_plan() {
   if (switched_in_plan > 0) {
     ++metrics.rebalances;
     metrics.predicted_gain = predicted;
-    metrics.realised_gain = 0;
   } else {
     before.reset();
   }
