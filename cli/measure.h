@@ -28,12 +28,6 @@ LayerLevel measure(const Placement& placement, const Load& load, int layer);
 LayerLevel measure_split(const Placement& placement, const Load& load, int layer, SplitRule rule,
                          std::span<const int32_t> node_of_rank);
 
-// The mean step PAR that chance alone leaves when all ranks expect the same: the mean over the steps of E[max] / mean
-// of num_ranks independent Poisson counts, each with the step's tokens / num_ranks as its mean.
-double noise_floor(const Load& load, int layer, int num_ranks);
-// step_tokens: [steps] of one layer.
-double noise_floor(std::span<const int64_t> step_tokens, int num_ranks);
-
 struct Drift {
   double mean = 0, worst = 0;
 };

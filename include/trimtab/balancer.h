@@ -43,7 +43,8 @@ struct BalancerConfig {
   // A window is sent and planned on in at most so many parts of consecutive steps.
   int64_t max_episodes = 64;
 
-  double plan_above_par = 1.02;  // windows whose ranks are more level than this are not planned on
+  // Windows whose PAR is above what chance alone leaves (noise_floor()) by no more than this less 1 are not planned on. 0: all are.
+  double plan_above_par = 1.02;
   std::string policy = "trim";
   PolicyOptions policy_options = {};
   PlanLimits limits = {};

@@ -31,6 +31,12 @@ std::vector<int64_t> rank_load(const Placement& placement, int layer, std::span<
 // PAR of each layer, of its rank loads summed over all steps: [layers]. Throws as rank_load().
 std::vector<double> par_per_layer(const Placement& placement, const Load& load);
 
+// The mean step PAR that chance alone leaves when all ranks expect the same: the mean over the steps of E[max] / mean
+// of num_ranks independent Poisson counts, each with the step's tokens / num_ranks as its mean.
+double noise_floor(const Load& load, int layer, int num_ranks);
+// step_tokens: [steps] of one layer.
+double noise_floor(std::span<const int64_t> step_tokens, int num_ranks);
+
 // What a step was for: a step in which any rank runs a prompt is prefill. All ranks must call a step the same.
 enum class Phase : uint8_t { kPrefill, kDecode };
 

@@ -85,6 +85,24 @@ that are whole numbers will do. Copied once, as int64. Raises ValueError, with t
       nb::arg("rank_load"), "max / mean of the ranks' loads [ranks]; 1.0 when nothing was routed.",
       nb::sig("def par(rank_load: numpy.typing.ArrayLike) -> float"));
   m.def(
+      "noise_floor",
+      [](const Load& load, int num_ranks) {
+        if (num_ranks < 1) throw InvalidArgument(cat("num_ranks must be at least 1, not ", num_ranks));
+        std::vector<double> floors;
+        {
+          const nb::gil_scoped_release release;
+          for (int l = 0; l < load.num_layers; ++l)
+            floors.push_back(load.num_steps > 0 ? noise_floor(load, l, num_ranks) : 1);
+        }
+        const size_t layers = floors.size();
+        return array_of(std::move(floors), {layers});
+      },
+      nb::arg("load"), nb::arg("num_ranks"),
+      R"(The mean step PAR that chance alone leaves when all ranks expect the same.
+
+Mean over the steps of E[max] / mean of as many independent Poisson counts as there are ranks, float64 [layers].)",
+      nb::sig("def noise_floor(load: Load, num_ranks: int) -> numpy.typing.NDArray[numpy.float64]"));
+  m.def(
       "par_per_step",
       [](const Placement& placement, const Load& load) {
         ReportSeries series;

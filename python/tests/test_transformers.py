@@ -19,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 try:
+    import trimtab
     import trimtab.transformers as tt
 except ImportError as error:
     pytest.skip(str(error), allow_module_level=True)
@@ -219,6 +220,31 @@ def test_placement(ids):
         with pytest.raises(ValueError, match=text):
             tt.enable(model, ranks=2, **wrong)
     torch.testing.assert_close(logits(model, ids), wanted)  # nothing has happened to it
+
+
+def test_balancing_levels_the_ranks_and_changes_no_bit():
+    model = transformers.AutoModelForCausalLM.from_pretrained(TINY_MOE, dtype=torch.float32).eval()
+    still = copy.deepcopy(model)
+    tt.enable(still, ranks=4, threads=1)
+    report = tt.enable(model, ranks=4, threads=1, eplb={"interval": 6, "preset": "fast"})
+    ids = torch.tensor([[256, *b"The evening was cold, and Mr. Darcy looked at her sister and said that he"]])
+    for _ in range(60):
+        assert torch.equal(logits(model, ids), logits(still, ids))
+    balancer = report.balancers[0]
+    assert balancer.replans >= 1 and balancer.moves > 0 and balancer.failed == 0
+    loads = trimtab.Load(report.runtimes[0].load())
+    linear = trimtab.default_placement(4, 32, [8] * 4)
+    level = trimtab.par_per_step(balancer.placement, loads)[0][0]
+    assert level < 1 + (trimtab.par_per_step(linear, loads)[0][0] - 1) / 2
+
+
+def test_settings_of_balancing_are_checked_before_anything_is_packed(ids):
+    model = make_model("mixtral")
+    wanted = logits(model, ids)
+    for eplb, text in (("dinamic", 'eplb is None, "dynamic"'), ({"intervall": 3}, "intervall"), ({"interval": 0}, "interval must be")):
+        with pytest.raises(ValueError, match=text):
+            tt.enable(model, ranks=2, eplb=eplb)
+    torch.testing.assert_close(logits(model, ids), wanted)
 
 
 def test_backward_is_refused(ids):

@@ -9,6 +9,7 @@ C++ library.
 
 from ._core import CommError, ExpertWeights, FormatError, MoeRuntime, kernel_isa
 from ._core import version as __version__
+from .balancer import Balancer
 from .comparison import Comparison, PolicyResult, compare
 from .formats import (
     FileFormat,
@@ -30,6 +31,7 @@ from .planning import (
     default_placement,
     even_nodes,
     make_policy,
+    noise_floor,
     par,
     par_per_step,
     plan,
@@ -37,6 +39,7 @@ from .planning import (
 )
 
 __all__ = [
+    "Balancer",
     "CommError",
     "Comparison",
     "ExpertWeights",
@@ -61,6 +64,7 @@ __all__ = [
     "kernel_isa",
     "make_policy",
     "merge_recordings",
+    "noise_floor",
     "par",
     "par_per_step",
     "plan",

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 
 from ._core import ExpertWeights, MoeRuntime
 from ._gates import find_gate
+from .balancer import Balancer
 
 __all__ = ["NAME", "Options", "Report", "configure", "enable"]
 
@@ -47,7 +48,8 @@ class Options:
     threads: of each rank; None: torch.get_num_threads() / ranks, so that Trimtab and torch use the same threads.
     quantization: None keeps the precision that the weights have; else a format such as "w8a8", "w4a8", "mxfp8".
     dispatcher: a name of docs/dispatch.md, or "auto".
-    eplb: None for experts in order, or a placement that stays: a trimtab.Placement with as many slots on each rank, or
+    eplb: None for experts in order; "dynamic", or a dict of trimtab.Balancer's settings, for experts that move while the
+        model serves; or a placement that stays: a trimtab.Placement with as many slots on each rank, or
         array-like [MoE layers, slots] of logical experts, the slots of rank r being those from r * (slots / ranks) on.
     max_tokens: of one pass; longer prompts take several. Memory for activations grows with it.
     free_originals: give the memory of the packed tensors back: they become meta tensors. False keeps both.
@@ -81,12 +83,25 @@ class _Group:
         self.options = options
         self.layers = []
         self.runtimes = {}  # by top_k; one as a rule
+        self.balancers = {}  # likewise, with eplb="dynamic", from the second step on
+        self.stepped = set()  # top_k of those that have begun a step
 
     def add(self, weights):
         self.layers.append(weights)
         for runtime in self.runtimes.values():
             runtime.add_layer(weights)
         return len(self.layers) - 1
+
+    def before(self, layer, top_k):
+        """What is to be done before a layer's call: the first layer begins a step."""
+        eplb = self.options.eplb
+        if layer != 0 or not _is_dynamic(eplb):
+            return
+        if top_k in self.balancers:
+            self.balancers[top_k].step()
+        elif top_k in self.stepped:  # now all layers are there, also those that are packed when they are first used
+            self.balancers[top_k] = Balancer(self.runtimes[top_k], **(eplb if isinstance(eplb, dict) else {}))
+        self.stepped.add(top_k)
 
     def runtime(self, top_k):
         runtime = self.runtimes.get(top_k)
@@ -95,11 +110,15 @@ class _Group:
             runtime = MoeRuntime(
                 self.layers, top_k, ranks=o.ranks, threads=o.threads, dispatcher=o.dispatcher, max_tokens=o.max_tokens
             )
-            if o.eplb is not None:
+            if o.eplb is not None and not _is_dynamic(o.eplb):
                 for layer, row in enumerate(_rows(o.eplb, [w.num_experts for w in self.layers], o.ranks)):
                     runtime.place(layer, row)
             self.runtimes[top_k] = runtime
         return runtime
+
+
+def _is_dynamic(eplb):
+    return isinstance(eplb, (str, dict))
 
 
 def _rows(eplb, experts, ranks):
@@ -121,10 +140,15 @@ def _check(options):
     """Raises the ValueError that packing or running would raise later, when originals are gone already."""
     one = torch.ones(1, 64, 32)
     weights = ExpertWeights(one, one[:, :32], format=options.quantization or "f32")
-    MoeRuntime(
+    runtime = MoeRuntime(
         [weights], 1, ranks=options.ranks, threads=options.threads, dispatcher=options.dispatcher,
         max_tokens=options.max_tokens,
     )
+    if isinstance(options.eplb, dict):
+        try:
+            Balancer(runtime, **options.eplb)
+        except TypeError as error:
+            raise ValueError(f"eplb: {error}") from None
 
 
 class _Bound:
@@ -161,6 +185,11 @@ class Report:
     def runtimes(self):
         """The MoeRuntimes in use by now: load() of each has the tokens that experts have had."""
         return [runtime for group in self.groups for runtime in group.runtimes.values()]
+
+    @property
+    def balancers(self):
+        """With eplb="dynamic" the Balancer of each runtime in use by now."""
+        return [balancer for group in self.groups for balancer in group.balancers.values()]
 
     def __str__(self):
         o = self.options
@@ -217,7 +246,9 @@ def enable(model, **options):
     report = Report(chosen)
     groups = {}
     modules = list(_experts_modules(model))
-    if chosen.eplb is not None:
+    if isinstance(chosen.eplb, str) and chosen.eplb != "dynamic":
+        raise ValueError(f'eplb is None, "dynamic", a dict of settings or a placement, not "{chosen.eplb}"')
+    if chosen.eplb is not None and not _is_dynamic(chosen.eplb):
         ours = [module for _, module in modules if _gate_or_reason(module)[1] is None]
         _rows(chosen.eplb, [module.num_experts for module in ours], chosen.ranks)
         if len({(module.num_experts, module.down_proj.shape, module.down_proj.dtype) for module in ours}) > 1:
@@ -351,7 +382,9 @@ def _run(hidden_states, top_k_index, top_k_weights, bound):
     out = torch.empty(x.shape, dtype=x.dtype)
     ids = top_k_index.detach().to(torch.int64).contiguous()
     weights = top_k_weights.detach().to(torch.float32).contiguous()
-    bound.group.runtime(ids.shape[-1]).forward(bound.layer, x, ids, weights, out)
+    runtime = bound.group.runtime(ids.shape[-1])
+    bound.group.before(bound.layer, ids.shape[-1])
+    runtime.forward(bound.layer, x, ids, weights, out)
     return out.to(hidden_states.dtype)
 
 

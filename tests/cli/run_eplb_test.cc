@@ -31,7 +31,7 @@ Json run(const std::string& arguments) {
 
 // A plan in every window, whatever it brings: something is always on its way.
 std::string restless(const Scratch& scratch) {
-  return scratch.file("restless.json", R"({"interval": 1, "policy": "flashlb", "gate": false, "plan_above_par": 1})");
+  return scratch.file("restless.json", R"({"interval": 1, "policy": "flashlb", "gate": false, "plan_above_par": 0})");
 }
 
 TEST(RunEplb, BalancesWhenTheDomainChangesAndChangesNoToken) {

@@ -296,7 +296,7 @@ TEST(BalancerTest, RandomPlansAtEveryStepKeepEveryRankRight) {
   for (const int ranks : rank_counts({2, 4, 7})) {
     Scenario scenario;
     scenario.config.interval = 1;
-    scenario.config.plan_above_par = 1;
+    scenario.config.plan_above_par = 0;
     scenario.policy = random_plans();
     scenario.load = uneven;
     scenario.patient = false;
@@ -476,7 +476,7 @@ TEST(BalancerTest, ALayerWhoseExpertsDoNotArriveKeepsItsOldOnes) {
   for (const bool corrupt : {true, false}) {
     Scenario scenario;
     scenario.config.interval = 2;
-    scenario.config.plan_above_par = 1;
+    scenario.config.plan_above_par = 0;
     scenario.policy = random_plans();
     scenario.load = uneven;
     scenario.spares = 8;
@@ -588,7 +588,7 @@ TEST(BalancerTest, ScreeningAppliesNothingAndJudgesOnUnseenSteps) {
     Scenario scenario;
     scenario.config.screen = true;
     scenario.config.interval = 8;
-    scenario.config.plan_above_par = 1;
+    scenario.config.plan_above_par = 0;
     scenario.load = load;
     scenario.policy = std::move(policy);
     Balancer::Verdict verdict = Balancer::Verdict::kNotEnoughEvidence;
@@ -608,7 +608,7 @@ TEST(BalancerTest, ScreeningAppliesNothingAndJudgesOnUnseenSteps) {
   // Without replicas one rank has 7 rows more than the others, wherever experts are.
   const auto nearly_level = [](int64_t, int) { return std::vector<int64_t>{40, 40, 40, 40, 40, 40, 40, 47}; };
   EXPECT_EQ(verdict_of(nearly_level, random_plans(), 100), Balancer::Verdict::kNotRecommended);
-  EXPECT_EQ(verdict_of(level, random_plans(), 100), Balancer::Verdict::kNotEnoughEvidence) << "nothing was planned";
+  EXPECT_EQ(verdict_of(level, random_plans(), 100), Balancer::Verdict::kNotRecommended);
   EXPECT_EQ(name(Balancer::Verdict::kRecommended), "recommended");
 }
 
@@ -657,7 +657,7 @@ TEST(BalancerTest, RandomDelays) {
     };
     Scenario scenario;
     scenario.config.interval = 1;
-    scenario.config.plan_above_par = 1;
+    scenario.config.plan_above_par = 0;
     scenario.config.plan_deadline_steps = 4;
     const std::shared_ptr<const Policy> plans = random_plans();
     scenario.policy = std::make_shared<FakePolicy>([&, plans](const Problem& problem) {
@@ -679,6 +679,12 @@ TEST(BalancerTest, RandomDelays) {
   }
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t size = 0, resident = 0;
@@ -692,7 +698,7 @@ TEST(BalancerTest, MemoryIsFlatOverManyReplans) {
   const int ranks = rank_counts({2, 1}).front();
   Scenario scenario;
   scenario.config.interval = 1;
-  scenario.config.plan_above_par = 1;
+  scenario.config.plan_above_par = 0;
   scenario.policy = random_plans();
   scenario.load = uneven;
   scenario.spares = 8;
@@ -713,7 +719,8 @@ TEST(BalancerTest, MemoryIsFlatOverManyReplans) {
     all(replans / 4);
     warm = resident_bytes();
     all(replans);
-    if (comm.rank() == 0) {
+    // Sanitizers keep freed memory for a while.
+    if (comm.rank() == 0 && !kSanitized) {
       EXPECT_LT(resident_bytes() - warm, 4 << 20) << replans << " replans";
     }
     server.expect_right();

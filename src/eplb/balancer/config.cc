@@ -144,7 +144,7 @@ void check_balancer_config(const BalancerConfig& c) {
   at_least("interval", c.interval, 1);
   at_least("warmup_steps", c.warmup_steps, 0);
   at_least("max_episodes", c.max_episodes, 1);
-  finite("plan_above_par", c.plan_above_par, 1.0);
+  finite("plan_above_par", c.plan_above_par, 0.0);
   at_least("max_moves_per_layer", c.limits.max_moves_per_layer, 0);
   at_least("max_bytes", c.limits.max_bytes, 0);
   at_least("max_layers", c.limits.max_layers, 0);

@@ -76,7 +76,7 @@ TEST(BalancerConfig, RefusesImpossibleValues) {
   EXPECT_EQ(refusal(R"({"interval": 1.5})"), "eplb.json: interval must be a whole number, not 1.5");
   EXPECT_EQ(refusal(R"({"interval": "1"})"), "eplb.json: interval must be a whole number, not \"1\"");
   EXPECT_NE(refusal(R"({"interval": 18446744073709551615})"), "");
-  EXPECT_NE(refusal(R"({"plan_above_par": 0.5})"), "");
+  EXPECT_NE(refusal(R"({"plan_above_par": -0.5})"), "");
   EXPECT_NE(refusal(R"({"expert_share": 1.5})"), "");
   EXPECT_NE(refusal(R"({"max_bytes": -1})"), "");
   EXPECT_NE(refusal(R"({"spares": -1})"), "");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "base/cat.h"
@@ -15,10 +16,26 @@
 namespace trimtab {
 namespace {
 
-double mean_measured_par(const Window& window, int num_ranks) {
-  double sum = 0;
-  for (int layer = 0; layer < window.load.num_layers; ++layer) sum += mean_of(measured_pars(window, layer, num_ranks));
-  return sum / window.load.num_layers;
+// By how much PAR is above what chance alone leaves, mean over the layers: of the parts of the window, and of their
+// sum.
+struct Excess {
+  double parts = 0, sum = 0;
+};
+Excess excess(const Window& window, int num_ranks) {
+  Excess excess;
+  const int layers = window.load.num_layers;
+  for (int layer = 0; layer < layers; ++layer) {
+    std::vector<int64_t> tokens, rows(static_cast<size_t>(num_ranks));
+    for (int64_t part = 0; part < window.load.num_steps; ++part) {
+      const auto of_part = window.rows(part, layer, num_ranks);
+      tokens.push_back(std::accumulate(of_part.begin(), of_part.end(), int64_t{0}));
+      std::ranges::transform(rows, of_part, rows.begin(), std::plus());
+    }
+    const std::vector<int64_t> all = {std::accumulate(tokens.begin(), tokens.end(), int64_t{0})};
+    excess.parts += (mean_of(measured_pars(window, layer, num_ranks)) - noise_floor(tokens, num_ranks)) / layers;
+    excess.sum += (par(rows) - noise_floor(all, num_ranks)) / layers;
+  }
+  return excess;
 }
 
 // Is what a policy made of the task a placement that can be taken? Empty, or what is wrong.
@@ -90,9 +107,9 @@ PlanResult plan(const PlanTask& task) {
     result.why = "the window has no tokens";
     return result;
   }
-  const double par = mean_measured_par(task.window, task.current.num_ranks());
-  if (par <= task.config.plan_above_par) {
-    result.why = cat("the ranks are level: PAR ", par);
+  const Excess above_chance = excess(task.window, task.current.num_ranks());
+  if (std::max(above_chance.parts, above_chance.sum) <= task.config.plan_above_par - 1) {
+    result.why = cat("the ranks are level: PAR is ", above_chance.sum, " above what chance leaves");
     return result;
   }
   PlanLimits limits = task.config.limits;
