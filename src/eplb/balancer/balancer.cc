@@ -212,7 +212,6 @@ struct Balancer::State {
   // What the last plan, applied or screened, is measured against.
   std::optional<Placement> before, proposed;
   std::vector<double> screened_gains;
-  int64_t screened_plans = 0;
 
   BalanceMetrics metrics;
   std::vector<BalanceEvent> events;
@@ -660,7 +659,6 @@ void Balancer::State::screen(const Window& window) {
   if (proposed) {
     const std::vector<double> judged = gains(placement, *proposed, window.load, config.split, parts.topology);
     screened_gains.insert(screened_gains.end(), judged.begin(), judged.end());
-    ++screened_plans;
     metrics.predicted_gain = plan ? plan->predicted : 0;
     metrics.realised_gain = mean_of(judged);
     const auto planned = std::find_if(events.rbegin(), events.rend(), [](const BalanceEvent& event) {

@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What live balancing costs and brings, by `trimtab run` on tiny-moe: pairs of runs, one after the other.
+
+    python3 bench/live_balancing.py build/release/cli/trimtab [--pairs 15]
+
+Prints the ratio of tokens/s (median and quartiles over the pairs) and what balancing did.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+MODEL = pathlib.Path(__file__).resolve().parents[1] / "models" / "tiny-moe"
+# The name of each comparison; what both have; the one without; the one with.
+COMPARISONS = [
+    ("overhead, 2 ranks: recorded, gathered, never planned", "--ranks 2", "--redundant-experts 2", "--eplb dynamic --eplb-config {idle}"),
+    ("domain change, 2 ranks on as many cores", "--ranks 2", "", "--eplb dynamic"),
+    ("domain change, 4 ranks", "--ranks 4", "", "--eplb dynamic"),
+    ("domain change, 4 ranks, at most 4 MB a plan", "--ranks 4", "", "--eplb dynamic --eplb-config {budget}"),
+]
+
+
+def run(trimtab, options):
+    command = [trimtab, "run", MODEL, "--prompts", MODEL / "domain_shift.txt", "--max-sequences", "12", "--steps", "64",
+               "--temperature", "0.7", "--json", *options.split()]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def quartiles(values):
+    low, mid, high = statistics.quantiles(values, n=4)
+    return f"{mid:.3f} ({low:.3f} to {high:.3f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trimtab")
+    parser.add_argument("--pairs", type=int, default=15)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"idle": {"preset": "short", "plan_above_par": 1000}, "budget": {"preset": "short", "max_bytes": 4_000_000}}
+        names = {}
+        for name, settings in files.items():
+            path = pathlib.Path(folder) / f"{name}.json"
+            path.write_text(json.dumps(settings))
+            names[name] = path
+        for title, both, without, with_ in COMPARISONS:
+            ratios, results = [], []
+            for pair in range(arguments.pairs):
+                order = [without, with_.format(**names)]
+                answers = {}
+                for which in order if pair % 2 == 0 else reversed(order):
+                    answers[which] = run(arguments.trimtab, f"{both} {which}")
+                off, on = (answers[which] for which in order)
+                if off["outputs"] != on["outputs"]:
+                    raise SystemExit(f"{title}: balancing changed the text")
+                ratios.append(on["tokens_per_second"] / off["tokens_per_second"])
+                results.append((off, on))
+            print(f"{title}\n  tokens/s with / without: {quartiles(ratios)}")
+            print(f"  PAR without, mean over layers: {statistics.fmean(results[0][0]['par_per_layer']):.3f}")
+            for key in ("replans", "moves", "moved_bytes", "stall_seconds", "plan_seconds", "rolled_back"):
+                print(f"  {key}: median {statistics.median(on['eplb'][key] for _, on in results):g}")
+            for third in range(3):
+                values = [on["eplb"]["par_by_third"][third] for _, on in results]
+                print(f"  PAR of third {third + 1}: {quartiles(values)}, at most {max(values):.3f}")
+
+
+main()
