@@ -9,6 +9,12 @@
 namespace trimtab {
 namespace {
 
+// As std::lgamma, which also writes a global variable.
+double log_gamma(double x) {
+  int sign = 0;
+  return ::lgamma_r(x, &sign);
+}
+
 // E[max] / mean of n independent Poisson counts. E[max] is the sum over k >= 0 of P(max > k); outside of 12 standard
 // deviations the terms are 1 or 0 to double precision.
 double expected_poisson_par(double mean, int n) {
@@ -18,7 +24,7 @@ double expected_poisson_par(double mean, int n) {
   const double first = std::max(0.0, std::floor(mean - reach));
   double expected = first, below = 0;
   for (double k = first; k <= mean + reach; ++k) {
-    below = std::min(1.0, below + std::exp(k * std::log(mean) - mean - std::lgamma(k + 1)));
+    below = std::min(1.0, below + std::exp(k * std::log(mean) - mean - log_gamma(k + 1)));
     expected += 1 - std::pow(below, n);
   }
   return expected / mean;

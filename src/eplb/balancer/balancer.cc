@@ -102,13 +102,20 @@ std::vector<std::vector<std::byte>> exchange(Communicator& comm, std::span<const
   const auto ranks = static_cast<size_t>(comm.size());
   std::vector<int64_t> sizes(ranks), got(ranks);
   const std::vector<int64_t> eight(ranks, sizeof(int64_t));
-  Pending pending = comm.all_to_all_v(std::as_bytes(send_bytes), eight, std::as_writable_bytes(std::span(sizes)), got);
-  pending.wait();
-  pending.wait_released();
-  std::vector<std::byte> all(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
-  pending = comm.all_to_all_v(send, send_bytes, all, got);
-  pending.wait();
-  pending.wait_released();
+  std::vector<std::byte> all;
+  try {
+    Pending pending =
+        comm.all_to_all_v(std::as_bytes(send_bytes), eight, std::as_writable_bytes(std::span(sizes)), got);
+    pending.wait();
+    pending.wait_released();
+    all.resize(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
+    pending = comm.all_to_all_v(send, send_bytes, all, got);
+    pending.wait();
+    pending.wait_released();
+  } catch (const std::exception& error) {
+    comm.abort(error.what());  // before memory goes that peers may be reading
+    throw;
+  }
   std::vector<std::vector<std::byte>> parts;
   auto part = all.begin();
   for (const int64_t bytes : sizes) {
@@ -297,8 +304,9 @@ Balancer::~Balancer() {
   try {
     s.pending_words.wait();
     s.pending_words.wait_released();
-  } catch (const Error&) {
-    // The group has failed; whoever uses it next is told.
+  } catch (const Error& error) {
+    // The group has failed, and whoever uses it next is told; peers may still be reading the word.
+    s.word_group->abort(error.what());
   }
 }
 

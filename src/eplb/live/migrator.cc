@@ -58,6 +58,8 @@ struct Migrator::State {
   void bring_experts(StageResult& result);
   void keep();
   ExpertSlots& slots() { return slots_; }
+  // Returns when no peer reads what this rank has sent.
+  void abort(const char* reason) noexcept { comm_->abort(reason); }
 
   std::optional<LayerWork> staged;
 
@@ -273,10 +275,15 @@ StageResult Migrator::stage(std::span<const Transfer> transfers) {
   if (staged_layer() >= 0) throw InvalidArgument(cat("migrator: layer ", staged_layer(), " is staged already"));
   const auto start = std::chrono::steady_clock::now();
   StageResult result;
-  state_->begin(transfers);
-  if (state_->agree(result)) {
-    state_->bring_experts(result);
-    if (state_->agree(result)) state_->keep();
+  try {
+    state_->begin(transfers);
+    if (state_->agree(result)) {
+      state_->bring_experts(result);
+      if (state_->agree(result)) state_->keep();
+    }
+  } catch (const std::exception& error) {
+    state_->abort(error.what());  // before memory goes that peers may be reading
+    throw;
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
