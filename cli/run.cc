@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cli/eplb.h"
-#include "cli/gather.h"
 #include "cli/line_printer.h"
 #include "cli/output.h"
 #include "cli/prompts.h"
@@ -19,6 +18,7 @@
 #include "cli/run_result.h"
 #include "cli/run_trace.h"
 #include "cli/text.h"
+#include "comm/rank_bytes.h"
 #include "trimtab/decoder.h"
 #include "trimtab/error.h"
 #include "trimtab/npy.h"
@@ -72,7 +72,7 @@ void gather_generations(Communicator& comm, std::span<Generation> generations) {
     mine.push_back(static_cast<int32_t>(ids.size()));
     mine.insert(mine.end(), ids.begin(), ids.end());
   }
-  const auto all = gather(comm, std::as_bytes(std::span(mine)));
+  const auto all = bytes_of_ranks(comm, std::as_bytes(std::span(mine)));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::vector<int32_t> values = values_of<int32_t>(all[rank]);
     auto value = values.begin();
@@ -101,7 +101,9 @@ class RankRun {
  public:
   RankRun(const RunOptions& options, const Eplb& eplb, const std::shared_ptr<const DecoderWeights>& weights,
           Communicator& comm, RunTrace& trace)
-      : slots_(eplb.mode == EplbMode::kDynamic ? weights->expert_slots(eplb.start, comm, spares(eplb)) : nullptr),
+      : slots_(eplb.mode == EplbMode::kDynamic
+                   ? weights->expert_slots(eplb.start, comm, num_spares(eplb.config, eplb.start))
+                   : nullptr),
         decoder_(weights, eplb.start, comm,
                  {.dispatcher = options.dispatcher,
                   .threads = options.threads_per_rank,
@@ -113,14 +115,6 @@ class RankRun {
   ExpertSlots* slots() { return slots_.get(); }
 
  private:
-  static int spares(const Eplb& eplb) {
-    constexpr int kMost = 8;
-    if (eplb.config.spares > 0) return eplb.config.spares;
-    int most = 0;
-    for (int r = 0; r < eplb.start.num_ranks(); ++r) most = std::max(most, eplb.start.slots_of_rank(r));
-    return std::min(most, kMost);
-  }
-
   std::unique_ptr<ExpertSlots> slots_;
   Decoder decoder_;
 };
@@ -174,7 +168,7 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb&
     const auto recorded = observer.counts();
     if (ranks.are_processes()) {
       gather_generations(comm, result.generations);
-      const auto all = gather(comm, std::as_bytes(recorded));
+      const auto all = bytes_of_ranks(comm, std::as_bytes(recorded));
       std::ranges::transform(all, counts.begin(), values_of<int32_t>);
     } else {
       counts[static_cast<size_t>(comm.rank())].assign(recorded.begin(), recorded.end());

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cli/gather.h"
+#include "comm/rank_bytes.h"
 
 namespace trimtab::cli {
 
@@ -32,7 +32,7 @@ void RunTrace::begin(Communicator& comm) {
   if (file_.empty()) return;
   const int64_t now = TraceBuffer::now();
   int64_t first = now;
-  for (const auto& one : gather(comm, std::as_bytes(std::span(&now, 1)))) {
+  for (const auto& one : bytes_of_ranks(comm, std::as_bytes(std::span(&now, 1)))) {
     first = std::min(first, values_of<int64_t>(one)[0]);
   }
   const bool one_host = *std::ranges::max_element(comm.hosts()) == 0;
@@ -55,7 +55,7 @@ void RunTrace::finish(Communicator& comm) {
     events_[static_cast<size_t>(comm.rank())] = std::move(mine);
     return;
   }
-  const auto all = gather(comm, std::as_bytes(std::span(mine)));
+  const auto all = bytes_of_ranks(comm, std::as_bytes(std::span(mine)));
   std::ranges::transform(all, events_.begin(), [](const auto& bytes) {
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   });

@@ -43,7 +43,8 @@ struct BalancerConfig {
   // A window is sent and planned on in at most so many parts of consecutive steps.
   int64_t max_episodes = 64;
 
-  // Windows whose PAR is above what chance alone leaves (noise_floor()) by no more than this less 1 are not planned on. 0: all are.
+  // Windows whose PAR is above what chance alone leaves (noise_floor()) by no more than this less 1 are not planned on.
+  // 0: all are.
   double plan_above_par = 1.02;
   std::string policy = "trim";
   PolicyOptions policy_options = {};
@@ -71,6 +72,8 @@ struct BalancerConfig {
 // the other keys change. file names it in errors. Throws FormatError for what is not such an object, InvalidArgument
 // for unknown keys, with the nearest name, and impossible values.
 BalancerConfig parse_balancer_config(std::string_view json, const std::string& file);
+// The spares that a rank's ExpertSlots should have: config.spares, or what 0 stands for.
+int num_spares(const BalancerConfig& config, const Placement& placement);
 // Throws InvalidArgument with the name and the value of what is impossible.
 void check_balancer_config(const BalancerConfig& config);
 
@@ -87,7 +90,7 @@ class Balancer {
     // Of this rank; outlives the Balancer. Null where nothing is to move: config.screen.
     ExpertSlots* slots = nullptr;
     Format format = Format::kStandard;  // of the experts that `place` gets: the dispatcher's
-    int64_t expert_bytes = 0;  // that one expert's move would take; for config.screen
+    int64_t expert_bytes = 0;           // that one expert's move would take; for config.screen
     Place place = {};
     MigratorOptions migration = {};
     TraceBuffer* trace = nullptr;       // of the thread in the background: plans and migrations

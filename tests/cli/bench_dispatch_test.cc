@@ -68,15 +68,15 @@ TEST(BenchDispatch, WholeLayers) {
 }
 
 TEST(BenchDispatch, WrongUsage) {
-  for (const Failure& failure :
-       std::vector<Failure>{{"bench dispatch --dispatcher push", "push not in {source,"},
-                            {"bench dispatch --hosts 3 --ranks 2", "more hosts than ranks"},
-                            {"bench dispatch --top-k 9 --experts 8", "more picks than experts"},
-                            {"bench dispatch --dtype int4", "int4 not in {"},
-                            {"bench dispatch --overlap", "say --intermediate"},
-                            {"bench dispatch --intermediate 8 --dispatcher source", "source is no dispatcher for whole layers"},
-                            {"bench dispatch --intermediate 8 --dtype f32", "in bf16 only"},
-                            {"bench dispatch --tokens 0", "--tokens"}}) {
+  for (const Failure& failure : std::vector<Failure>{
+           {"bench dispatch --dispatcher push", "push not in {source,"},
+           {"bench dispatch --hosts 3 --ranks 2", "more hosts than ranks"},
+           {"bench dispatch --top-k 9 --experts 8", "more picks than experts"},
+           {"bench dispatch --dtype int4", "int4 not in {"},
+           {"bench dispatch --overlap", "say --intermediate"},
+           {"bench dispatch --intermediate 8 --dispatcher source", "source is no dispatcher for whole layers"},
+           {"bench dispatch --intermediate 8 --dtype f32", "in bf16 only"},
+           {"bench dispatch --tokens 0", "--tokens"}}) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
   }

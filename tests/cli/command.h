@@ -16,6 +16,12 @@
 
 namespace trimtab::cli {
 
+#ifdef TRIMTAB_WITH_MPI
+constexpr bool kHasMpi = true;
+#else
+constexpr bool kHasMpi = false;
+#endif
+
 inline const std::string kTinyMoe = std::string(TRIMTAB_SOURCE_DIR) + "/models/tiny-moe";
 inline const std::string kFixtures = std::string(TRIMTAB_SOURCE_DIR) + "/tests/fixtures/checkpoints/";
 

@@ -13,12 +13,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-#ifdef TRIMTAB_WITH_MPI
-constexpr bool kHasMpi = true;
-#else
-constexpr bool kHasMpi = false;
-#endif
-
 // Prompts that change their domain, few at a time, so that later ones come later.
 const std::string kShift = "run " + kTinyMoe + " --prompts " + kTinyMoe +
                            "/domain_shift.txt --max-sequences 12 --steps 64 --temperature 0.7 --json ";

@@ -16,12 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-#ifdef TRIMTAB_WITH_MPI
-constexpr bool kHasMpi = true;
-#else
-constexpr bool kHasMpi = false;
-#endif
-
 TEST(Run, PrintsTextSpeedAndLoad) {
   const Scratch scratch;
   const std::string prompts = scratch.file("prompts", "The evening\n\nВыберите\r\nimport os");
@@ -252,7 +246,8 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --steps 0", "--steps"},
       {"run x --timeout 0", "--timeout"},
       {"run x --threads-per-rank 0", "--threads-per-rank"},
-      {"run x --dispatcher push", "--dispatcher: push not in {auto,pull,fused,all_gather,all_to_all,mc2,packed,hybrid}"},
+      {"run x --dispatcher push",
+       "--dispatcher: push not in {auto,pull,fused,all_gather,all_to_all,mc2,packed,hybrid}"},
       {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
       {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
       {"run x --temperature nan", "--temperature: nan is not a number from 0 to 1000"},

@@ -10,10 +10,10 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "base/cat.h"
+#include "comm/rank_bytes.h"
 #include "eplb/balancer/planner.h"
 #include "eplb/balancer/worker.h"
 #include "eplb/policy/predict.h"
@@ -94,53 +94,6 @@ std::vector<SlotChange> changes_between(const Placement& from, std::span<const i
     }
   }
   return changes;
-}
-
-// All bytes that every rank has for this one, in rank order. Where a rank has none, as many as it says.
-std::vector<std::vector<std::byte>> exchange(Communicator& comm, std::span<const std::byte> send,
-                                             std::span<const int64_t> send_bytes) {
-  const auto ranks = static_cast<size_t>(comm.size());
-  std::vector<int64_t> sizes(ranks), got(ranks);
-  const std::vector<int64_t> eight(ranks, sizeof(int64_t));
-  std::vector<std::byte> all;
-  try {
-    Pending pending =
-        comm.all_to_all_v(std::as_bytes(send_bytes), eight, std::as_writable_bytes(std::span(sizes)), got);
-    pending.wait();
-    pending.wait_released();
-    all.resize(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
-    pending = comm.all_to_all_v(send, send_bytes, all, got);
-    pending.wait();
-    pending.wait_released();
-  } catch (const std::exception& error) {
-    comm.abort(error.what());  // before memory goes that peers may be reading
-    throw;
-  }
-  std::vector<std::vector<std::byte>> parts;
-  auto part = all.begin();
-  for (const int64_t bytes : sizes) {
-    parts.emplace_back(part, part + bytes);
-    part += bytes;
-  }
-  return parts;
-}
-
-std::vector<std::vector<std::byte>> gather(Communicator& comm, std::span<const std::byte> mine) {
-  std::vector<int64_t> send_bytes(static_cast<size_t>(comm.size()));
-  send_bytes[0] = std::ssize(mine);
-  return exchange(comm, mine, send_bytes);
-}
-
-std::vector<std::byte> broadcast(Communicator& comm, const std::vector<std::byte>& of_rank_0) {
-  std::vector<std::byte> copies;
-  std::vector<int64_t> send_bytes(static_cast<size_t>(comm.size()));
-  if (comm.rank() == 0) {
-    for (int64_t& bytes : send_bytes) {
-      bytes = std::ssize(of_rank_0);
-      copies.insert(copies.end(), of_rank_0.begin(), of_rank_0.end());
-    }
-  }
-  return exchange(comm, copies, send_bytes)[0];
 }
 
 }  // namespace
@@ -422,7 +375,7 @@ void Balancer::State::start_gathering() {
   at = At::kGathering;
   const int64_t steps = std::min(recorded_in_window, recorder.recorded_steps());
   start("gather loads", [this, mine = pack_window(recorder, steps, config.phase, config.max_episodes)] {
-    packed = gather(*job_group, mine);
+    packed = bytes_to_rank_0(*job_group, mine);
   });
 }
 
@@ -449,12 +402,11 @@ void Balancer::State::start_planning() {
   const Window window = unpack_windows(placement, packed);
   measure(window);
   costs.step_seconds = recorded_in_window > 0 ? step_seconds / static_cast<double>(recorded_in_window) : 0;
-  const int spares = parts.slots ? parts.slots->num_spares() : config.spares;
+  const int spares = parts.slots ? parts.slots->num_spares() : num_spares(config, placement);
   const int64_t bytes = parts.slots ? static_cast<int64_t>(parts.slots->expert_bytes()) : parts.expert_bytes;
   plan = std::make_shared<PlanResult>();
-  auto task =
-      std::make_shared<const PlanTask>(PlanTask{config, policy, window, placement, parts.topology, history, bytes,
-                                                spares > 0 ? spares : placement.slots_of_rank(0), costs});
+  auto task = std::make_shared<const PlanTask>(
+      PlanTask{config, policy, window, placement, parts.topology, history, bytes, spares, costs});
   start("plan", [task, result = plan] { *result = make_plan(*task); });
 }
 
@@ -488,7 +440,8 @@ void Balancer::State::start_sharing() {
     std::memcpy(message.data(), &header, sizeof header);
     if (apply) std::memcpy(message.data() + sizeof header, changes.data(), changes.size() * sizeof(SlotChange));
   }
-  start("share plan", [this, message = std::move(message)] { shared_plan = broadcast(*job_group, message); });
+  start("share plan",
+        [this, message = std::move(message)] { shared_plan = std::move(bytes_of_ranks(*job_group, message)[0]); });
 }
 
 void Balancer::State::shared() {

@@ -15,6 +15,7 @@
 
 #include "comm/testing.h"
 #include "eplb/live/live_testing.h"
+#include "eplb/policy/testing.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -57,16 +58,6 @@ const Table& all_experts() {
   static const Table table = make_table(kLayers * kExperts, Scheme::kW8A8, nullptr);
   return table;
 }
-
-class FakePolicy final : public Policy {
- public:
-  explicit FakePolicy(std::function<Plan(const Problem&)> plan) : plan_(std::move(plan)) {}
-  std::string_view name() const override { return "fake"; }
-  Plan rebalance(const Problem& problem) const override { return plan_(problem); }
-
- private:
-  std::function<Plan(const Problem&)> plan_;
-};
 
 // Another random placement each time, no expert twice on a rank.
 std::shared_ptr<const Policy> random_plans() {

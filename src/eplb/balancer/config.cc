@@ -133,6 +133,14 @@ BalancerConfig parse_balancer_config(std::string_view text, const std::string& f
   return config;
 }
 
+int num_spares(const BalancerConfig& config, const Placement& placement) {
+  constexpr int kMost = 8;
+  if (config.spares > 0) return config.spares;
+  int slots = 0;
+  for (int r = 0; r < placement.num_ranks(); ++r) slots = std::max(slots, placement.slots_of_rank(r));
+  return std::min(slots, kMost);
+}
+
 void check_balancer_config(const BalancerConfig& c) {
   const auto at_least = [](std::string_view key, auto value, auto least) {
     if (!(value >= least)) throw InvalidArgument(cat(key, " must be at least ", least, ", not ", value));

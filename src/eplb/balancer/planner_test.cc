@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "eplb/policy/testing.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -36,16 +37,6 @@ Window window_of(const Placement& placement, const std::vector<int64_t>& counts)
   }
   return window;
 }
-
-class FakePolicy final : public Policy {
- public:
-  explicit FakePolicy(std::function<Plan(const Problem&)> plan) : plan_(std::move(plan)) {}
-  std::string_view name() const override { return "fake"; }
-  Plan rebalance(const Problem& problem) const override { return plan_(problem); }
-
- private:
-  std::function<Plan(const Problem&)> plan_;
-};
 
 PlanTask task_of(const std::vector<int64_t>& counts, std::shared_ptr<const Policy> policy = make_policy("trim")) {
   PlanTask task{.config = {},

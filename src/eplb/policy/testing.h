@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of maps share.
+// What the tests of maps and of those who ask a policy share.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string_view>
+#include <utility>
 #include <vector>
+
+#include "trimtab/policy.h"
 
 namespace trimtab {
 
@@ -13,5 +18,16 @@ inline std::vector<int32_t> equal_slots(int num_ranks, int slots_per_rank) {
   for (int r = 0; r <= num_ranks; ++r) first.push_back(r * slots_per_rank);
   return first;
 }
+
+// Plans whatever the test says.
+class FakePolicy final : public Policy {
+ public:
+  explicit FakePolicy(std::function<Plan(const Problem&)> plan) : plan_(std::move(plan)) {}
+  std::string_view name() const override { return "fake"; }
+  Plan rebalance(const Problem& problem) const override { return plan_(problem); }
+
+ private:
+  std::function<Plan(const Problem&)> plan_;
+};
 
 }  // namespace trimtab
