@@ -19,6 +19,9 @@ class Placement {
   Placement(int num_layers, int num_experts, std::vector<int> slots_per_rank, std::vector<int32_t> logical,
             uint64_t version = 0);
 
+  // The same slots with other experts. Throws as the constructor.
+  Placement with(std::vector<int32_t> logical, uint64_t version) const;
+
   // Experts in order, no replicas; where ranks do not divide experts, the first ranks hold one more. More ranks than
   // experts is fine: the last ones have no slot.
   static Placement linear(int num_layers, int num_experts, int num_ranks);
@@ -33,7 +36,9 @@ class Placement {
   std::span<const int32_t> first_slots() const { return first_slot_; }
   int rank_of_slot(int slot) const;
 
-  // [num_slots]: the logical expert in each slot of a layer.
+  // [layers][slots]: the logical expert in each slot.
+  std::span<const int32_t> logical() const { return logical_; }
+  // [num_slots]: the same of one layer.
   std::span<const int32_t> logical(int layer) const;
   // [num_experts]: one slot of each logical expert, as seen from `rank`: its own (the first, if it has several); else
   // the expert's slots are dealt round robin to the ranks that have none, so that no slot serves two more of them than

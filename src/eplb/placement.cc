@@ -70,6 +70,12 @@ Placement::Placement(int num_layers, int num_experts, std::vector<int> slots_per
   for (int l = 0; l < num_layers; ++l) check_layer(l, this->logical(l), num_experts);
 }
 
+Placement Placement::with(std::vector<int32_t> logical, uint64_t version) const {
+  std::vector<int> slots_per_rank;
+  for (int r = 0; r < num_ranks(); ++r) slots_per_rank.push_back(slots_of_rank(r));
+  return {num_layers_, num_experts_, std::move(slots_per_rank), std::move(logical), version};
+}
+
 Placement Placement::linear(int num_layers, int num_experts, int num_ranks) {
   check_sizes(num_layers, num_experts, num_ranks);
   std::vector<int> slots_per_rank;

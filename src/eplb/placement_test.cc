@@ -70,6 +70,19 @@ TEST(Placement, LayersAndVersionAreKept) {
   EXPECT_EQ(p.version(), 41U);
 }
 
+TEST(Placement, OtherExpertsInTheSameSlots) {
+  const Placement p(2, 3, {3, 0, 1}, {0, 1, 2, 0, 2, 2, 1, 0}, 41);
+  const Placement other = p.with({2, 1, 0, 0, 0, 1, 2, 1}, 42);
+  EXPECT_EQ(logical(other, 0), (Ids{2, 1, 0, 0}));
+  EXPECT_EQ(logical(other, 1), (Ids{0, 1, 2, 1}));
+  EXPECT_EQ(Ids(other.logical().begin(), other.logical().end()), (Ids{2, 1, 0, 0, 0, 1, 2, 1}));
+  EXPECT_EQ(other.slots_of_rank(0), 3);
+  EXPECT_EQ(other.slots_of_rank(1), 0);
+  EXPECT_EQ(other.version(), 42U);
+  EXPECT_THROW(p.with({0, 1, 2}, 42), InvalidArgument);
+  EXPECT_THROW(p.with({0, 1, 1, 0, 0, 1, 2, 1}, 42), InvalidArgument);  // expert 2 has no slot in layer 0
+}
+
 TEST(Placement, Log2phyTakesTheOwnSlotFirst) {
   // Expert 0 on both ranks, expert 1 on rank 0, expert 2 twice on rank 1.
   const Placement p(1, 3, {2, 3}, {0, 1, 2, 0, 2});

@@ -33,14 +33,12 @@ Placement random_placement(const ModelConfig& config, int ranks, std::mt19937& r
 
 // `placement` with one layer of `next`.
 Placement with_layer(const Placement& placement, const Placement& next, int layer) {
-  std::vector<int> slots;
-  for (int r = 0; r < placement.num_ranks(); ++r) slots.push_back(placement.slots_of_rank(r));
   std::vector<int32_t> logical;
   for (int l = 0; l < placement.num_layers(); ++l) {
     const auto of = (l == layer ? next : placement).logical(l);
     logical.insert(logical.end(), of.begin(), of.end());
   }
-  return {placement.num_layers(), placement.num_experts(), slots, std::move(logical)};
+  return placement.with(std::move(logical), placement.version() + 1);
 }
 
 // Logits of all tokens, three a step; sequence r on rank r. In every step one layer's experts are on their way.

@@ -69,18 +69,12 @@ struct PlanHeader {
 };
 
 Placement with_changes(const Placement& placement, std::span<const SlotChange> changes, uint64_t version) {
-  std::vector<int32_t> logical;
-  for (int layer = 0; layer < placement.num_layers(); ++layer) {
-    const auto row = placement.logical(layer);
-    logical.insert(logical.end(), row.begin(), row.end());
-  }
+  std::vector<int32_t> logical(placement.logical().begin(), placement.logical().end());
   for (const SlotChange& change : changes) {
     logical.at(static_cast<size_t>(change.layer) * static_cast<size_t>(placement.num_slots()) +
                static_cast<size_t>(change.slot)) = change.expert;
   }
-  std::vector<int> slots_per_rank;
-  for (int r = 0; r < placement.num_ranks(); ++r) slots_per_rank.push_back(placement.slots_of_rank(r));
-  return {placement.num_layers(), placement.num_experts(), std::move(slots_per_rank), std::move(logical), version};
+  return placement.with(std::move(logical), version);
 }
 
 std::vector<SlotChange> changes_between(const Placement& from, std::span<const int32_t> logical) {
@@ -465,7 +459,7 @@ void Balancer::State::shared() {
         break;
       case PlanResult::Kind::kPlan:
         if (config.screen) {
-          proposed = with_changes(placement, changes_between(placement, plan->logical), placement.version() + 1);
+          proposed = placement.with(plan->logical, placement.version() + 1);
         }
         add({.kind = BalanceEvent::Kind::kPlanned,
              .moves = plan->moves,

@@ -16,6 +16,7 @@
 #include "comm/testing.h"
 #include "eplb/live/live_testing.h"
 #include "eplb/policy/testing.h"
+#include "eplb/rank_loads.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -70,13 +71,7 @@ std::shared_ptr<const Policy> random_plans() {
       Placement next = test::random_placement(now.num_layers(), now.num_experts(), slots, *random);
       bool twice = false;
       for (int l = 0; l < now.num_layers(); ++l) {
-        for (int r = 0; r < now.num_ranks(); ++r) {
-          auto mine = next.logical(l).subspan(static_cast<size_t>(next.first_slot(r)),
-                                              static_cast<size_t>(next.slots_of_rank(r)));
-          std::vector<int32_t> sorted(mine.begin(), mine.end());
-          std::ranges::sort(sorted);
-          twice = twice || std::ranges::adjacent_find(sorted) != sorted.end();
-        }
+        twice = twice || duplicate_slots(next.logical(l), next.first_slots()) > 0;
       }
       if (!twice) return Plan{next, {}, {}, {}, {}, 0, {}};
     }

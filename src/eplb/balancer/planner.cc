@@ -94,9 +94,7 @@ Placement take_what_fits(const PlanTask& task, const Placement& planned, PlanRes
       result.bytes += is_sent ? task.expert_bytes : 0;
     }
   }
-  std::vector<int> slots_per_rank;
-  for (int r = 0; r < planned.num_ranks(); ++r) slots_per_rank.push_back(planned.slots_of_rank(r));
-  return {planned.num_layers(), planned.num_experts(), std::move(slots_per_rank), result.logical};
+  return task.current.with(result.logical, task.current.version() + 1);
 }
 
 PlanResult plan(const PlanTask& task) {

@@ -194,11 +194,8 @@ class Finisher {
       list_moves(layer, moves);
     }
     const uint64_t version = problem_.current.version() + (changed ? 1 : 0);
-    std::vector<int> slots_per_rank;
-    for (int r = 0; r < problem_.current.num_ranks(); ++r) slots_per_rank.push_back(problem_.current.slots_of_rank(r));
     const auto num_moves = static_cast<int64_t>(moves.size());
-    return {.placement = Placement(problem_.current.num_layers(), problem_.current.num_experts(),
-                                   std::move(slots_per_rank), std::move(map_), version),
+    return {.placement = problem_.current.with(std::move(map_), version),
             .moves = std::move(moves),
             .receive_peak = std::move(receive_peak),
             .duplicates = std::move(duplicates),
