@@ -199,9 +199,13 @@ void EplbRank::finish() {
 }
 
 void EplbRank::write_metrics(const std::string& file) {
-  if (balancer_->events().size() == events_written_) return;
-  trimtab::write_metrics(file, balancer_->metrics());
-  events_written_ = balancer_->events().size();
+  // They change with what happens, and with each window that is gathered.
+  const BalanceMetrics& metrics = balancer_->metrics();
+  const auto now = std::pair(balancer_->events().size(),
+                             std::accumulate(metrics.rank_tokens.begin(), metrics.rank_tokens.end(), int64_t{0}));
+  if (now == metrics_written_) return;
+  trimtab::write_metrics(file, metrics);
+  metrics_written_ = now;
 }
 
 std::span<const int32_t> EplbRank::counts() const {

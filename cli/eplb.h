@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/eplb_result.h"
@@ -71,7 +72,7 @@ class EplbRank final : public StepObserver {
   std::optional<Balancer> balancer_;
   int64_t steps_ = 0;
   std::vector<int32_t> counts_;
-  size_t events_written_ = SIZE_MAX;
+  std::pair<size_t, int64_t> metrics_written_ = {0, -1};  // events and tokens of what the file says
 };
 
 }  // namespace trimtab::cli

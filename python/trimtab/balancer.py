@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from ._core import MoeRuntime
-from .planning import Load, Plan, Policy, default_placement, noise_floor, par_per_step, plan
+from .planning import Load, Policy, default_placement, noise_floor, par_per_step, plan
 
 __all__ = ["Balancer"]
 
@@ -73,7 +73,6 @@ class Balancer:
         self._num_parts = min(interval, _MOST_PARTS)
         self._begin_window()
         self._steps = -1  # done in the window; the first step() has none before it
-        self._worker = concurrent.futures.ThreadPoolExecutor(1, "trimtab-plan")
         self._planning = None  # the future, when it began
         self._layers = []  # of the plan that is being carried out: (layer, slots)
         self._lock = threading.Lock()
@@ -117,16 +116,24 @@ class Balancer:
         self.par = float(par_per_step(self.placement, whole)[0][0])
         above = max(self._above_chance(parts), self._above_chance(whole))
         if above > self.plan_above_par - 1:
-            self._planning = self._worker.submit(self._make_plan, window, self.placement), time.monotonic()
+            future = concurrent.futures.Future()
+            # No executor's: the end of the program does not wait for a planner.
+            threading.Thread(
+                target=self._make_plan, args=(future, window, self.placement), name="trimtab-plan", daemon=True
+            ).start()
+            self._planning = future, time.monotonic()
 
     def _above_chance(self, load):
         par = float(np.mean(par_per_step(self.placement, load)[0]))
         return par - float(np.mean(noise_floor(load, self.runtime.ranks)))
 
-    def _make_plan(self, window, current) -> tuple[Plan, float]:
+    def _make_plan(self, future, window, current):
         begin = time.monotonic()
-        made = plan(window, current, history=self._history, **self._options)
-        return made, time.monotonic() - begin
+        try:
+            made = plan(window, current, history=self._history, **self._options)
+            future.set_result((made, time.monotonic() - begin))
+        except BaseException as error:  # told by _take_plan
+            future.set_exception(error)
 
     def _take_plan(self):
         future, begin = self._planning

@@ -125,6 +125,11 @@ TEST(RunEplb, WritesMetricsPageAndTrace) {
   EXPECT_TRUE(contains(text, "\ntrimtab_rebalances_total ")) << text;
   EXPECT_FALSE(contains(text, "\ntrimtab_rebalances_total 0\n")) << text;
   EXPECT_TRUE(contains(read_file(page), "realised"));
+  // Windows that are left alone show too.
+  const std::string idle = scratch.file("idle.json", R"({"preset": "short", "plan_above_par": 1000})");
+  run(kShift + "--eplb dynamic --eplb-config " + idle + " --metrics " + metrics);
+  EXPECT_TRUE(contains(read_file(metrics), "\ntrimtab_rebalances_total 0\n"));
+  EXPECT_FALSE(contains(read_file(metrics), "\ntrimtab_tokens_total{rank=\"0\"} 0\n"));
   const Json events = Json::parse(read_file(trace)).at("traceEvents");
   const auto count = [&](const char* name) {
     return std::ranges::count_if(events, [&](const Json& event) { return event.value("name", "") == name; });
