@@ -96,29 +96,6 @@ void take_balancing(const Eplb& eplb, const EplbRank& rank, Run& run) {
   if (eplb.mode == EplbMode::kScreen) run.verdict = name(balancer->verdict());
 }
 
-// Everything that one rank does.
-class RankRun {
- public:
-  RankRun(const RunOptions& options, const Eplb& eplb, const std::shared_ptr<const DecoderWeights>& weights,
-          Communicator& comm, RunTrace& trace)
-      : slots_(eplb.mode == EplbMode::kDynamic
-                   ? weights->expert_slots(eplb.start, comm, num_spares(eplb.config, eplb.start))
-                   : nullptr),
-        decoder_(weights, eplb.start, comm,
-                 {.dispatcher = options.dispatcher,
-                  .threads = options.threads_per_rank,
-                  .split = eplb.split,
-                  .trace = trace.add_thread(comm, "steps")},
-                 slots_.get()) {}
-
-  Decoder& decoder() { return decoder_; }
-  ExpertSlots* slots() { return slots_.get(); }
-
- private:
-  std::unique_ptr<ExpertSlots> slots_;
-  Decoder decoder_;
-};
-
 Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb& eplb,
                       const std::shared_ptr<const DecoderWeights>& weights, const std::vector<Prompt>& prompts,
                       LinePrinter& printer) {
@@ -137,12 +114,20 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb&
   RunTrace trace(options.chrome_trace, ranks, max_steps, weights->config().num_hidden_layers);
 
   ranks.run([&](Communicator& comm) {
-    RankRun mine(options, eplb, weights, comm, trace);
+    const std::unique_ptr<ExpertSlots> slots =
+        eplb.mode == EplbMode::kDynamic ? weights->expert_slots(eplb.start, comm, num_spares(eplb.config, eplb.start))
+                                        : nullptr;
+    Decoder decoder(weights, eplb.start, comm,
+                    {.dispatcher = options.dispatcher,
+                     .threads = options.threads_per_rank,
+                     .split = eplb.split,
+                     .trace = trace.add_thread(comm, "steps")},
+                    slots.get());
     GenerateOptions own = how;
     const bool tells = comm.rank() == 0;
-    EplbRank observer(eplb, mine.decoder(), mine.slots(), weights->expert_bytes(), max_steps,
+    EplbRank observer(eplb, decoder, slots.get(), weights->expert_bytes(), max_steps,
                       {.trace = eplb.balances() ? trace.add_thread(comm, "balancer") : nullptr,
-                       .step_trace = mine.decoder().options().trace});
+                       .step_trace = decoder.options().trace});
     trace.begin(comm);
     comm.barrier();
     const auto start = Clock::now();
@@ -156,11 +141,11 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb&
                                    static_cast<double>(progress.new_tokens) / seconds_since(start)));
       };
     }
-    generate(mine.decoder(), token_ids, own, result.generations, &observer);
+    generate(decoder, token_ids, own, result.generations, &observer);
     // The last agreement of generate() has brought all ranks here together.
     if (tells) {
       result.seconds = seconds_since(start);
-      result.dispatcher = mine.decoder().dispatcher();
+      result.dispatcher = decoder.dispatcher();
       take_balancing(eplb, observer, result);
     }
     observer.finish();
