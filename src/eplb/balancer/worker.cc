@@ -57,7 +57,9 @@ void Worker::run(const std::shared_ptr<State>& state) {
       status = JobStatus::kFailed;
     }
     job = nullptr;
+    const std::lock_guard lock(state->mutex);
     state->status.store(status, std::memory_order_release);
+    state->changed.notify_all();
   }
 }
 
@@ -71,6 +73,17 @@ void Worker::start(Job job) {
 
 JobStatus Worker::status() const {
   return state_->status.load(std::memory_order_acquire);
+}
+
+void Worker::wait(Clock::time_point until) const {
+  const auto through = [this] { return status() != JobStatus::kRunning; };
+  std::unique_lock lock(state_->mutex);
+  // Not wait_until() for a time that never comes: some systems count it from another clock, past the end of that.
+  if (until == Clock::time_point::max()) {
+    state_->changed.wait(lock, through);
+  } else {
+    state_->changed.wait_until(lock, until, through);
+  }
 }
 
 std::string Worker::failure() const {

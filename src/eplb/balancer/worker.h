@@ -34,6 +34,9 @@ class Worker {
   // Only when no job runs. What the job writes may be read once status() is not kRunning.
   void start(Job job);
   JobStatus status() const;
+  using Clock = std::chrono::steady_clock;
+  // Until no job runs, or until the given time.
+  void wait(Clock::time_point until = Clock::time_point::max()) const;
   // kFailed: what the exception said. kBroken: throws it.
   std::string failure() const;
   void rethrow() const;

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 JobStatus outcome(Worker& worker) {
-  while (worker.status() == JobStatus::kRunning) std::this_thread::sleep_for(1ms);
+  worker.wait();
   return worker.status();
 }
 
@@ -41,6 +41,19 @@ TEST(Worker, TellsHowAJobFailed) {
   worker.start([] {});
   EXPECT_EQ(outcome(worker), JobStatus::kDone);
   EXPECT_EQ(worker.failure(), "");
+}
+
+TEST(Worker, IsWaitedForNoLongerThanSaid) {
+  Worker worker;
+  worker.wait();  // there is nothing to wait for
+  std::atomic<bool> go_on = false;
+  worker.start([&] {
+    while (!go_on) std::this_thread::sleep_for(1ms);
+  });
+  worker.wait(Worker::Clock::now() + 5ms);
+  EXPECT_EQ(worker.status(), JobStatus::kRunning);
+  go_on = true;
+  EXPECT_EQ(outcome(worker), JobStatus::kDone);
 }
 
 TEST(Worker, FinishesItsJobAtTheEnd) {
