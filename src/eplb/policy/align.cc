@@ -3,23 +3,13 @@
 
 #include <algorithm>
 #include <cassert>
-#include <limits>
-#include <numeric>
+#include <map>
+#include <utility>
+
+#include "eplb/policy/assignment.h"
 
 namespace trimtab {
 namespace {
-
-// The (rank, expert) pairs of a map with their numbers of copies: [ranks][experts].
-std::vector<int32_t> copies(std::span<const int32_t> map, std::span<const int32_t> first_slots, int num_experts) {
-  const size_t num_ranks = first_slots.size() - 1;
-  std::vector<int32_t> result(num_ranks * static_cast<size_t>(num_experts), 0);
-  for (size_t r = 0; r < num_ranks; ++r) {
-    for (int32_t s = first_slots[r]; s < first_slots[r + 1]; ++s) {
-      ++result[r * static_cast<size_t>(num_experts) + static_cast<size_t>(map[static_cast<size_t>(s)])];
-    }
-  }
-  return result;
-}
 
 // Assigns ranks of a proposal to ranks of the current map and counts the weights that must move.
 class RankMatcher {
@@ -28,35 +18,29 @@ class RankMatcher {
               int num_experts)
       : proposal_(proposal),
         first_slots_(first_slots),
-        num_experts_(static_cast<size_t>(num_experts)),
-        held_(copies(current, first_slots, num_experts)),
-        wanted_(copies(proposal, first_slots, num_experts)) {}
-
-  // Weights that rank `to` would have to fetch to hold what the proposal gives rank `from`; kForbidden when their sizes
-  // differ. Staying (from == to) wins ties.
-  int64_t cost(int from, int to) const {
-    if (size(from) != size(to)) return kForbidden;
-    int64_t missing = 0;
-    const auto want = std::span(wanted_).subspan(static_cast<size_t>(from) * num_experts_, num_experts_);
-    const auto have = std::span(held_).subspan(static_cast<size_t>(to) * num_experts_, num_experts_);
-    for (int32_t s = first_slots_[static_cast<size_t>(from)]; s < first_slots_[static_cast<size_t>(from) + 1]; ++s) {
-      const auto e = static_cast<size_t>(proposal_[static_cast<size_t>(s)]);
-      // An expert twice on a rank moves once; spread its cost over its copies in 720ths (exact up to 6 copies).
-      if (have[e] == 0) missing += kUnit / want[e];
+        holders_(static_cast<size_t>(num_experts)),
+        wanted_(static_cast<size_t>(num_experts), 0),
+        place_(first_slots.size() - 1) {
+    for (int rank = 0; rank < std::ssize(place_); ++rank) {
+      for (const int32_t e : experts(current, rank)) {
+        std::vector<int>& holders = holders_[static_cast<size_t>(e)];
+        if (holders.empty() || holders.back() != rank) holders.push_back(rank);
+      }
     }
-    return 2 * missing + (from == to ? 0 : 1);
   }
 
   // Assigns the ranks `from` (of the proposal) to the ranks `to`, equally many: to[result[i]] takes from[i]. Adds up
-  // the cost.
-  std::vector<int> match(const std::vector<int>& from, const std::vector<int>& to, int64_t& total) const {
-    const size_t n = from.size();
-    std::vector<int64_t> table(n * n);
-    for (size_t i = 0; i < n; ++i) {
-      for (size_t j = 0; j < n; ++j) table[i * n + j] = cost(from[i], to[j]);
-    }
-    std::vector<int> result = cheapest_assignment(table, static_cast<int>(n));
-    for (size_t i = 0; i < n; ++i) total += table[i * n + static_cast<size_t>(result[i])];
+  // the cost: twice the weights that ranks have to fetch, in units, and 1 for each that gets another's; kForbidden
+  // where the sizes of ranks do not fit together.
+  std::vector<int> match(const std::vector<int>& from, const std::vector<int>& to, int64_t& total) {
+    std::ranges::fill(place_, kNowhere);
+    for (size_t j = 0; j < to.size(); ++j) place_[static_cast<size_t>(to[j])] = static_cast<int>(j);
+    AssignmentCosts costs;
+    for (const int rank : from) add_row(rank, costs);
+    std::vector<int> result = cheapest_assignment(costs);
+    give_the_rest(from, to, result);
+    for (size_t i = 0; i < from.size(); ++i)
+      total += cost_of(costs, i, result[i], size(from[i]) == size(to[at(result, i)]));
     return result;
   }
 
@@ -64,106 +48,74 @@ class RankMatcher {
   static constexpr int64_t kForbidden = int64_t{1} << 40;
 
  private:
+  static constexpr int kNowhere = -1;
+
+  static size_t at(const std::vector<int>& result, size_t i) { return static_cast<size_t>(result[i]); }
   int32_t size(int rank) const {
     return first_slots_[static_cast<size_t>(rank) + 1] - first_slots_[static_cast<size_t>(rank)];
+  }
+  std::span<const int32_t> experts(std::span<const int32_t> map, int rank) const {
+    return map.subspan(static_cast<size_t>(first_slots_[static_cast<size_t>(rank)]), static_cast<size_t>(size(rank)));
+  }
+
+  // Listed are the ranks of its size that hold some of what the proposal gives rank `from`, and itself, so that staying
+  // wins ties. An expert twice on a rank moves once: its cost is spread over its copies in 720ths (exact up to 6).
+  void add_row(int from, AssignmentCosts& costs) {
+    const std::span<const int32_t> wanted = experts(proposal_, from);
+    for (const int32_t e : wanted) ++wanted_[static_cast<size_t>(e)];
+    int64_t all = 0;
+    held_by_.clear();
+    held_by_.emplace_back(from, 1);
+    for (const int32_t e : wanted) {
+      const int64_t unit = 2 * (kUnit / wanted_[static_cast<size_t>(e)]);
+      all += unit;
+      for (const int holder : holders_[static_cast<size_t>(e)]) held_by_.emplace_back(holder, unit);
+    }
+    for (const int32_t e : wanted) wanted_[static_cast<size_t>(e)] = 0;
+    std::ranges::sort(held_by_);
+    for (size_t i = 0; i < held_by_.size();) {
+      const int rank = held_by_[i].first;
+      int64_t saved = 0;
+      for (; i < held_by_.size() && held_by_[i].first == rank; ++i) saved += held_by_[i].second;
+      const int column = place_[static_cast<size_t>(rank)];
+      if (column != kNowhere && size(rank) == size(from)) costs.list(column, all + 1 - saved);
+    }
+    costs.end_row(all + 1);
+  }
+
+  // Ranks that hold nothing of what they get: the first of their size.
+  void give_the_rest(const std::vector<int>& from, const std::vector<int>& to, std::vector<int>& result) const {
+    std::vector<bool> given(to.size(), false);
+    for (const int j : result) {
+      if (j != kNowhere) given[static_cast<size_t>(j)] = true;
+    }
+    for (const bool must_fit : {true, false}) {
+      std::map<int32_t, size_t> next;  // by size: columns before this one are given, or of another size
+      for (size_t i = 0; i < from.size(); ++i) {
+        if (result[i] != kNowhere) continue;
+        size_t& j = next[must_fit ? size(from[i]) : 0];
+        while (j < to.size() && (given[j] || (must_fit && size(to[j]) != size(from[i])))) ++j;
+        if (j == to.size()) continue;
+        given[j] = true;
+        result[i] = static_cast<int>(j);
+      }
+    }
+  }
+
+  static int64_t cost_of(const AssignmentCosts& costs, size_t row, int column, bool fits) {
+    if (!fits) return kForbidden;
+    for (size_t i = costs.first[row]; i < costs.first[row + 1]; ++i) {
+      if (costs.column[i] == column) return costs.cost[i];
+    }
+    return costs.elsewhere[row];
   }
 
   std::span<const int32_t> proposal_;
   std::span<const int32_t> first_slots_;
-  size_t num_experts_;
-  std::vector<int32_t> held_;    // [ranks][experts], current
-  std::vector<int32_t> wanted_;  // [ranks][experts], proposal
-};
-
-// Kuhn-Munkres with potentials. Index 0 is a sentinel, rows and columns count from 1. Invariant:
-// cost - row_price - column_price >= 0, and 0 for assigned pairs.
-class Assignment {
- public:
-  Assignment(std::span<const int64_t> cost, int n)
-      : cost_(cost),
-        size_(static_cast<size_t>(n)),
-        row_price_(size_ + 1, 0),
-        column_price_(size_ + 1, 0),
-        distance_(size_ + 1),
-        row_of_(size_ + 1, 0),
-        previous_(size_ + 1, 0) {}
-
-  std::vector<int> solve() {
-    for (const size_t row : assign_freely()) augment(row);
-    std::vector<int> column_of(size_);
-    for (size_t j = 1; j <= size_; ++j) column_of[row_of_[j] - 1] = static_cast<int>(j) - 1;
-    return column_of;
-  }
-
- private:
-  int64_t cost(size_t row, size_t column) const { return cost_[(row - 1) * size_ + column - 1]; }
-
-  // Most rows get a cheapest column of their own without a search. Returns the others.
-  std::vector<size_t> assign_freely() {
-    std::vector<size_t> left;
-    for (size_t row = 1; row <= size_; ++row) {
-      const auto begin = cost_.begin() + static_cast<std::ptrdiff_t>((row - 1) * size_);
-      row_price_[row] = *std::min_element(begin, begin + static_cast<std::ptrdiff_t>(size_));
-      size_t column = 1;
-      while (column <= size_ && (row_of_[column] != 0 || cost(row, column) != row_price_[row])) ++column;
-      if (column <= size_) {
-        row_of_[column] = row;
-      } else {
-        left.push_back(row);
-      }
-    }
-    return left;
-  }
-
-  // Assigns one more row along a shortest augmenting path in reduced costs.
-  void augment(size_t row) {
-    std::fill(distance_.begin(), distance_.end(), std::numeric_limits<int64_t>::max() / 4);
-    open_.resize(size_);
-    std::iota(open_.begin(), open_.end(), size_t{1});
-    tree_.clear();
-    row_of_[0] = row;
-    size_t column = 0;
-    int64_t reached = 0;  // distance of the tree's last column
-    do {
-      tree_.push_back(column);
-      column = extend(column, reached);
-      reached = distance_[column];
-    } while (row_of_[column] != 0);
-    for (const size_t j : tree_) {
-      const int64_t slack = reached - (j == 0 ? 0 : distance_[j]);
-      row_price_[row_of_[j]] += slack;
-      column_price_[j] -= slack;
-    }
-    for (; column != 0; column = previous_[column]) row_of_[column] = row_of_[previous_[column]];
-  }
-
-  // Reaches out from the row of `column`, then takes the nearest open column (a free one, then the lowest, among
-  // equals).
-  size_t extend(size_t column, int64_t reached) {
-    const size_t row = row_of_[column];
-    size_t nearest = 0;
-    for (size_t k = 0; k < open_.size(); ++k) {
-      const size_t j = open_[k];
-      const int64_t through = reached + cost(row, j) - row_price_[row] - column_price_[j];
-      if (through < distance_[j]) {
-        distance_[j] = through;
-        previous_[j] = column;
-      }
-      const size_t best = open_[nearest];
-      const bool freer = distance_[j] == distance_[best] && row_of_[j] == 0 && row_of_[best] != 0;
-      if (distance_[j] < distance_[best] || freer) nearest = k;
-    }
-    const size_t found = open_[nearest];
-    open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(nearest));
-    return found;
-  }
-
-  std::span<const int64_t> cost_;
-  size_t size_;
-  std::vector<int64_t> row_price_, column_price_;
-  std::vector<int64_t> distance_;          // [columns] from the row that is being assigned
-  std::vector<size_t> row_of_, previous_;  // [columns]
-  std::vector<size_t> open_, tree_;        // columns not on the tree yet, ascending; columns on it
+  std::vector<std::vector<int>> holders_;         // [experts] ranks of the current map
+  std::vector<int32_t> wanted_;                   // [experts] copies on the rank in hand
+  std::vector<int> place_;                        // [ranks] where a rank stands in `to`
+  std::vector<std::pair<int, int64_t>> held_by_;  // of the rank in hand: who holds something, and what that saves
 };
 
 std::vector<std::vector<int>> ranks_of_nodes(const Topology& topology, int num_ranks) {
@@ -173,7 +125,7 @@ std::vector<std::vector<int>> ranks_of_nodes(const Topology& topology, int num_r
 }
 
 // new_name[r]: which rank takes what the proposal gives rank r.
-std::vector<int> match_ranks(const RankMatcher& matcher, const Topology& topology, int num_ranks) {
+std::vector<int> match_ranks(RankMatcher& matcher, const Topology& topology, int num_ranks) {
   const std::vector<std::vector<int>> nodes = ranks_of_nodes(topology, num_ranks);
   const size_t n = nodes.size();
   std::vector<int64_t> table(n * n, int64_t{num_ranks} * RankMatcher::kForbidden);
@@ -198,14 +150,10 @@ std::vector<int> match_ranks(const RankMatcher& matcher, const Topology& topolog
 
 }  // namespace
 
-std::vector<int> cheapest_assignment(std::span<const int64_t> cost, int n) {
-  return Assignment(cost, n).solve();
-}
-
 std::vector<int32_t> align_ranks(std::span<const int32_t> current, std::span<const int32_t> proposal,
                                  std::span<const int32_t> first_slots, int num_experts, const Topology& topology) {
   const int num_ranks = static_cast<int>(first_slots.size()) - 1;
-  const RankMatcher matcher(current, proposal, first_slots, num_experts);
+  RankMatcher matcher(current, proposal, first_slots, num_experts);
   const std::vector<int> new_name = match_ranks(matcher, topology, num_ranks);
   std::vector<int32_t> result(proposal.size());
   for (size_t r = 0; r < static_cast<size_t>(num_ranks); ++r) {

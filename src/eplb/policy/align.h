@@ -10,11 +10,6 @@
 
 namespace trimtab {
 
-// The columns of a cheapest assignment of n rows to n columns: row i goes to result[i]. cost: [n][n].
-// Kuhn-Munkres with potentials, O(n^3); among equal costs the choice is deterministic. Source: H. W. Kuhn, "The
-// Hungarian method for the assignment problem", 1955.
-std::vector<int> cheapest_assignment(std::span<const int64_t> cost, int n);
-
 // Layer maps are [slots]; first_slots: [ranks + 1].
 // Gives the proposal's ranks new names so that the fewest (rank, expert) weights are missing from `current`; only ranks
 // with equally many slots are exchanged, and nodes only as a whole.

@@ -12,32 +12,6 @@
 namespace trimtab {
 namespace {
 
-int64_t cost_of(const std::vector<int64_t>& cost, const std::vector<int>& column_of) {
-  int64_t sum = 0;
-  for (size_t i = 0; i < column_of.size(); ++i) sum += cost[i * column_of.size() + static_cast<size_t>(column_of[i])];
-  return sum;
-}
-
-TEST(CheapestAssignment, EqualsTheBestOfAllPermutations) {
-  std::mt19937 random(1);
-  for (int round = 0; round < 200; ++round) {
-    const int n = 1 + round % 6;
-    std::vector<int64_t> cost(static_cast<size_t>(n) * static_cast<size_t>(n));
-    for (int64_t& c : cost) c = static_cast<int64_t>(random() % 8);
-    std::vector<int> permutation(static_cast<size_t>(n));
-    std::iota(permutation.begin(), permutation.end(), 0);
-    int64_t best = cost_of(cost, permutation);
-    while (std::next_permutation(permutation.begin(), permutation.end())) {
-      best = std::min(best, cost_of(cost, permutation));
-    }
-    const std::vector<int> found = cheapest_assignment(cost, n);
-    std::vector<int> sorted = found;
-    std::sort(sorted.begin(), sorted.end());
-    for (int i = 0; i < n; ++i) ASSERT_EQ(sorted[static_cast<size_t>(i)], i);
-    EXPECT_EQ(cost_of(cost, found), best) << "round " << round;
-  }
-}
-
 int64_t moves(std::span<const int32_t> from, std::span<const int32_t> to, std::span<const int32_t> first_slots) {
   const std::vector<int64_t> in = received(from, to, first_slots);
   return std::accumulate(in.begin(), in.end(), int64_t{0});

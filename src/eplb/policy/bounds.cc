@@ -24,15 +24,21 @@ bool copies_fit(std::span<const int64_t> expert_load, double peak, int64_t num_s
 class PairBound {
  public:
   PairBound(std::span<const int64_t> expert_load, int64_t num_ranks)
-      : load_(expert_load), most_(static_cast<double>(num_ranks)), zones_(expert_load.size()) {}
+      : load_(expert_load.begin(), expert_load.end()), most_(static_cast<double>(num_ranks)) {
+    std::ranges::sort(load_);
+    kinds_.reserve(load_.size());
+  }
 
   bool impossible(double peak) {
-    constexpr int kThresholds = 20;
+    // The threshold that has proved it for another peak goes first.
     for (int i = 0; i < kThresholds; ++i) {
+      const int threshold = i == 0 ? proved_ : i - (i <= proved_ ? 1 : 0);
       // t from B / 2 up; B - t must leave room for something.
-      const double large = peak * (0.5 + 0.45 * i / kThresholds);
-      set_zones(peak, large, peak - large);
-      if (balance_impossible()) return true;
+      const double large = peak * (0.5 + 0.45 * threshold / kThresholds);
+      find_kinds(peak, large, peak - large);
+      if (!balance_impossible()) continue;
+      proved_ = threshold;
+      return true;
     }
     return false;
   }
@@ -43,16 +49,25 @@ class PairBound {
     double least = 1;   // copies that B needs
     double middle = 1;  // from here on not larger than `large`
     double small = 1;   // from here on small
+    bool operator==(const Zones&) const = default;
+  };
+  // Experts with the same zones; sorted by load, they stand side by side.
+  struct Kind {
+    Zones zones;
+    double experts = 0;
   };
 
-  void set_zones(double peak, double large, double small) {
+  void find_kinds(double peak, double large, double small) {
     constexpr double kSlack = 1 - 1e-12;
-    for (size_t e = 0; e < load_.size(); ++e) {
-      const auto w = static_cast<double>(load_[e]);
-      const double least = std::max(1.0, std::ceil(w / peak * kSlack));
-      zones_[e] = {.least = least,
-                   .middle = std::clamp(std::ceil(w / large * kSlack), least, most_ + 1),
-                   .small = std::clamp(std::ceil(w / small * kSlack), least, most_ + 1)};
+    kinds_.clear();
+    const double by_peak = kSlack / peak, by_large = kSlack / large, by_small = kSlack / small;
+    for (const double w : load_) {
+      const double least = std::max(1.0, std::ceil(w * by_peak));
+      const Zones zones = {.least = least,
+                           .middle = std::clamp(std::ceil(w * by_large), least, most_ + 1),
+                           .small = std::clamp(std::ceil(w * by_small), least, most_ + 1)};
+      if (kinds_.empty() || kinds_.back().zones != zones) kinds_.push_back({zones, 0});
+      ++kinds_.back().experts;
     }
   }
 
@@ -67,12 +82,15 @@ class PairBound {
       const double price = 0.5 * (low + high);
       double value = price * 2 * most_;
       double slope = 2 * most_;
-      for (const Zones& zones : zones_) {
-        const Choice choice = best_of(zones, price);
-        value += choice.value;
-        slope -= choice.copies;
+      for (const Kind& kind : kinds_) {
+        const Choice choice = best_of(kind.zones, price);
+        value += kind.experts * choice.value;
+        slope -= kind.experts * choice.copies;
       }
       if (value < -1e-6) return true;
+      // Convex: nowhere between the ends is it below what its slope here promises.
+      const double reach = slope < 0 ? high - price : low - price;
+      if (value + slope * reach >= 0) return false;
       (slope < 0 ? low : high) = price;
     }
     return false;
@@ -98,9 +116,12 @@ class PairBound {
     return best;
   }
 
-  std::span<const int64_t> load_;
-  double most_;  // copies of an expert: one a rank
-  std::vector<Zones> zones_;
+  static constexpr int kThresholds = 20;
+
+  std::vector<double> load_;  // ascending
+  double most_;               // copies of an expert: one a rank
+  int proved_ = 0;            // the threshold that last proved a peak impossible
+  std::vector<Kind> kinds_;
 };
 
 double with_pairs(std::span<const int64_t> expert_load, std::span<const int32_t> first_slots, double bound) {

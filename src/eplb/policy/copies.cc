@@ -6,6 +6,8 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <set>
+#include <utility>
 
 #include "eplb/policy/exact_math.h"
 
@@ -69,24 +71,16 @@ class Filler {
         potential_(static_cast<size_t>(task.num_ranks) * k_, 1.0F),
         scale_(task.episodes->weight),
         growth_(k_),
-        map_(static_cast<size_t>(task.num_slots()), -1) {}
+        map_(static_cast<size_t>(task.num_slots()), -1) {
+    for (int r = 0; r < task.num_ranks; ++r) enter(r);
+  }
 
   void place(int32_t expert) {
     const std::span<const float> share = task_.episodes->of(expert);
     const float inverse = kSharpness / static_cast<float>(copies_[static_cast<size_t>(expert)] + task_.full_total);
     for (size_t k = 0; k < k_; ++k) growth_[k] = exact_exp(share[k] * inverse);
-    int best = -1;
-    float best_score = 0;
-    for (int r = 0; r < task_.num_ranks; ++r) {
-      if (free_slots(r) == 0 || on_rank(r, expert)) continue;
-      const float score = growth(r);
-      if (best < 0 || score < best_score) {
-        best = r;
-        best_score = score;
-      }
-    }
-    if (best < 0) best = make_room(expert);
-    put(best, expert);
+    const int best = k_ == 1 ? lightest(expert) : least_growth(expert);
+    put(best < 0 ? make_room(expert) : best, expert);
   }
 
   std::vector<int32_t> take() { return std::move(map_); }
@@ -102,6 +96,31 @@ class Filler {
     return map_[static_cast<size_t>(task_.first_slots[static_cast<size_t>(rank)] + index)];
   }
 
+  // The rank with room for the expert whose potential grows least; -1 when there is none.
+  int least_growth(int32_t expert) {
+    int best = -1;
+    float best_score = 0;
+    for (int r = 0; r < task_.num_ranks; ++r) {
+      if (free_slots(r) == 0 || on_rank(r, expert)) continue;
+      const float score = growth(r);
+      if (best < 0 || score < best_score) {
+        best = r;
+        best_score = score;
+      }
+    }
+    return best;
+  }
+  // The same with one episode.
+  int lightest(int32_t expert) {
+    const auto found = std::ranges::find_if(open_, [&](const auto& open) { return !on_rank(open.second, expert); });
+    return found == open_.end() ? -1 : found->second;
+  }
+  // Around every change of a rank's slots or potential.
+  void leave(int rank) { open_.erase({potential_[static_cast<size_t>(rank)], rank}); }
+  void enter(int rank) {
+    if (k_ == 1 && free_slots(rank) > 0) open_.insert({potential_[static_cast<size_t>(rank)], rank});
+  }
+
   float growth(int rank) const {
     const float* potential = potential_.data() + static_cast<size_t>(rank) * k_;
     float sum = 0;
@@ -110,10 +129,12 @@ class Filler {
   }
 
   void put(int rank, int32_t expert) {
+    leave(rank);
     slot(rank, used_[static_cast<size_t>(rank)]++) = expert;
     on_rank(rank, expert) = true;
     float* potential = potential_.data() + static_cast<size_t>(rank) * k_;
     for (size_t k = 0; k < k_; ++k) potential[k] *= growth_[k];
+    enter(rank);
   }
 
   // Every rank with a free slot holds `expert` already: moves another expert there from a rank that does not.
@@ -125,7 +146,9 @@ class Filler {
         for (int s = 0; s < task_.slots_of(full); ++s) {
           const int32_t other = slot(full, s);
           if (on_rank(open, other)) continue;
+          leave(open);
           slot(open, used_[static_cast<size_t>(open)]++) = other;
+          enter(open);
           on_rank(open, other) = true;
           on_rank(full, other) = false;
           slot(full, s) = slot(full, --used_[static_cast<size_t>(full)]);
@@ -147,6 +170,8 @@ class Filler {
   std::vector<float> potential_;  // [ranks][episodes]
   std::vector<float> scale_;      // [episodes]
   std::vector<float> growth_;     // [episodes] exp(b v) of the expert in hand
+  // With one episode: ranks with free slots, by potential.
+  std::set<std::pair<float, int>> open_;
   std::vector<int32_t> map_;
 };
 

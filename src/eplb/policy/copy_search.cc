@@ -30,6 +30,9 @@ class Packer {
     top_.resize(static_cast<size_t>(task.num_ranks));
   }
 
+  // Whether no map with the same copies has a lower peak, duplicates aside.
+  bool is_exact() const { return pairs_; }
+
   Score pack(const std::vector<int32_t>& copies) {
     double all = 0;
     for (size_t e = 0; e < size_.size(); ++e) {
@@ -37,13 +40,7 @@ class Packer {
       size_[e] = static_cast<double>(task_.episodes->of(static_cast<int>(e))[0]) / total;
       all += size_[e];
     }
-    // The order changes little from one call to the next: insertion sort takes nearly linear time.
-    for (size_t i = 1; i < order_.size(); ++i) {
-      const int32_t e = order_[i];
-      size_t j = i;
-      for (; j > 0 && before(e, order_[j - 1]); --j) order_[j] = order_[j - 1];
-      order_[j] = e;
-    }
+    sort_experts();
     items_.clear();
     for (const int32_t e : order_) items_.insert(items_.end(), static_cast<size_t>(copies[static_cast<size_t>(e)]), e);
     pairs_ ? pack_pairs() : pack_lpt(all);
@@ -52,6 +49,22 @@ class Packer {
 
  private:
   static constexpr double kSharpness = 150;
+
+  // After an exchange the order changes little, and insertion takes nearly linear time; after other changes it may not.
+  void sort_experts() {
+    size_t patience = 8 * order_.size();
+    for (size_t i = 1; i < order_.size(); ++i) {
+      const int32_t e = order_[i];
+      size_t j = i;
+      for (; j > 0 && before(e, order_[j - 1]); --j) order_[j] = order_[j - 1];
+      order_[j] = e;
+      if (i - j > patience) {
+        std::ranges::sort(order_, [this](int32_t a, int32_t b) { return before(a, b); });
+        return;
+      }
+      patience -= i - j;
+    }
+  }
 
   bool before(int32_t a, int32_t b) const {
     const double left = size_[static_cast<size_t>(a)];
@@ -74,25 +87,40 @@ class Packer {
       load_[i] = all * task_.full[i];
       free_[i] = task_.slots_of(r);
       top_[i] = -1;
-      if (free_[i] > 0) heap_.push_back(r);
+      if (free_[i] > 0) heap_.push_back({load_[i], r});
     }
-    const auto heavier = [&](int32_t a, int32_t b) {
-      const double left = load_[static_cast<size_t>(a)];
-      const double right = load_[static_cast<size_t>(b)];
-      return left != right ? left > right : a > b;
-    };
-    std::make_heap(heap_.begin(), heap_.end(), heavier);
+    std::make_heap(heap_.begin(), heap_.end(), [](const Open& a, const Open& b) { return b.before(a); });
     for (const int32_t e : items_) {
-      std::pop_heap(heap_.begin(), heap_.end(), heavier);
-      const auto r = static_cast<size_t>(heap_.back());
+      const auto r = static_cast<size_t>(heap_.front().rank);
       load_[r] += size_[static_cast<size_t>(e)];
       if (top_[r] < 0) top_[r] = e;
-      if (--free_[r] > 0) {
-        std::push_heap(heap_.begin(), heap_.end(), heavier);
-      } else {
+      Open next = {load_[r], heap_.front().rank};
+      if (--free_[r] == 0) {
+        next = heap_.back();
         heap_.pop_back();
       }
+      replace_first(next);
     }
+  }
+
+  // A rank with free slots.
+  struct Open {
+    double load;
+    int32_t rank;
+    bool before(const Open& other) const { return load != other.load ? load < other.load : rank < other.rank; }
+  };
+
+  // The lightest makes way for another one, which sinks to its place.
+  void replace_first(const Open& next) {
+    const size_t size = heap_.size();
+    size_t hole = 0;
+    for (size_t child = 1; child < size; child = 2 * hole + 1) {
+      if (child + 1 < size && heap_[child + 1].before(heap_[child])) ++child;
+      if (!heap_[child].before(next)) break;
+      heap_[hole] = heap_[child];
+      hole = child;
+    }
+    if (hole < size) heap_[hole] = next;
   }
 
   Score score() const {
@@ -113,7 +141,7 @@ class Packer {
   std::vector<int32_t> items_;  // replicas by falling size
   std::vector<double> load_;    // [ranks]
   std::vector<int32_t> free_, top_;
-  std::vector<int32_t> heap_;
+  std::vector<Open> heap_;
 };
 
 class CopySearch {
@@ -130,14 +158,38 @@ class CopySearch {
   }
 
   std::vector<int32_t> run() {
-    try_families();
-    best_ = copies_;
-    best_score_ = score_;
-    for (int i = 0; i < effort_.iterations && best_score_.peak > effort_.target; ++i) try_exchange();
+    try_families(true);
+    keep_best();
+    if (good_enough()) return best_;
+    if (effort_.all_families) {
+      try_families(false);
+      keep_best();
+    }
+    constexpr int kFirst = 100;  // exchanges before the best is shown again; then twice as many each time
+    for (int i = 0, show = kFirst; i < effort_.iterations && best_score_.peak > effort_.target; ++i) {
+      if (i == show) {
+        if (good_enough()) break;
+        show *= 2;
+      }
+      try_exchange();
+    }
     return best_;
   }
 
  private:
+  // Asks only about what is new.
+  bool good_enough() {
+    if (best_score_.peak <= effort_.target) return true;
+    if (!effort_.good_enough || packer_.is_exact() || best_ == asked_) return false;
+    asked_ = best_;
+    return effort_.good_enough(best_);
+  }
+
+  void keep_best() {
+    best_ = copies_;
+    best_score_ = score_;
+  }
+
   void take_if_better(std::vector<int32_t> copies) {
     const Score score = packer_.pack(copies);
     if (score.soft >= score_.soft) return;
@@ -145,18 +197,21 @@ class CopySearch {
     score_ = score;
   }
 
-  void try_families() {
+  // A coarse grid of them, or the others.
+  void try_families(bool coarse) {
     float smallest = 0;  // the largest replica of the fewest-largest counts: no theta below it is possible
     for (size_t e = 0; e < copies_.size(); ++e) {
       smallest = std::max(smallest, demand_[e] / static_cast<float>(copies_[e] + task_.full_total));
     }
-    constexpr int kThetas = 12;
-    constexpr int kPhis = 8;
+    constexpr int kThetas = 12, kCoarseThetas = 3;
+    constexpr int kPhis = 8, kCoarsePhis = 2;
     for (int t = 0; t < kThetas; ++t) {
+      if (coarse && t % kCoarseThetas != 0) continue;
       const float theta = smallest * (1.0F + 0.08F * static_cast<float>(t));
       std::vector<int32_t> fewest;
       if (!fewest_copies(theta, fewest)) continue;
       for (int p = 1; p <= kPhis; ++p) {
+        if ((t % kCoarseThetas == 0 && p % kCoarsePhis == 0) != coarse) continue;
         std::vector<int32_t> copies = fewest;
         const float phi = theta * static_cast<float>(p) / kPhis;
         if (spend_slots(task_, demand_, phi, copies)) take_if_better(std::move(copies));
@@ -191,10 +246,7 @@ class CopySearch {
       return;
     }
     score_ = score;
-    if (score.peak < best_score_.peak) {
-      best_ = copies_;
-      best_score_ = score;
-    }
+    if (score.peak < best_score_.peak) keep_best();
   }
 
   static constexpr double kTemperature = 2e-4;
@@ -205,7 +257,7 @@ class CopySearch {
   Random random_;
   std::vector<float> demand_;
   const int32_t most_;  // copies an expert may have
-  std::vector<int32_t> copies_, best_;
+  std::vector<int32_t> copies_, best_, asked_;
   Score score_, best_score_;
 };
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "eplb/policy/layer_task.h"
@@ -11,8 +12,12 @@
 namespace trimtab {
 
 struct CopySearchEffort {
-  int iterations = 1000;  // packings tried beyond the families
-  double target = 1.001;  // peak in mean rank loads that is good enough
+  bool all_families = true;  // or a sixth of them
+  int iterations = 1000;     // packings tried beyond the families
+  double target = 1.001;     // peak in mean rank loads that is good enough
+  // Asked now and then, of the best copies so far: true ends the search. LPT is coarse, so copies may be good enough
+  // before their packing is.
+  std::function<bool(const std::vector<int32_t>& copies)> good_enough = {};
 };
 
 // Copies among the searched slots for the loads of episode 0: [experts], sum = slots. Tries the families "as few copies

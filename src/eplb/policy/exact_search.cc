@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "eplb/policy/align.h"
+#include "eplb/policy/assignment.h"
 
 namespace trimtab {
 namespace {

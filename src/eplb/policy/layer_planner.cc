@@ -82,16 +82,24 @@ class LayerPlanner {
   void plan_single() {
     Map map = fresh(choose_copies(task_, demand_));
     if (level(task_, map, effort_.target) > effort_.target) {
-      const std::vector<int32_t> copies =
-          search_copies(task_, {.iterations = effort_.copy_iterations, .target = effort_.target}, kSeed);
-      for (Map tight : {first_map(task_, copies, demand_), paired_map(task_, copies, demand_)}) {
-        if (tight.empty()) continue;
-        tight = aligned(std::move(tight));
-        level(task_, tight, effort_.target);
-        consider(std::move(tight));
-      }
+      place(search_copies(task_,
+                          {.all_families = effort_.all_families,
+                           .iterations = effort_.copy_iterations,
+                           .target = effort_.target,
+                           .good_enough = [this](const auto& copies) { return place(copies) <= effort_.target; }},
+                          kSeed));
     }
     consider(std::move(map));
+  }
+
+  // A map with these copies, levelled. Returns its peak.
+  double place(const std::vector<int32_t>& copies) {
+    Map tight = paired_map(task_, copies, demand_);
+    if (tight.empty()) tight = first_map(task_, copies, demand_);
+    tight = aligned(std::move(tight));
+    const double peak = level(task_, tight, effort_.target);
+    consider(std::move(tight));
+    return peak;
   }
 
   // Most small layers are solved at once; where the start is too far from the best, a better one first.

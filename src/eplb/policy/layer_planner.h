@@ -15,6 +15,7 @@ struct Effort {
   int max_episodes = 48;
   int sweeps = 24;                  // of the heat bath for each start
   int64_t max_visits = 1'000'000;   // of rank pairs by one heat bath: fewer sweeps where ranks are very many
+  bool all_families = true;         // of search_copies()
   int copy_iterations = 1500;       // packings tried where slots are tight
   int64_t exact_nodes = 1'000'000;  // steps of the exact search of a small layer
   double target = 1.0009;           // peak of a single load vector that is good enough

@@ -38,7 +38,8 @@ Effort effort_of(const PolicyOptions& options) {
     effort.max_episodes = 16;
     effort.sweeps = 3;
     effort.max_visits = 250'000;
-    effort.copy_iterations = 200;
+    effort.all_families = false;
+    effort.copy_iterations = 100;
   } else if (options.preset == "deep") {
     effort.max_episodes = 64;
     effort.sweeps = 200;
