@@ -81,7 +81,7 @@ class LayerPlanner {
 
   void plan_single() {
     Map map = fresh(choose_copies(task_, demand_));
-    if (level(task_, map, effort_.target) > effort_.target) {
+    if (level(task_, map, effort_.target) > effort_.copies_above) {
       place(search_copies(task_,
                           {.all_families = effort_.all_families,
                            .iterations = effort_.copy_iterations,

@@ -19,6 +19,9 @@ struct Effort {
   int copy_iterations = 1500;       // packings tried where slots are tight
   int64_t exact_nodes = 1'000'000;  // steps of the exact search of a small layer
   double target = 1.0009;           // peak of a single load vector that is good enough
+  // Peak of a single load vector above which other numbers of copies are sought. Below it what they gain in the window,
+  // larger replicas lose later.
+  double copies_above = 1.003;
   float volatility = 4;             // standard deviations in an expert's demand
   // If above the task's: the price of a move where the current map is within a few percent of the best anyway.
   double near_price = 0;

@@ -45,7 +45,7 @@ Effort effort_of(const PolicyOptions& options) {
     effort.sweeps = 200;
     effort.max_visits = 25'000'000;
     effort.copy_iterations = 20'000;
-    effort.target = 1.0001;
+    effort.target = effort.copies_above = 1.0001;
   } else if (options.preset != "balanced") {
     throw InvalidArgument(cat("no preset '", options.preset, "'; there are fast balanced deep"));
   }
