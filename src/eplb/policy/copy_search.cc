@@ -155,6 +155,9 @@ class CopySearch {
         most_(task.max_copies()) {
     copies_ = choose_copies(task, demand_);
     score_ = packer_.pack(copies_);
+    for (size_t e = 0; e < copies_.size(); ++e) {
+      least_theta_ = std::max(least_theta_, demand_[e] / static_cast<float>(copies_[e] + task_.full_total));
+    }
   }
 
   std::vector<int32_t> run() {
@@ -166,7 +169,8 @@ class CopySearch {
       keep_best();
     }
     constexpr int kFirst = 100;  // exchanges before the best is shown again; then twice as many each time
-    for (int i = 0, show = kFirst; i < effort_.iterations && best_score_.peak > effort_.target; ++i) {
+    const int iterations = (packer_.is_exact() ? 2 : 1) * effort_.iterations;  // pairs are packed in half the time
+    for (int i = 0, show = kFirst; i < iterations && best_score_.peak > effort_.target; ++i) {
       if (i == show) {
         if (good_enough()) break;
         show *= 2;
@@ -199,15 +203,11 @@ class CopySearch {
 
   // A coarse grid of them, or the others.
   void try_families(bool coarse) {
-    float smallest = 0;  // the largest replica of the fewest-largest counts: no theta below it is possible
-    for (size_t e = 0; e < copies_.size(); ++e) {
-      smallest = std::max(smallest, demand_[e] / static_cast<float>(copies_[e] + task_.full_total));
-    }
     constexpr int kThetas = 12, kCoarseThetas = 3;
     constexpr int kPhis = 8, kCoarsePhis = 2;
     for (int t = 0; t < kThetas; ++t) {
       if (coarse && t % kCoarseThetas != 0) continue;
-      const float theta = smallest * (1.0F + 0.08F * static_cast<float>(t));
+      const float theta = least_theta_ * (1.0F + 0.08F * static_cast<float>(t));
       std::vector<int32_t> fewest;
       if (!fewest_copies(theta, fewest)) continue;
       for (int p = 1; p <= kPhis; ++p) {
@@ -256,7 +256,8 @@ class CopySearch {
   Packer packer_;
   Random random_;
   std::vector<float> demand_;
-  const int32_t most_;  // copies an expert may have
+  const int32_t most_;     // copies an expert may have
+  float least_theta_ = 0;  // the largest replica of the copies chosen first: none is smaller whatever the copies
   std::vector<int32_t> copies_, best_, asked_;
   Score score_, best_score_;
 };

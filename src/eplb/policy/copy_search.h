@@ -13,7 +13,7 @@ namespace trimtab {
 
 struct CopySearchEffort {
   bool all_families = true;  // or a sixth of them
-  int iterations = 1000;     // packings tried beyond the families
+  int iterations = 1000;     // packings tried beyond the families; of pairs, which are cheaper, twice as many
   double target = 1.001;     // peak in mean rank loads that is good enough
   // Asked now and then, of the best copies so far: true ends the search. LPT is coarse, so copies may be good enough
   // before their packing is.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 
 #include "eplb/policy/align.h"
 #include "eplb/policy/change_copies.h"
@@ -92,14 +93,16 @@ class LayerPlanner {
     consider(std::move(map));
   }
 
-  // A map with these copies, levelled. Returns its peak.
+  // Maps with these copies, levelled. Returns the lowest peak.
   double place(const std::vector<int32_t>& copies) {
-    Map tight = paired_map(task_, copies, demand_);
-    if (tight.empty()) tight = first_map(task_, copies, demand_);
-    tight = aligned(std::move(tight));
-    const double peak = level(task_, tight, effort_.target);
-    consider(std::move(tight));
-    return peak;
+    double lowest = std::numeric_limits<double>::infinity();
+    for (Map map : {first_map(task_, copies, demand_), paired_map(task_, copies, demand_)}) {
+      if (map.empty()) continue;
+      map = aligned(std::move(map));
+      lowest = std::min(lowest, level(task_, map, effort_.target));
+      consider(std::move(map));
+    }
+    return lowest;
   }
 
   // Most small layers are solved at once; where the start is too far from the best, a better one first.

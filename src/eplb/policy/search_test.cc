@@ -248,6 +248,25 @@ TEST_F(SearchTest, SearchedCopiesFillTheSlotsAndPackLower) {
   }
 }
 
+TEST_F(SearchTest, CopiesAreSoughtUntilTheyAreGoodEnough) {
+  make(3, 24, 8, 4, 1, 1);
+  std::vector<std::vector<int32_t>> shown;
+  const auto search = [&](bool good_enough) {
+    const auto show = [&](const std::vector<int32_t>& copies) {
+      shown.push_back(copies);
+      return good_enough;
+    };
+    return search_copies(task_, {.iterations = 2000, .target = 1, .good_enough = show}, 1);
+  };
+  const std::vector<int32_t> first = search(true);
+  ASSERT_EQ(shown.size(), 1U);
+  EXPECT_EQ(shown[0], first);
+  shown.clear();
+  search(false);
+  EXPECT_GT(shown.size(), 1U);
+  for (size_t i = 1; i < shown.size(); ++i) EXPECT_NE(shown[i], shown[i - 1]) << "only what is new";
+}
+
 TEST_F(SearchTest, ChangedCopiesCostOneMoveEach) {
   make(7, 16, 8, 3, 1, 1);
   const std::vector<float> demand = expert_demand(episodes_, 0);
