@@ -50,8 +50,8 @@ class GroupedExperts final : public Experts {
     const std::span<const Part> parts = hottest_first(tokens, carver);
     if (parts.empty()) return;
     const Rows act = carver.take_rows(tokens.x.rows, intermediate(), dtype());
-    const Half halves[] = {Half(Half::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act, carver),
-                           Half(Half::kDown, parts, {act}, out, carver)};
+    const Half halves[] = {Half(Half::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act, team.size(), carver),
+                           Half(Half::kDown, parts, {act}, out, team.size(), carver)};
     std::optional<Board::Reading> reading;
     if (tokens.board != nullptr) reading.emplace(*tokens.board);
     run_halves(halves, tokens.x.rows * hidden_ * intermediate(), team);

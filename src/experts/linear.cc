@@ -37,7 +37,8 @@ void Linear::run(ConstRows x, Rows y, Team& team) const {
     if (!operand.in_place()) operand.prepare(0, rows, false, scratch + operand_bytes);
     PanelTask task = {};
     operand.fill(task, 0, rows);
-    multiply_panels(packed_, operand.product(), {item / blocks, 1}, task, y.slice(first, rows), {}, nullptr);
+    multiply_panels(packed_, operand.product(), {item / blocks, 1, item / blocks + 1}, task, y.slice(first, rows), {},
+                    nullptr);
   };
   share(team, panels * blocks, x.rows * in() * out(), run);
 }

@@ -52,7 +52,7 @@ void run_one(Half::Which which, const Mlp& mlp, const ConstRows& x, const Rows& 
   if (x.rows == 0) return;
   const Part part = {0, x.rows, &mlp};
   Carver carver(scratch.data());
-  const Half half(which, std::span(&part, 1), {x}, out, carver);
+  const Half half(which, std::span(&part, 1), {x}, out, team.size(), carver);
   run_halves(std::span(&half, 1), x.rows * x.cols * out.cols, team);
 }
 

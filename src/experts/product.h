@@ -31,8 +31,8 @@ class Half {
   enum Stage { kPrepare, kMultiply };
 
   // parts: not empty, all of one shape and format; stay the caller's. Memory for counters and prepared rows comes from
-  // the carver. Before items run, every member of the team needs scratch() bytes of its own.
-  Half(Which which, std::span<const Part> parts, const RowSource& x, Rows out, Carver& carver);
+  // the carver. Before items run, every member of the team, of this size, needs scratch() bytes of its own.
+  Half(Which which, std::span<const Part> parts, const RowSource& x, Rows out, int team_size, Carver& carver);
   // The memory that Half takes for `parts` parts and `rows` rows of this type.
   static size_t bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x);
 
@@ -61,6 +61,7 @@ class Half {
   std::span<const Part> parts_;
   Operand operand_;
   Rows out_;
+  int team_size_;
   int64_t tiles_ = 0;                       // of all parts
   int64_t panels_, group_panels_, groups_;  // panels of a part; panels that are one item; items of a part
   Progress* progress_;                      // [parts]
@@ -85,6 +86,7 @@ void run_halves(std::span<const Half> halves, int64_t multiply_adds, Team& team)
 // The outputs of panels [first, first + count) for all rows of a task, which has x and m. scratch: unpack_scratch().
 struct PanelRange {
   int64_t first, count;
+  int64_t then;  // the panel that this thread will probably want next; num_panels() or more: none
 };
 void multiply_panels(const PackedWeights& weights, Product product, PanelRange panels, PanelTask task, const Rows& out,
                      Activation activation, std::byte* scratch) noexcept;
