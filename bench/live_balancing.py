@@ -19,6 +19,7 @@ MODEL = pathlib.Path(__file__).resolve().parents[1] / "models" / "tiny-moe"
 COMPARISONS = [
     ("overhead, 2 ranks: recorded, gathered, never planned", "--ranks 2", "--redundant-experts 2", "--eplb dynamic --eplb-config {idle}"),
     ("domain change, 2 ranks on as many cores", "--ranks 2", "", "--eplb dynamic"),
+    ("domain change, 2 ranks, from a map with the hottest experts on rank 0", "--ranks 2", "--eplb static:{hot}", "--eplb dynamic:{hot}"),
     ("domain change, 4 ranks", "--ranks 4", "", "--eplb dynamic"),
     ("domain change, 4 ranks, at most 4 MB a plan", "--ranks 4", "", "--eplb dynamic --eplb-config {budget}"),
 ]
@@ -28,6 +29,22 @@ def run(trimtab, options):
     command = [trimtab, "run", MODEL, "--prompts", MODEL / "domain_shift.txt", "--max-sequences", "12", "--steps", "64",
                "--temperature", "0.7", "--json", *options.split()]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def write_hot_map(trimtab, file):
+    """A map for 2 ranks whose rank 0 has the busier half of the experts; the redundant slot of each holds one of its own
+    again."""
+    loads = file.with_name("loads.json")
+    run(trimtab, f"--ranks 2 --eplb record:{loads}")
+    placement = json.loads(loads.with_suffix(".placement.json").read_text())
+    load = [[sum(steps) for steps in zip(*layer)] for layer in zip(*json.loads(loads.read_text())["logical_count"])]
+    half = placement["num_experts"] // 2
+    rows = placement["physical_to_logical_map"] = []
+    for layer in load:
+        order = sorted(range(len(layer)), key=lambda e: -layer[e])
+        rows.append([*order[:half], order[0], *order[half:], order[half]])
+    placement["slots_per_rank"] = [half + 1, half + 1]
+    file.write_text(json.dumps(placement))
 
 
 def quartiles(values):
@@ -47,10 +64,12 @@ def main():
             path = pathlib.Path(folder) / f"{name}.json"
             path.write_text(json.dumps(settings))
             names[name] = path
+        names["hot"] = pathlib.Path(folder) / "hot.json"
+        write_hot_map(arguments.trimtab, names["hot"])
         for title, both, without, with_ in COMPARISONS:
             ratios, results = [], []
             for pair in range(arguments.pairs):
-                order = [without, with_.format(**names)]
+                order = [options.format(**names) for options in (without, with_)]
                 answers = {}
                 for which in order if pair % 2 == 0 else reversed(order):
                     answers[which] = run(arguments.trimtab, f"{both} {which}")

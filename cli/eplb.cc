@@ -18,16 +18,17 @@
 namespace trimtab::cli {
 namespace {
 
+enum class HasFile : uint8_t { kNo, kMay, kMust };
 struct Mode {
   EplbMode mode;
   std::string_view name;
-  bool has_file;
+  HasFile file;
 };
-constexpr std::array<Mode, 5> kModes = {{{EplbMode::kOff, "off", false},
-                                         {EplbMode::kStatic, "static", true},
-                                         {EplbMode::kRecord, "record", true},
-                                         {EplbMode::kDynamic, "dynamic", false},
-                                         {EplbMode::kScreen, "screen", false}}};
+constexpr std::array<Mode, 5> kModes = {{{EplbMode::kOff, "off", HasFile::kNo},
+                                         {EplbMode::kStatic, "static", HasFile::kMust},
+                                         {EplbMode::kRecord, "record", HasFile::kMust},
+                                         {EplbMode::kDynamic, "dynamic", HasFile::kMay},
+                                         {EplbMode::kScreen, "screen", HasFile::kMay}}};
 
 void read_mode(const std::string& text, Eplb& eplb) {
   const size_t colon = text.find(':');
@@ -36,15 +37,19 @@ void read_mode(const std::string& text, Eplb& eplb) {
   if (found == kModes.end()) {
     std::vector<std::string_view> names;
     for (const Mode& mode : kModes) names.push_back(mode.name);
-    throw InvalidArgument(fmt::format("--eplb must be off, static:FILE, record:FILE, dynamic or screen, not \"{}\"{}",
-                                      text, did_you_mean(name, names)));
+    throw InvalidArgument(
+        fmt::format("--eplb must be off, static:FILE, record:FILE, dynamic[:FILE] or screen[:FILE], not \"{}\"{}", text,
+                    did_you_mean(name, names)));
   }
-  if (found->has_file != (colon != text.npos) || (found->has_file && colon + 1 == text.size())) {
-    throw InvalidArgument(found->has_file ? fmt::format("--eplb {} needs a file: {}:FILE", name, name)
-                                          : fmt::format("--eplb {} takes no file", name));
+  const bool is_given = colon != text.npos, is_empty = is_given && colon + 1 == text.size();
+  if (is_given && found->file == HasFile::kNo) {
+    throw InvalidArgument(fmt::format("--eplb {} takes no file", name));
+  }
+  if (is_empty || (!is_given && found->file == HasFile::kMust)) {
+    throw InvalidArgument(fmt::format("--eplb {} needs a file: {}:FILE", name, name));
   }
   eplb.mode = found->mode;
-  if (found->has_file) eplb.file = text.substr(colon + 1);
+  if (is_given) eplb.file = text.substr(colon + 1);
 }
 
 BalancerConfig read_config(const std::string& file) {
@@ -66,6 +71,14 @@ Placement read_map(const std::string& file, int layers, int experts, int ranks) 
                                       layers, experts, ranks));
   }
   return placement;
+}
+
+std::vector<int> moe_layer_ids(const ModelConfig& model) {
+  std::vector<int> ids;
+  for (int l = 0; l < model.num_hidden_layers; ++l) {
+    if (model.is_moe_layer[static_cast<size_t>(l)]) ids.push_back(l);
+  }
+  return ids;
 }
 
 // Experts in order, the first ones once more as replicas: slots are as even as they go.
@@ -94,8 +107,8 @@ Eplb read_eplb(const EplbOptions& options, const ModelConfig& model, int ranks, 
   if (options.redundant_experts > 1 << 20) {
     throw InvalidArgument(fmt::format("--redundant-experts {} is too many", options.redundant_experts));
   }
-  if (eplb.mode == EplbMode::kStatic) {
-    if (options.redundant_experts >= 0) throw InvalidArgument("--redundant-experts: the map of --eplb static says it");
+  if (eplb.begins_with_file()) {
+    if (options.redundant_experts >= 0) throw InvalidArgument("--redundant-experts: the map of --eplb says it");
     eplb.start = read_map(eplb.file, layers, experts, ranks);
   } else {
     const int by_default = eplb.balances() ? ranks : 0;
@@ -115,12 +128,14 @@ Eplb read_eplb(const EplbOptions& options, const ModelConfig& model, int ranks, 
   return eplb;
 }
 
+void write_map(const std::string& file, const Placement& placement, const ModelConfig& model) {
+  write_placement(file, {placement, moe_layer_ids(model), {}}, FileFormat::kJson);
+}
+
 void write_record(const Eplb& eplb, const Load& load, const ModelConfig& model) {
   Recording recording;
   recording.load = load;
-  for (int l = 0; l < model.num_hidden_layers; ++l) {
-    if (model.is_moe_layer[static_cast<size_t>(l)]) recording.layer_ids.push_back(l);
-  }
+  recording.layer_ids = moe_layer_ids(model);
   recording.step_ids.resize(static_cast<size_t>(load.num_steps));
   std::iota(recording.step_ids.begin(), recording.step_ids.end(), int64_t{0});
   recording.metadata["model_type"] = model.model_type;
@@ -129,8 +144,7 @@ void write_record(const Eplb& eplb, const Load& load, const ModelConfig& model) 
   const std::string end = path.extension().string();
   const FileFormat format = end == ".npy" ? FileFormat::kNpy : end == ".csv" ? FileFormat::kCsv : FileFormat::kJson;
   write_recording(eplb.file, recording, format);
-  const std::string map = std::filesystem::path(path).replace_extension(".placement.json").string();
-  write_placement(map, {eplb.start, recording.layer_ids, {}}, FileFormat::kJson);
+  write_map(std::filesystem::path(path).replace_extension(".placement.json").string(), eplb.start, model);
 }
 
 std::string_view name(EplbMode mode) {

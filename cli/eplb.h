@@ -20,9 +20,10 @@ std::string_view name(EplbMode mode);
 
 struct Eplb {
   EplbMode mode = EplbMode::kOff;
-  std::string file;  // of kStatic and kRecord
+  std::string file;  // of kRecord what to write, of others the map to begin with; may be empty
   BalancerConfig config;
   Placement start;
+  bool begins_with_file() const { return mode != EplbMode::kRecord && !file.empty(); }
   bool balances() const { return mode == EplbMode::kDynamic || mode == EplbMode::kScreen; }
   // Which replica a pick goes to, with this dispatcher or "auto".
   SplitRule split = SplitRule::kStatic;
@@ -35,6 +36,8 @@ Eplb read_eplb(const EplbOptions& options, const ModelConfig& model, int ranks, 
 // Writes what kRecord asks for: the loads to the file, in the format of its name, and the map they were recorded under
 // beside it, as NAME.placement.json.
 void write_record(const Eplb& eplb, const Load& load, const ModelConfig& model);
+// Writes a map of this model's layers, as JSON, for static:, dynamic: and screen:.
+void write_map(const std::string& file, const Placement& placement, const ModelConfig& model);
 
 // The sum of what the ranks have: counts_of_rank[r] is [steps, layers, experts].
 Load sum_of_ranks(const Placement& placement, int64_t steps, std::span<const std::span<const int32_t>> counts_of_rank);

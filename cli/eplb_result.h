@@ -9,7 +9,7 @@
 namespace trimtab::cli {
 
 struct EplbOptions {
-  std::string mode = "off";    // off, static:FILE, record:FILE, dynamic, screen
+  std::string mode = "off";    // off, static:FILE, record:FILE, dynamic[:FILE], screen[:FILE]
   std::string config;          // file of a BalancerConfig; empty: the preset "short"
   int redundant_experts = -1;  // over all ranks; below 0: one a rank where something can come of it, else none
 };

@@ -137,7 +137,8 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
   run->add_option(
          "--eplb", options.eplb.mode,
          "Where experts are: off (in order), static:FILE (the map of a file), record:FILE (writes loads and map), "
-         "dynamic (balanced while it runs), screen (plans and judges, changes nothing); see docs/live.md")
+         "dynamic (balanced while it runs), screen (plans and judges, changes nothing); dynamic:FILE and screen:FILE "
+         "begin with the map of a file; see docs/live.md")
       ->check(is_given())
       ->type_name("MODE")
       ->capture_default_str();
@@ -148,6 +149,9 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
                   "Slots beside one for each expert, over all ranks [one a rank with --eplb dynamic and screen]")
       ->check(zero_or_more())
       ->type_name("N");
+  run->add_option("--placement-out", options.placement_out, "Writes the map at the end, for --eplb dynamic:FILE")
+      ->check(is_given())
+      ->type_name("FILE.json");
   run->add_option("--metrics", options.metrics,
                   "Writes the metrics of the balancing for Prometheus' textfile collector")
       ->check(is_given())

@@ -256,6 +256,7 @@ void run(const RunOptions& options) {
   const Eplb eplb = read_eplb(options.eplb, config, ranks.count(), options.dispatcher);
   if (prints && eplb.mode == EplbMode::kRecord) check_writable("--eplb record:", eplb.file);
   if (prints && !options.metrics.empty()) check_writable("--metrics", options.metrics);
+  if (prints && !options.placement_out.empty()) check_writable("--placement-out", options.placement_out);
   if (!options.metrics.empty() && !eplb.balances()) throw InvalidArgument("--metrics needs --eplb dynamic or screen");
 
   printer.status("loading " + options.model);
@@ -277,11 +278,13 @@ void run(const RunOptions& options) {
 
   if (!options.trace_out.empty()) write_trace(options.trace_out, run.load);
   if (eplb.mode == EplbMode::kRecord) write_record(eplb, run.load, config);
+  const Placement end = run.end.value_or(eplb.start);
+  if (!options.placement_out.empty()) write_map(options.placement_out, end, config);
   if (!options.report.empty()) {
     const RunRecord record{std::move(run.rank_loads),
                            expert_load_of(run.load),
                            eplb.start,
-                           run.end.value_or(eplb.start),
+                           end,
                            std::move(run.events),
                            run.metrics,
                            eplb.start.num_slots() > eplb.start.num_experts() ? std::string(name(eplb.split)) : ""};

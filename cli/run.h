@@ -26,8 +26,9 @@ struct RunOptions {
   std::string chrome_trace;  // file; empty: none, as the next
   std::string report;
   EplbOptions eplb;
-  int max_sequences = 0;  // of a rank, in a step together; 0: as many as fit
-  std::string metrics;    // file for Prometheus; empty: none
+  std::string placement_out;  // file for the map at the end; empty: none
+  int max_sequences = 0;      // of a rank, in a step together; 0: as many as fit
+  std::string metrics;        // file for Prometheus; empty: none
   bool json = false;
 };
 

@@ -111,7 +111,7 @@ TEST(LayerTrace, WaitsAreToldApartFromWork) {
   const World world({.dispatcher = "pull"});
   const Placement placement = Placement::linear(1, kExperts, 2);
   run_group(2, [&](Communicator& comm) {
-    constexpr auto kLate = std::chrono::milliseconds(50);
+    constexpr auto kLate = std::chrono::milliseconds(300);
     const MoeLayer layer = world.layer(placement, comm.rank());
     Team team(1);
     OwnLane own(comm, layer, team);
@@ -129,7 +129,7 @@ TEST(LayerTrace, WaitsAreToldApartFromWork) {
       }
     }
     if (comm.rank() == 0) {
-      EXPECT_GT(waited, 40'000'000);
+      EXPECT_GT(waited, 100'000'000);
       EXPECT_LT(longest_work, waited);
     }
   });

@@ -23,6 +23,11 @@ Json run(const std::string& arguments) {
   return outcome.status == 0 ? Json::parse(outcome.out) : Json();
 }
 
+double mean_par(const Json& result) {
+  const auto pars = result.at("par_per_layer").get<std::vector<double>>();
+  return std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(pars.size());
+}
+
 // A plan in every window, whatever it brings: something is under way in every step, and arrives before the next one.
 std::string restless(const Scratch& scratch) {
   return scratch.file(
@@ -54,9 +59,7 @@ TEST(RunEplb, BalancesWhenTheDomainChangesAndChangesNoToken) {
   const auto thirds = eplb.at("par_by_third").get<std::vector<double>>();
   ASSERT_EQ(thirds.size(), 3U);
   // The run without: linear, whose skew the model has by nature.
-  const auto pars = off.at("par_per_layer").get<std::vector<double>>();
-  const double natural = std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(pars.size());
-  EXPECT_LT(thirds[2] - 1, (natural - 1) / 2);
+  EXPECT_LT(thirds[2] - 1, (mean_par(off) - 1) / 2);
   // Whatever moved, every row was counted once.
   const auto total = [](const Json& result) {
     int64_t rows = 0;
@@ -109,12 +112,26 @@ TEST(RunEplb, RecordsWhatPlanReadsAndStaticRuns) {
   ASSERT_EQ(trimtab("plan " + loads + " --ranks 4 --slots 9 --out " + plan).status, 0);
   const Json placed = run(kShift + "--eplb static:" + plan);
   EXPECT_EQ(placed.at("outputs"), recorded.at("outputs"));
-  const auto mean = [](const Json& result) {
-    const auto pars = result.at("par_per_layer").get<std::vector<double>>();
-    return std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(pars.size());
-  };
-  EXPECT_LT(mean(placed), mean(recorded) - 0.1);
-  EXPECT_LT(mean(placed), 1.05);
+  EXPECT_LT(mean_par(placed), mean_par(recorded) - 0.1);
+  EXPECT_LT(mean_par(placed), 1.05);
+}
+
+TEST(RunEplb, GoesOnFromTheMapAtTheEnd) {
+  const Scratch scratch;
+  const std::string first = scratch.file("first.json"), second = scratch.file("second.json");
+  const std::string options = " --eplb-config " + repeatable(scratch) + " --placement-out ";
+  const Json begun = run(kShift + "--eplb dynamic" + options + first);
+  const Json gone_on = run(kShift + "--eplb dynamic:" + first + options + second);
+  EXPECT_EQ(gone_on.at("outputs"), begun.at("outputs"));
+  EXPECT_LT(mean_par(gone_on), mean_par(begun));
+  EXPECT_EQ(read_placement(second).placement.num_slots(), read_placement(first).placement.num_slots());
+  // As it is, and judged.
+  const Json held = run(kShift + "--eplb static:" + first + " --placement-out " + second);
+  EXPECT_EQ(held.at("outputs"), begun.at("outputs"));
+  EXPECT_EQ(read_file(second), read_file(first));
+  const Json screened = run(kShift + "--eplb screen:" + first);
+  EXPECT_EQ(screened.at("outputs"), begun.at("outputs"));
+  EXPECT_EQ(screened.at("eplb").at("layers_switched"), 0);
 }
 
 TEST(RunEplb, ScreeningSaysWhetherItWouldPay) {
@@ -156,9 +173,13 @@ TEST(RunEplb, RefusesWhatCannotBe) {
   const auto refused = [&](const std::string& arguments) { return error_line({few + arguments, ""}, 1); };
   EXPECT_EQ(
       refused("--eplb dynamik"),
-      "--eplb must be off, static:FILE, record:FILE, dynamic or screen, not \"dynamik\" (did you mean \"dynamic\"?)");
+      "--eplb must be off, static:FILE, record:FILE, dynamic[:FILE] or screen[:FILE], not \"dynamik\" (did you mean "
+      "\"dynamic\"?)");
   EXPECT_EQ(refused("--eplb static"), "--eplb static needs a file: static:FILE");
-  EXPECT_EQ(refused("--eplb dynamic:x"), "--eplb dynamic takes no file");
+  EXPECT_EQ(refused("--eplb dynamic:"), "--eplb dynamic needs a file: dynamic:FILE");
+  EXPECT_EQ(refused("--eplb off:x"), "--eplb off takes no file");
+  EXPECT_TRUE(contains(refused("--eplb dynamic:" + scratch.file("absent")), "absent"));
+  EXPECT_TRUE(contains(refused("--placement-out /no/such/folder/x.json"), "/no/such/folder/x.json"));
   EXPECT_EQ(refused("--metrics " + scratch.file("m")), "--metrics needs --eplb dynamic or screen");
   const std::string config = scratch.file("c.json", R"({"intervall": 3})");
   EXPECT_EQ(refused("--eplb dynamic --eplb-config " + config),
@@ -171,6 +192,7 @@ TEST(RunEplb, RefusesWhatCannotBe) {
   const std::string map = scratch.file("map.json");
   ASSERT_EQ(trimtab("plan " + kTinyMoe + "/trace.npy --ranks 2 --slots 16 --out " + map).status, 0);
   EXPECT_TRUE(contains(refused("--eplb static:" + map), "on 2 ranks, this run has 4"));
+  EXPECT_EQ(refused("--redundant-experts 3 --eplb dynamic:" + map), "--redundant-experts: the map of --eplb says it");
 }
 
 }  // namespace

@@ -39,8 +39,10 @@ class RankMatcher {
     for (const int rank : from) add_row(rank, costs);
     std::vector<int> result = cheapest_assignment(costs);
     give_the_rest(from, to, result);
-    for (size_t i = 0; i < from.size(); ++i)
-      total += cost_of(costs, i, result[i], size(from[i]) == size(to[at(result, i)]));
+    for (size_t i = 0; i < from.size(); ++i) {
+      const bool fits = size(from[i]) == size(to[static_cast<size_t>(result[i])]);
+      total += fits ? costs.of(i, result[i]) : kForbidden;
+    }
     return result;
   }
 
@@ -50,7 +52,6 @@ class RankMatcher {
  private:
   static constexpr int kNowhere = -1;
 
-  static size_t at(const std::vector<int>& result, size_t i) { return static_cast<size_t>(result[i]); }
   int32_t size(int rank) const {
     return first_slots_[static_cast<size_t>(rank) + 1] - first_slots_[static_cast<size_t>(rank)];
   }
@@ -100,14 +101,6 @@ class RankMatcher {
         result[i] = static_cast<int>(j);
       }
     }
-  }
-
-  static int64_t cost_of(const AssignmentCosts& costs, size_t row, int column, bool fits) {
-    if (!fits) return kForbidden;
-    for (size_t i = costs.first[row]; i < costs.first[row + 1]; ++i) {
-      if (costs.column[i] == column) return costs.cost[i];
-    }
-    return costs.elsewhere[row];
   }
 
   std::span<const int32_t> proposal_;

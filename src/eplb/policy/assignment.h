@@ -14,8 +14,22 @@ struct AssignmentCosts {
   std::vector<int32_t> column;      // listed columns, row by row, each at most once
   std::vector<int64_t> cost;        // of these; at most what the row pays elsewhere
   std::vector<size_t> first = {0};  // [rows + 1] where a row's columns begin
-  void list(int32_t c, int64_t price) { column.push_back(c), cost.push_back(price); }
-  void end_row(int64_t price_elsewhere) { elsewhere.push_back(price_elsewhere), first.push_back(column.size()); }
+
+  // For one row after another: its columns, then what it pays elsewhere.
+  void list(int32_t c, int64_t price) {
+    column.push_back(c);
+    cost.push_back(price);
+  }
+  void end_row(int64_t price) {
+    elsewhere.push_back(price);
+    first.push_back(column.size());
+  }
+  int64_t of(size_t row, int32_t c) const {
+    for (size_t i = first[row]; i < first[row + 1]; ++i) {
+      if (column[i] == c) return cost[i];
+    }
+    return elsewhere[row];
+  }
 };
 
 // The column of each row in a cheapest assignment, -1 for rows that take any column that nobody has. Each row's listed
