@@ -15,19 +15,21 @@ import subprocess
 import tempfile
 
 MODEL = pathlib.Path(__file__).resolve().parents[1] / "models" / "tiny-moe"
+FEW = "--max-sequences 12 --steps 64"  # of 192 prompts, so their domain changes on the way
 # The name of each comparison; what both have; the one without; the one with.
 COMPARISONS = [
-    ("overhead, 2 ranks: recorded, gathered, never planned", "--ranks 2", "--redundant-experts 2", "--eplb dynamic --eplb-config {idle}"),
-    ("domain change, 2 ranks on as many cores", "--ranks 2", "", "--eplb dynamic"),
-    ("domain change, 2 ranks, from a map with the hottest experts on rank 0", "--ranks 2", "--eplb static:{hot}", "--eplb dynamic:{hot}"),
-    ("domain change, 4 ranks", "--ranks 4", "", "--eplb dynamic"),
-    ("domain change, 4 ranks, at most 4 MB a plan", "--ranks 4", "", "--eplb dynamic --eplb-config {budget}"),
+    ("overhead, 2 ranks: recorded, gathered, never planned", f"{FEW} --ranks 2", "--redundant-experts 2", "--eplb dynamic --eplb-config {idle}"),
+    ("domain change, 2 ranks on as many cores", f"{FEW} --ranks 2", "", "--eplb dynamic"),
+    ("domain change, 4 ranks", f"{FEW} --ranks 4", "", "--eplb dynamic"),
+    ("domain change, 4 ranks, at most 4 MB a plan", f"{FEW} --ranks 4", "", "--eplb dynamic --eplb-config {budget}"),
+    ("skewed, 2 ranks on as many cores, 96 sequences each, from a map with the busier experts on rank 0",
+     "--max-sequences 96 --steps 300 --ranks 2", "--eplb static:{hot}", "--eplb dynamic:{hot}"),
 ]
 
 
 def run(trimtab, options):
-    command = [trimtab, "run", MODEL, "--prompts", MODEL / "domain_shift.txt", "--max-sequences", "12", "--steps", "64",
-               "--temperature", "0.7", "--json", *options.split()]
+    command = [trimtab, "run", MODEL, "--prompts", MODEL / "domain_shift.txt", "--temperature", "0.7", "--json",
+               *options.split()]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
@@ -35,7 +37,7 @@ def write_hot_map(trimtab, file):
     """A map for 2 ranks whose rank 0 has the busier half of the experts; the redundant slot of each holds one of its own
     again."""
     loads = file.with_name("loads.json")
-    run(trimtab, f"--ranks 2 --eplb record:{loads}")
+    run(trimtab, f"{FEW} --ranks 2 --eplb record:{loads}")
     placement = json.loads(loads.with_suffix(".placement.json").read_text())
     load = [[sum(steps) for steps in zip(*layer)] for layer in zip(*json.loads(loads.read_text())["logical_count"])]
     half = placement["num_experts"] // 2
@@ -56,6 +58,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trimtab")
     parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--only", default="", help="only comparisons with this text")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         files = {"idle": {"preset": "short", "plan_above_par": 1000}, "budget": {"preset": "short", "max_bytes": 4_000_000}}
@@ -67,6 +70,8 @@ def main():
         names["hot"] = pathlib.Path(folder) / "hot.json"
         write_hot_map(arguments.trimtab, names["hot"])
         for title, both, without, with_ in COMPARISONS:
+            if arguments.only not in title:
+                continue
             ratios, results = [], []
             for pair in range(arguments.pairs):
                 order = [options.format(**names) for options in (without, with_)]
