@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM and SGLang as far as the plug-ins meet them: packages with the same names and signatures, written here.
 
-surround() writes what lies around the balancers, stub_balancer() the balancers themselves and the plug-in loaders.
+surround() writes what lies around the balancers, contract_balancer() the balancers themselves and the plug-in loaders.
 tools/check_engine_plugins.py puts the real ones, from released wheels, between the same surroundings.
 """
 
@@ -146,7 +146,8 @@ _SGLANG_PLUGINS = """
         HookRegistry.apply_hooks()
     """
 
-STUBS = {
+# The least that the engines promise: signatures, types, how plug-ins are found.
+CONTRACTS = {
     "vllm-tables": {
         "vllm/distributed/eplb/policy/__init__.py": "RETURNS_TABLES = True" + _VLLM_POLICY,
         "vllm/plugins/__init__.py": _VLLM_PLUGINS,
@@ -187,9 +188,9 @@ def surround(folder, engine):
     _write_entry_points(folder)
 
 
-def stub_balancer(folder, stub):
-    surround(folder, stub.split("-")[0])
-    write(folder, STUBS[stub])
+def contract_balancer(folder, name):
+    surround(folder, name.split("-")[0])
+    write(folder, CONTRACTS[name])
 
 
 def _write_entry_points(folder):

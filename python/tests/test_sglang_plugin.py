@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SGLang asks of rebalance_experts: on a stub package, on the balancers of released wheels
+"""What SGLang asks of rebalance_experts: on a package with its signatures, on the balancers of released wheels
 (tools/check_engine_plugins.py), and on an installed SGLang."""
 
 import inspect
@@ -32,7 +32,7 @@ def sglang(request, tmp_path, monkeypatch):
     folder = request.param
     if isinstance(folder, str):
         folder = tmp_path / "engine"
-        engines.stub_balancer(folder, request.param)
+        engines.contract_balancer(folder, request.param)
     with engines.importable(folder, "sglang"):
         from sglang.srt.elastic_ep.elastic_ep import ElasticEPStateManager
         from sglang.srt.eplb import eplb_algorithms

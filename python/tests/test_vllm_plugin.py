@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What vLLM asks of a policy: on stub packages, on the balancers of released wheels (tools/check_engine_plugins.py), and
-on an installed vLLM."""
+"""What vLLM asks of a policy: on packages with its signatures, on the balancers of released wheels
+(tools/check_engine_plugins.py), and on an installed vLLM."""
 
 import inspect
 import json
@@ -35,7 +35,7 @@ def policies(request, tmp_path, monkeypatch):
     folder = request.param
     if isinstance(folder, str):
         folder = tmp_path / "engine"
-        engines.stub_balancer(folder, request.param)
+        engines.contract_balancer(folder, request.param)
     with engines.importable(folder, "vllm"):
         from vllm.distributed.eplb import policy
 

@@ -89,6 +89,17 @@ struct Scenario {
   std::function<void(int rank, int64_t step)> during_step = {};
 };
 
+// Another random plan in every window.
+Scenario restless(int64_t interval) {
+  Scenario scenario;
+  scenario.config.interval = interval;
+  scenario.config.plan_above_par = 0;
+  scenario.policy = random_plans();
+  scenario.load = uneven;
+  scenario.spares = 8;
+  return scenario;
+}
+
 // One rank that serves.
 class Server {
  public:
@@ -293,13 +304,8 @@ TEST(BalancerTest, LevelLoadMovesNothingInAThousandSteps) {
 TEST(BalancerTest, RandomPlansAtEveryStepKeepEveryRankRight) {
   for (const int ranks : rank_counts({2, 4, 7})) {
     for (const bool use_async : {false, true}) {
-      Scenario scenario;
-      scenario.config.interval = 1;
-      scenario.config.plan_above_par = 0;
+      Scenario scenario = restless(1);
       scenario.config.use_async = use_async;
-      scenario.policy = random_plans();
-      scenario.load = uneven;
-      scenario.spares = 8;
       run_group(ranks, [&](Communicator& comm) {
         Server server(scenario, comm, start_placement(ranks));
         for (int i = 0; i < 15; ++i) {
@@ -323,12 +329,8 @@ TEST(BalancerTest, WithoutAsyncTheSameRunSwitchesAtTheSameSteps) {
   using Switch = std::pair<int64_t, int>;  // step, layer
   std::vector<std::vector<Switch>> runs;
   for (const std::chrono::microseconds pace : {0us, 300us}) {
-    Scenario scenario;
-    scenario.config.plan_above_par = 0;
-    scenario.load = uneven;
-    scenario.spares = 8;
-    const std::shared_ptr<const Policy> plans = random_plans();
-    scenario.policy = std::make_shared<FakePolicy>([=](const Problem& problem) {
+    Scenario scenario = restless(4);
+    scenario.policy = std::make_shared<FakePolicy>([pace, plans = scenario.policy](const Problem& problem) {
       std::this_thread::sleep_for(pace);
       return plans->rebalance(problem);
     });
@@ -502,12 +504,7 @@ TEST(BalancerTest, ALayerWhoseExpertsDoNotArriveKeepsItsOldOnes) {
   TRIMTAB_NEEDS_RANKS(2);
   const int ranks = rank_counts({4, 2}).front();
   for (const bool corrupt : {true, false}) {
-    Scenario scenario;
-    scenario.config.interval = 2;
-    scenario.config.plan_above_par = 0;
-    scenario.policy = random_plans();
-    scenario.load = uneven;
-    scenario.spares = 8;
+    Scenario scenario = restless(2);
     std::atomic<int> received{0};
     // Layer 1 fails every second time.
     scenario.migration.received = [&](const Transfer& transfer, std::span<std::byte> message) {
@@ -536,11 +533,7 @@ TEST(BalancerTest, ALayerWhoseExpertsDoNotArriveKeepsItsOldOnes) {
 
 TEST(BalancerTest, MayEndAtAnyStep) {
   for (const int ranks : rank_counts({2, 4})) {
-    Scenario scenario;
-    scenario.config.interval = 2;
-    scenario.policy = random_plans();
-    scenario.load = uneven;
-    scenario.spares = 8;
+    const Scenario scenario = restless(2);
     for (int steps = 0; steps < 24; ++steps) {
       run_group(ranks, [&](Communicator& comm) {
         Server server(scenario, comm, start_placement(ranks));
@@ -570,11 +563,7 @@ TEST(BalancerTest, GoesOnFromASavedMap) {
 TEST(BalancerTest, TwoInOneProcessDoNotDisturbEachOther) {
   TRIMTAB_NEEDS_RANKS(2);
   const Scenario scenario;
-  Scenario other = scenario;
-  other.policy = random_plans();
-  other.load = uneven;
-  other.spares = 8;
-  other.config.interval = 3;
+  const Scenario other = restless(3);
   run_group(2, [&](Communicator& comm) {
     const auto second = comm.duplicate();
     Server a(scenario, comm, start_placement(2)), b(other, *second, start_placement(2));
@@ -643,11 +632,7 @@ TEST(BalancerTest, ScreeningAppliesNothingAndJudgesOnUnseenSteps) {
 TEST(BalancerTest, ADeadPeerIsATypedErrorInTime) {
   TRIMTAB_NEEDS_RANKS(2);
   if (ranks_are_processes()) GTEST_SKIP() << "an end of a process is tested in comm";
-  Scenario scenario;
-  scenario.config.interval = 2;
-  scenario.policy = random_plans();
-  scenario.load = uneven;
-  scenario.spares = 8;
+  Scenario scenario = restless(2);
   const int ranks = 4;
   scenario.during_step = [](int rank, int64_t step) {
     if (rank == 2 && step == 25) throw std::logic_error("died");
@@ -683,20 +668,15 @@ TEST(BalancerTest, RandomDelays) {
       }
       std::this_thread::sleep_for(time);
     };
-    Scenario scenario;
-    scenario.config.interval = 1;
-    scenario.config.plan_above_par = 0;
+    Scenario scenario = restless(1);
     scenario.config.use_async = true;
     scenario.config.plan_deadline_steps = 4;
-    const std::shared_ptr<const Policy> plans = random_plans();
-    scenario.policy = std::make_shared<FakePolicy>([&, plans](const Problem& problem) {
+    scenario.policy = std::make_shared<FakePolicy>([&, plans = scenario.policy](const Problem& problem) {
       wait();
       return plans->rebalance(problem);
     });
     scenario.migration.received = [&](const Transfer&, std::span<std::byte>) { wait(); };
     scenario.during_step = [&](int, int64_t) { wait(); };
-    scenario.load = uneven;
-    scenario.spares = 8;
     run_group(ranks, [&](Communicator& comm) {
       Server server(scenario, comm, start_placement(ranks));
       server.steps(300);
@@ -724,12 +704,7 @@ TEST(BalancerTest, MemoryIsFlatOverManyReplans) {
   const bool heavy = std::getenv("TRIMTAB_HEAVY") != nullptr;
   const int64_t replans = heavy ? 10000 : 300;
   const int ranks = rank_counts({2, 1}).front();
-  Scenario scenario;
-  scenario.config.interval = 1;
-  scenario.config.plan_above_par = 0;
-  scenario.policy = random_plans();
-  scenario.load = uneven;
-  scenario.spares = 8;
+  Scenario scenario = restless(1);
   scenario.keeps_log = false;
   run_group(ranks, [&](Communicator& comm) {
     Server server(scenario, comm, start_placement(ranks));

@@ -169,7 +169,7 @@ class CopySearch {
       keep_best();
     }
     constexpr int kFirst = 100;  // exchanges before the best is shown again; then twice as many each time
-    const int iterations = (packer_.is_exact() ? 2 : 1) * effort_.iterations;  // pairs are packed in half the time
+    const int iterations = (packer_.is_exact() ? 2 : 1) * effort_.iterations;  // pairs are packed sooner
     for (int i = 0, show = kFirst; i < iterations && best_score_.peak > effort_.target; ++i) {
       if (i == show) {
         if (good_enough()) break;
