@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ranks (threads) exchange all experts of a layer, again and again: what staging takes beside copying as many
-// bytes, of the ranks' own threads and from beginning to end. See bench/README.md.
+// Two ranks (threads) exchange all experts of a layer, again and again: what staging takes beside
+// copying as many bytes, of the ranks' own threads and from beginning to end. See bench/README.md.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -43,11 +43,14 @@ std::shared_ptr<const Mlp> random_expert(const ModelShape& shape, WeightFormat f
     return values;
   };
   const auto source = [](const std::vector<float>& values, int64_t rows, int64_t cols) {
-    return MatrixSource{reinterpret_cast<const std::byte*>(values.data()), DType::kF32, rows, cols, cols};
+    return MatrixSource{reinterpret_cast<const std::byte*>(values.data()), DType::kF32, rows, cols,
+                        cols};
   };
-  const auto gate = matrix(shape.intermediate, shape.hidden), up = matrix(shape.intermediate, shape.hidden);
+  const auto gate = matrix(shape.intermediate, shape.hidden),
+             up = matrix(shape.intermediate, shape.hidden);
   const auto down = matrix(shape.hidden, shape.intermediate);
-  const MlpSource mlp = {source(gate, shape.intermediate, shape.hidden), source(up, shape.intermediate, shape.hidden),
+  const MlpSource mlp = {source(gate, shape.intermediate, shape.hidden),
+                         source(up, shape.intermediate, shape.hidden),
                          source(down, shape.hidden, shape.intermediate)};
   return std::make_shared<const Mlp>(mlp, Activation{}, format);
 }
@@ -59,8 +62,10 @@ void print(const char* what, double bytes, const std::vector<Times>& times) {
     return spread_of(std::move(rates));
   };
   const Spread wall = rate(&Times::wall), own = rate(&Times::own);
-  std::printf("%-10s GB/s a rank: %6.2f (%.2f-%.2f) of the thread's time, %6.2f (%.2f-%.2f) from beginning to end\n",
-              what, own.median, own.low, own.high, wall.median, wall.low, wall.high);
+  std::printf(
+      "%-10s GB/s a rank: %6.2f (%.2f-%.2f) of the thread's time, %6.2f (%.2f-%.2f) from beginning "
+      "to end\n",
+      what, own.median, own.low, own.high, wall.median, wall.low, wall.high);
 }
 
 void measure(const ModelShape& shape, WeightFormat format, int experts, int repeat) {
@@ -69,12 +74,14 @@ void measure(const ModelShape& shape, WeightFormat format, int experts, int repe
   std::iota(logical.begin(), logical.end(), 0);
   std::rotate_copy(logical.begin(), logical.begin() + experts, logical.end(), other.begin());
   const std::vector<int> slots_each(kRanks, experts);
-  const Placement placements[] = {{1, kRanks * experts, slots_each, logical}, {1, kRanks * experts, slots_each, other}};
+  const Placement placements[] = {{1, kRanks * experts, slots_each, logical},
+                                  {1, kRanks * experts, slots_each, other}};
   std::vector<Times> staging, copying;
   double bytes = 0;
   run_ranks(kRanks, [&](Communicator& comm) {
     const auto source = [&](int, int slot) {
-      return ExpertSlots::Expert{expert, logical[static_cast<size_t>(comm.rank() * experts + slot)]};
+      return ExpertSlots::Expert{expert,
+                                 logical[static_cast<size_t>(comm.rank() * experts + slot)]};
     };
     ExpertSlots slots(1, experts, experts, source, comm);
     Migrator migrator(slots, placements[0].first_slots(), comm.duplicate());
@@ -98,8 +105,8 @@ void measure(const ModelShape& shape, WeightFormat format, int experts, int repe
       bytes = static_cast<double>(result.bytes_received);
     }
   });
-  std::printf("%s, %s: %d experts of %.1f MB each way\n", std::string(shape.name).c_str(), name(format).c_str(),
-              experts, 1e-6 * bytes / experts);
+  std::printf("%s, %s: %d experts of %.1f MB each way\n", std::string(shape.name).c_str(),
+              name(format).c_str(), experts, 1e-6 * bytes / experts);
   print("staging", bytes, staging);
   print("memcpy", bytes, copying);
 }
@@ -109,7 +116,9 @@ void measure(const ModelShape& shape, WeightFormat format, int experts, int repe
 // bench_migration [MODEL [FORMAT [EXPERTS [REPEAT]]]]
 int main(int argc, char** argv) {
   try {
-    const auto argument = [&](int i, const char* value) { return std::string(i < argc ? argv[i] : value); };
+    const auto argument = [&](int i, const char* value) {
+      return std::string(i < argc ? argv[i] : value);
+    };
     measure(parse_model(argument(1, "qwen3-30b")), parse_weight_format(argument(2, "bf16")),
             std::stoi(argument(3, "16")), std::stoi(argument(4, "21")));
   } catch (const std::exception& error) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans on recorded or synthetic loads and prints what a plan costs and brings: PAR over the window, per step, and on
-// later (held-out) loads, moves, and CPU seconds. See bench/README.md.
+// Plans on recorded or synthetic loads and prints what a plan costs and brings: PAR over the
+// window, per step, and on later (held-out) loads, moves, and CPU seconds. See bench/README.md.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -15,9 +15,9 @@
 #include <string_view>
 #include <vector>
 
-#include "eplb/policy/frame.h"
-#include "eplb/policy/predict.h"
-#include "eplb/rank_loads.h"
+#include "load/predict.h"
+#include "load/rank_loads.h"
+#include "policy/frame.h"
 #include "trimtab/error.h"
 #include "trimtab/npy.h"
 #include "trimtab/policy.h"
@@ -27,7 +27,8 @@ namespace {
 using namespace trimtab;
 
 struct Options {
-  std::vector<std::string> files;  // NAME (of NAME.train.npy and NAME.test.npy) or one .npy for --replay
+  std::vector<std::string>
+      files;  // NAME (of NAME.train.npy and NAME.test.npy) or one .npy for --replay
   std::vector<std::string> policies = {"trim"};
   PolicyOptions policy;
   PlanLimits limits;
@@ -97,8 +98,8 @@ double step_par(const Placement& placement, const Load& load, double* worst = nu
 }
 
 struct Figures {
-  double window = 0, window_worst = 0, train = 0, test = 0, test_worst = 0, bound = 0, moves = 0, receive = 0,
-         seconds = 0;
+  double window = 0, window_worst = 0, train = 0, test = 0, test_worst = 0, bound = 0, moves = 0,
+         receive = 0, seconds = 0;
   int64_t duplicates = 0;
 };
 
@@ -118,23 +119,27 @@ Figures figures_of(const Plan& plan, const Load& test) {
   return f;
 }
 
-void print(const Options& options, const std::string& name, std::string_view policy, const Figures& f) {
+void print(const Options& options, const std::string& name, std::string_view policy,
+           const Figures& f) {
   if (options.json) {
     std::printf(
         "{\"workload\": \"%s\", \"policy\": \"%.*s\", \"preset\": \"%s\", \"par_window\": %.6f, "
         "\"par_window_worst\": %.6f, \"par_bound\": %.6f, \"par_step\": %.6f, \"par_next\": %.6f, "
-        "\"par_next_worst\": %.6f, \"moves_per_layer\": %.3f, \"receive_peak\": %.3f, \"duplicates\": %lld, "
+        "\"par_next_worst\": %.6f, \"moves_per_layer\": %.3f, \"receive_peak\": %.3f, "
+        "\"duplicates\": %lld, "
         "\"cpu_seconds\": %.6f}\n",
-        name.c_str(), static_cast<int>(policy.size()), policy.data(), options.policy.preset.c_str(), f.window,
-        f.window_worst, f.bound, f.train, f.test, f.test_worst, f.moves, f.receive,
+        name.c_str(), static_cast<int>(policy.size()), policy.data(), options.policy.preset.c_str(),
+        f.window, f.window_worst, f.bound, f.train, f.test, f.test_worst, f.moves, f.receive,
         static_cast<long long>(f.duplicates), f.seconds);
     return;
   }
   std::printf(
-      "%-22s %-9.*s window %.5f (worst %.5f, bound %.5f) step %.4f next %.4f (worst %.4f) moves %6.1f "
+      "%-22s %-9.*s window %.5f (worst %.5f, bound %.5f) step %.4f next %.4f (worst %.4f) moves "
+      "%6.1f "
       "receive %4.1f dup %lld cpu %.4f s\n",
-      name.c_str(), static_cast<int>(policy.size()), policy.data(), f.window, f.window_worst, f.bound, f.train, f.test,
-      f.test_worst, f.moves, f.receive, static_cast<long long>(f.duplicates), f.seconds);
+      name.c_str(), static_cast<int>(policy.size()), policy.data(), f.window, f.window_worst,
+      f.bound, f.train, f.test, f.test_worst, f.moves, f.receive,
+      static_cast<long long>(f.duplicates), f.seconds);
 }
 
 // NAME_RxS gives ranks and slots where the options do not.
@@ -146,7 +151,8 @@ void sizes_of(const Options& options, const std::string& name, int& ranks, int& 
   const size_t times = name.find('x', mark == std::string::npos ? 0 : mark);
   if (mark == std::string::npos || times == std::string::npos ||
       std::from_chars(name.data() + mark + 1, name.data() + times, ranks).ec != std::errc() ||
-      std::from_chars(name.data() + times + 1, name.data() + name.size(), slots).ec != std::errc()) {
+      std::from_chars(name.data() + times + 1, name.data() + name.size(), slots).ec !=
+          std::errc()) {
     throw InvalidArgument(name + ": give --ranks and --slots");
   }
 }
@@ -158,14 +164,15 @@ void run_train_test(const Options& options, const std::string& name) {
   const Load train = read_load(name + ".train.npy", options.max_layers);
   const Load test = read_load(name + ".test.npy", options.max_layers);
   const Placement current =
-      default_placement(train.num_layers, train.num_experts, std::vector<int>(static_cast<size_t>(ranks), slots));
+      default_placement(train.num_layers, train.num_experts, std::vector<int>(ranks, slots));
   for (const std::string& policy_name : options.policies) {
     const std::unique_ptr<Policy> policy = make_policy(policy_name, options.policy);
     std::vector<double> seconds;
     Figures figures;
     for (int i = 0; i < options.repeat; ++i) {
       const double begin = cpu_seconds();
-      const Plan plan = policy->rebalance({.load = train, .current = current, .limits = options.limits});
+      const Plan plan =
+          policy->rebalance({.load = train, .current = current, .limits = options.limits});
       seconds.push_back(cpu_seconds() - begin);
       figures = figures_of(plan, test);
     }
@@ -175,8 +182,8 @@ void run_train_test(const Options& options, const std::string& name) {
   }
 }
 
-// Plans on every window and measures on the next, carrying placement and history. moves: per layer and replan after the
-// first.
+// Plans on every window and measures on the next, carrying placement and history. moves: per layer
+// and replan after the first.
 void run_replay(const Options& options, const std::string& file) {
   const Load load = read_load(file, options.max_layers);
   const int64_t first = options.first > 0 ? options.first : options.replay;
@@ -185,7 +192,7 @@ void run_replay(const Options& options, const std::string& file) {
   for (const std::string& policy_name : options.policies) {
     const std::unique_ptr<Policy> policy = make_policy(policy_name, options.policy);
     Placement placement = default_placement(load.num_layers, load.num_experts,
-                                            std::vector<int>(static_cast<size_t>(options.ranks), options.slots));
+                                            std::vector<int>(options.ranks, options.slots));
     History history;
     double par = 0, worst = 0, seconds = 0, first_moves = 0, later_moves = 0, own = 0;
     const auto layers = static_cast<double>(load.num_layers);
@@ -193,8 +200,10 @@ void run_replay(const Options& options, const std::string& file) {
       const Load window = steps_of(load, w == 0 ? 0 : end_of(w - 1), end_of(w));
       const Load next = steps_of(load, end_of(w), end_of(w + 1));
       const double begin = cpu_seconds();
-      Plan plan = policy->rebalance(
-          {.load = window, .current = placement, .limits = options.limits, .history = w > 0 ? &history : nullptr});
+      Plan plan = policy->rebalance({.load = window,
+                                     .current = placement,
+                                     .limits = options.limits,
+                                     .history = w > 0 ? &history : nullptr});
       seconds += cpu_seconds() - begin;
       (w == 0 ? first_moves : later_moves) += static_cast<double>(plan.moves.size()) / layers;
       const double next_par = step_par(plan.placement, next);
@@ -205,17 +214,19 @@ void run_replay(const Options& options, const std::string& file) {
       history = std::move(plan.history);
     }
     const auto replans = static_cast<double>(windows - 1);
-    std::printf(
-        options.json
-            ? "{\"policy\": \"%s\", \"par_next_mean\": %.6f, \"par_next_worst\": %.6f, \"par_own\": %.6f, "
-              "\"moves_per_layer_per_replan\": %.3f, \"first_plan_moves\": %.3f, \"cpu_seconds_per_replan\": %.6f}\n"
-            : "%-9s next %.4f (worst window %.4f) own %.4f moves/replan %6.2f (first %.1f) cpu/replan %.4f s\n",
-        policy_name.c_str(), par / replans, worst, own / replans, windows > 2 ? later_moves / (replans - 1) : 0.0,
-        first_moves, seconds / replans);
+    std::printf(options.json ? "{\"policy\": \"%s\", \"par_next_mean\": %.6f, \"par_next_worst\": "
+                               "%.6f, \"par_own\": %.6f, "
+                               "\"moves_per_layer_per_replan\": %.3f, \"first_plan_moves\": %.3f, "
+                               "\"cpu_seconds_per_replan\": %.6f}\n"
+                             : "%-9s next %.4f (worst window %.4f) own %.4f moves/replan %6.2f "
+                               "(first %.1f) cpu/replan %.4f s\n",
+                policy_name.c_str(), par / replans, worst, own / replans,
+                windows > 2 ? later_moves / (replans - 1) : 0.0, first_moves, seconds / replans);
   }
 }
 
-// Random small layers against their proved optimum: 24 for each shape, log-normal, exponential and Zipf-like.
+// Random small layers against their proved optimum: 24 for each shape, log-normal, exponential and
+// Zipf-like.
 void run_small(const Options& options) {
   struct Shape {
     int experts, ranks, slots;
@@ -224,7 +235,7 @@ void run_small(const Options& options) {
     std::mt19937_64 random(options.small);
     const auto unit = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
     const Placement current =
-        default_placement(1, shape.experts, std::vector<int>(static_cast<size_t>(shape.ranks), shape.slots));
+        default_placement(1, shape.experts, std::vector<int>(shape.ranks, shape.slots));
     std::vector<double> gap(options.policies.size(), 0), worst(gap), seconds(gap), best(gap);
     double optimum_mean = 0, optimum_seconds = 0;
     constexpr int kInstances = 24;
@@ -232,17 +243,21 @@ void run_small(const Options& options) {
       Load load{.num_steps = 1, .num_layers = 1, .num_experts = shape.experts, .counts = {}};
       for (int e = 0; e < shape.experts; ++e) {
         const double normal = std::sqrt(-2 * std::log(unit())) * std::cos(6.283185307 * unit());
-        const double value = i % 3 == 0 ? std::exp(normal) : i % 3 == 1 ? -std::log(unit()) : 1 / std::pow(e + 1, 1.0);
-        load.counts.push_back(static_cast<int64_t>(value * (i % 3 == 2 ? 800 + 400 * unit() : 1000)) + 1);
+        const double value = i % 3 == 0   ? std::exp(normal)
+                             : i % 3 == 1 ? -std::log(unit())
+                                          : 1 / std::pow(e + 1, 1.0);
+        load.counts.push_back(
+            static_cast<int64_t>(value * (i % 3 == 2 ? 800 + 400 * unit() : 1000)) + 1);
       }
       double begin = cpu_seconds();
-      const double optimum = make_policy("optimal")->rebalance({.load = load, .current = current}).layers[0].par_after;
+      const double optimum =
+          make_policy("optimal")->rebalance({.load = load, .current = current}).layers[0].par_after;
       optimum_seconds += cpu_seconds() - begin;
       optimum_mean += optimum / kInstances;
       for (size_t p = 0; p < options.policies.size(); ++p) {
         begin = cpu_seconds();
-        const Plan plan =
-            make_policy(options.policies[p], options.policy)->rebalance({.load = load, .current = current});
+        const Plan plan = make_policy(options.policies[p], options.policy)
+                              ->rebalance({.load = load, .current = current});
         seconds[p] += cpu_seconds() - begin;
         const double over = plan.layers[0].par_after / optimum - 1;
         gap[p] += over / kInstances;
@@ -250,8 +265,8 @@ void run_small(const Options& options) {
         best[p] += over < 1e-9 ? 1 : 0;
       }
     }
-    std::printf("%d experts, %dx%d: optimum %.4f (%.1f ms each)\n", shape.experts, shape.ranks, shape.slots,
-                optimum_mean, 1e3 * optimum_seconds / kInstances);
+    std::printf("%d experts, %dx%d: optimum %.4f (%.1f ms each)\n", shape.experts, shape.ranks,
+                shape.slots, optimum_mean, 1e3 * optimum_seconds / kInstances);
     for (size_t p = 0; p < options.policies.size(); ++p) {
       std::printf("  %-9s gap mean %.3f %% max %.3f %%, optimal in %.0f of %d, %.2f ms each\n",
                   options.policies[p].c_str(), 100 * gap[p], 100 * worst[p], best[p], kInstances,
@@ -261,14 +276,16 @@ void run_small(const Options& options) {
 }
 
 [[noreturn]] void usage(const char* problem) {
-  std::fprintf(
-      stderr,
-      "%s\nusage: bench_planning [options] NAME...   (NAME.train.npy, NAME.test.npy; NAME_RxS gives the sizes)\n"
-      "       bench_planning --small SEED [options]\n"
-      "       bench_planning --replay STEPS [--first STEPS] --ranks R --slots S [options] FILE.npy...\n"
-      "options: --policies a,b --preset fast|balanced|deep --move-price P --max-moves M --max-receive N\n"
-      "         --budget SECONDS --ranks R --slots S --layers N --repeat N --json\n",
-      problem);
+  std::fprintf(stderr,
+               "%s\nusage: bench_planning [options] NAME...   (NAME.train.npy, NAME.test.npy; "
+               "NAME_RxS gives the sizes)\n"
+               "       bench_planning --small SEED [options]\n"
+               "       bench_planning --replay STEPS [--first STEPS] --ranks R --slots S [options] "
+               "FILE.npy...\n"
+               "options: --policies a,b --preset fast|balanced|deep --move-price P --max-moves M "
+               "--max-receive N\n"
+               "         --budget SECONDS --ranks R --slots S --layers N --repeat N --json\n",
+               problem);
   std::exit(2);
 }
 
@@ -319,7 +336,8 @@ Options parse(int argc, char** argv) {
     }
   }
   if (options.files.empty() && options.small == 0) usage("no workload");
-  if (options.replay > 0 && (options.ranks == 0 || options.slots == 0)) usage("--replay needs --ranks and --slots");
+  if (options.replay > 0 && (options.ranks == 0 || options.slots == 0))
+    usage("--replay needs --ranks and --slots");
   return options;
 }
 

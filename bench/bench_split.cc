@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs to share one layer's picks out over the replicas of their experts, and how level it makes a batch: the
-// microseconds of split_tokens() on one core, with caches that the rest of a step has filled with other things, and
-// the PAR of the batch. See docs/performance.md.
+// What it costs to share one layer's picks out over the replicas of their experts, and how level it
+// makes a batch: the microseconds of split_tokens() on one core, with caches that the rest of a
+// step has filled with other things, and the PAR of the batch. See docs/performance.md.
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include "trimtab/load.h"
 #include "trimtab/policy.h"
 #include "trimtab/split.h"
+#include "trimtab/table.h"
 
 namespace {
 
@@ -35,14 +36,18 @@ struct Options {
 constexpr struct {
   const char* name;
   SplitRule rule;
-} kRules[] = {{"static", SplitRule::kStatic}, {"round_robin", SplitRule::kRoundRobin}, {"split", SplitRule::kSplit}};
+} kRules[] = {{"static", SplitRule::kStatic},
+              {"round_robin", SplitRule::kRoundRobin},
+              {"split", SplitRule::kSplit}};
 
 // [ranks, experts]
-std::vector<int32_t> counts_of_batch(const Options& options, bench::RoutingKind routing, int tokens, uint64_t seed) {
+std::vector<int32_t> counts_of_batch(const Options& options, bench::RoutingKind routing, int tokens,
+                                     uint64_t seed) {
   std::vector<int32_t> counts;
   for (int r = 0; r < options.ranks; ++r) {
     const uint64_t of_rank = seed * static_cast<uint64_t>(options.ranks) + static_cast<uint64_t>(r);
-    const bench::Picks picks = bench::route(routing, tokens, options.experts, options.top_k, of_rank);
+    const bench::Picks picks =
+        bench::route(routing, tokens, options.experts, options.top_k, of_rank);
     const std::vector<int32_t> row = bench::counts_of(picks.ids, options.experts);
     counts.insert(counts.end(), row.begin(), row.end());
   }
@@ -51,16 +56,19 @@ std::vector<int32_t> counts_of_batch(const Options& options, bench::RoutingKind 
 
 // Planned on the first half of the batches.
 Placement plan(const Options& options, const std::vector<std::vector<int32_t>>& batches) {
-  Load load{.num_steps = std::ssize(batches) / 2, .num_layers = 1, .num_experts = options.experts, .counts = {}};
+  Load load{.num_steps = std::ssize(batches) / 2,
+            .num_layers = 1,
+            .num_experts = options.experts,
+            .counts = {}};
   for (int64_t b = 0; b < load.num_steps; ++b) {
-    std::vector<int64_t> sums(static_cast<size_t>(options.experts));
-    const std::vector<int32_t>& counts = batches[static_cast<size_t>(b)];
+    std::vector<int64_t> sums(options.experts);
+    const std::vector<int32_t>& counts = batches[b];
     for (size_t i = 0; i < counts.size(); ++i) sums[i % sums.size()] += counts[i];
     load.counts.insert(load.counts.end(), sums.begin(), sums.end());
   }
   const int slots = (options.experts + options.ranks - 1) / options.ranks + options.redundant;
   const Placement first =
-      default_placement(1, options.experts, std::vector<int>(static_cast<size_t>(options.ranks), slots));
+      default_placement(1, options.experts, std::vector<int>(options.ranks, slots));
   return make_policy("trim")->rebalance({.load = load, .current = first}).placement;
 }
 
@@ -75,10 +83,11 @@ struct Figures {
   double par = 0;            // mean over the batches
 };
 
-Figures measure(SplitRule rule, const SplitTable& table, const std::vector<std::vector<int32_t>>& batches) {
+Figures measure(SplitRule rule, const SplitTable& table,
+                const std::vector<std::vector<int32_t>>& batches) {
   Workspace workspace(split_workspace_bytes(table));
-  std::vector<int32_t> shares(static_cast<size_t>(table.num_ranks) * static_cast<size_t>(table.num_slots));
-  std::vector<int64_t> loads(static_cast<size_t>(table.num_ranks));
+  std::vector<int32_t> shares(cells(table.num_ranks, table.num_slots));
+  std::vector<int64_t> loads(table.num_ranks);
   std::vector<double> cold, warm;
   Figures figures;
   const size_t first = batches.size() / 2;
@@ -98,11 +107,15 @@ Figures measure(SplitRule rule, const SplitTable& table, const std::vector<std::
 }
 
 void run(const Options& options) {
-  std::printf("%d ranks, %d experts, top %d, %d redundant slots a rank, %d batches planned on, %d measured\n\n",
-              options.ranks, options.experts, options.top_k, options.redundant, options.batches / 2,
-              options.batches - options.batches / 2);
-  std::printf("routing  tokens a rank  rule         us cold (quartiles)  us warm (quartiles)     PAR\n");
-  for (const bench::RoutingKind routing : {bench::RoutingKind::kNatural, bench::RoutingKind::kSkewed}) {
+  std::printf(
+      "%d ranks, %d experts, top %d, %d redundant slots a rank, %d batches planned on, %d "
+      "measured\n\n",
+      options.ranks, options.experts, options.top_k, options.redundant, options.batches / 2,
+      options.batches - options.batches / 2);
+  std::printf(
+      "routing  tokens a rank  rule         us cold (quartiles)  us warm (quartiles)     PAR\n");
+  for (const bench::RoutingKind routing :
+       {bench::RoutingKind::kNatural, bench::RoutingKind::kSkewed}) {
     for (const int tokens : options.tokens) {
       std::vector<std::vector<int32_t>> batches;
       for (int b = 0; b < options.batches; ++b) {
@@ -112,8 +125,8 @@ void run(const Options& options) {
       for (const auto& [name, rule] : kRules) {
         const Figures f = measure(rule, table, batches);
         std::printf("%-8s %13d  %-11s %8.1f (%5.1f-%5.1f) %8.1f (%5.1f-%5.1f) %7.3f\n",
-                    bench::routing_name(routing).data(), tokens, name, f.cold.median, f.cold.low, f.cold.high,
-                    f.warm.median, f.warm.low, f.warm.high, f.par);
+                    bench::routing_name(routing).data(), tokens, name, f.cold.median, f.cold.low,
+                    f.cold.high, f.warm.median, f.warm.low, f.warm.high, f.par);
         std::fflush(stdout);
       }
     }
@@ -121,10 +134,11 @@ void run(const Options& options) {
 }
 
 [[noreturn]] void usage(const char* problem) {
-  std::fprintf(stderr,
-               "%s\nusage: bench_split [--ranks N] [--experts N] [--redundant N] [--top-k N] [--batches N] "
-               "[--tokens N]\n",
-               problem);
+  std::fprintf(
+      stderr,
+      "%s\nusage: bench_split [--ranks N] [--experts N] [--redundant N] [--top-k N] [--batches N] "
+      "[--tokens N]\n",
+      problem);
   std::exit(2);
 }
 
@@ -135,7 +149,8 @@ Options parse(int argc, char** argv) {
     const std::string_view text = i + 1 < argc ? argv[i + 1] : "";
     int value = 0;
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || value < 0) usage("a number is missing");
+    if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || value < 0)
+      usage("a number is missing");
     if (arg == "--ranks") {
       options.ranks = value;
     } else if (arg == "--experts") {
@@ -152,7 +167,8 @@ Options parse(int argc, char** argv) {
       usage("unknown option");
     }
   }
-  if (options.ranks < 1 || options.experts < 1 || options.batches < 2 || options.top_k > options.experts) {
+  if (options.ranks < 1 || options.experts < 1 || options.batches < 2 ||
+      options.top_k > options.experts) {
     usage("impossible sizes");
   }
   return options;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `trimtab` command: options in, one subcommand run, errors as one line. Exit status 1: it failed; 2: wrong usage.
+// The `trimtab` command: options in, one subcommand run, errors as one line. Exit status 1: it
+// failed; 2: wrong usage.
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdint>
@@ -10,10 +11,10 @@
 #include <string>
 #include <system_error>
 
-#include "cli/bench_options.h"
-#include "cli/planning_options.h"
-#include "cli/run.h"
-#include "cli/validators.h"
+#include "cli/bench/bench_options.h"
+#include "cli/output/validators.h"
+#include "cli/plan/planning_options.h"
+#include "cli/run/run.h"
 
 namespace {
 
@@ -54,8 +55,9 @@ Examples
 std::string is_seed(const std::string& text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? ""
-                                                                  : text + " is not a whole number from 0 to 2^64 - 1";
+  return error == std::errc() && end == text.data() + text.size()
+             ? ""
+             : text + " is not a whole number from 0 to 2^64 - 1";
 }
 
 std::string is_temperature(const std::string& text) {
@@ -66,19 +68,23 @@ std::string is_temperature(const std::string& text) {
 }
 
 void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
-  CLI::App* run = app.add_subcommand("run", "Generate text with an MoE model, its experts shared out over ranks");
+  CLI::App* run = app.add_subcommand(
+      "run", "Generate text with an MoE model, its experts shared out over ranks");
   run->add_option("MODEL", options.model, "Directory of the model (Hugging Face layout)")
       ->required()
       ->check(is_given())
       ->type_name("");
-  run->add_option("--ranks", options.ranks, "Ranks (threads of this process) that share the experts [4]")
+  run->add_option("--ranks", options.ranks,
+                  "Ranks (threads of this process) that share the experts [4]")
       ->check(one_to(1024))
       ->type_name("N");
-  CLI::Option* prompts = run->add_option("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]")
-                             ->type_name("FILE")
-                             ->check(is_given());
+  CLI::Option* prompts =
+      run->add_option("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]")
+          ->type_name("FILE")
+          ->check(is_given());
   run->add_option("--token-ids", options.token_ids,
-                  "Prompts as token ids, a file or the ids: commas or blanks between ids, ';' or end of line between "
+                  "Prompts as token ids, a file or the ids: commas or blanks between ids, ';' or "
+                  "end of line between "
                   "prompts; taken as they are")
       ->type_name("FILE|IDS")
       ->check(is_given())
@@ -87,27 +93,29 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->check(one_to(std::numeric_limits<int>::max()))
       ->type_name("N")
       ->capture_default_str();
-  run->add_option(
-         "--dispatcher", options.dispatcher,
-         "How tokens get to experts: auto, pull, all_gather, all_to_all, mc2, packed, hybrid (see docs/dispatch.md)")
-      ->check(one_of({"auto", "pull", "fused", "all_gather", "all_to_all", "mc2", "packed", "hybrid"}))
+  run->add_option("--dispatcher", options.dispatcher,
+                  "How tokens get to experts: auto, pull, all_gather, all_to_all, mc2, packed, "
+                  "hybrid (see docs/dispatch.md)")
+      ->check(
+          one_of({"auto", "pull", "fused", "all_gather", "all_to_all", "mc2", "packed", "hybrid"}))
       ->type_name("NAME")
       ->capture_default_str();
   run->add_option("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")
       ->check(one_of({"f32", "bf16"}))
       ->type_name("NAME")
       ->capture_default_str();
-  run->add_option(
-         "--experts", options.experts,
-         "How experts are kept: f32, bf16, f16, w8a8, w4a8, w4a8-g32, w4a8-channel, mxfp8, fp8 or mxfp4; by default "
-         "as the checkpoint has them if it is quantised, else as --dtype")
+  run->add_option("--experts", options.experts,
+                  "How experts are kept: f32, bf16, f16, w8a8, w4a8, w4a8-g32, w4a8-channel, "
+                  "mxfp8, fp8 or mxfp4; by default "
+                  "as the checkpoint has them if it is quantised, else as --dtype")
       ->check(is_given())
       ->type_name("FORMAT");
   run->add_option("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
       ->check(one_to(1024))
       ->type_name("N")
       ->capture_default_str();
-  run->add_option("--timeout", options.timeout, "Seconds that a rank waits for another before it gives up")
+  run->add_option("--timeout", options.timeout,
+                  "Seconds that a rank waits for another before it gives up")
       ->check(one_to(1'000'000))
       ->type_name("S")
       ->capture_default_str();
@@ -131,14 +139,16 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->type_name("FILE.html")
       ->check(is_given());
   run->add_option("--max-sequences", options.max_sequences,
-                  "Sequences of one rank that are in a step together; the other prompts wait [as many as fit]")
+                  "Sequences of one rank that are in a step together; the other prompts wait [as "
+                  "many as fit]")
       ->check(one_to(1 << 20))
       ->type_name("N");
-  run->add_option(
-         "--eplb", options.eplb.mode,
-         "Where experts are: off (in order), static:FILE (the map of a file), record:FILE (writes loads and map), "
-         "dynamic (balanced while it runs), screen (plans and judges, changes nothing); dynamic:FILE and screen:FILE "
-         "begin with the map of a file; see docs/live.md")
+  run->add_option("--eplb", options.eplb.mode,
+                  "Where experts are: off (in order), static:FILE (the map of a file), record:FILE "
+                  "(writes loads and map), "
+                  "dynamic (balanced while it runs), screen (plans and judges, changes nothing); "
+                  "dynamic:FILE and screen:FILE "
+                  "begin with the map of a file; see docs/live.md")
       ->check(is_given())
       ->type_name("MODE")
       ->capture_default_str();
@@ -146,10 +156,12 @@ void add_run(CLI::App& app, trimtab::cli::RunOptions& options) {
       ->check(is_given())
       ->type_name("FILE.json");
   run->add_option("--redundant-experts", options.eplb.redundant_experts,
-                  "Slots beside one for each expert, over all ranks [one a rank with --eplb dynamic and screen]")
+                  "Slots beside one for each expert, over all ranks [one a rank with --eplb "
+                  "dynamic and screen]")
       ->check(zero_or_more())
       ->type_name("N");
-  run->add_option("--placement-out", options.placement_out, "Writes the map at the end, for --eplb dynamic:FILE")
+  run->add_option("--placement-out", options.placement_out,
+                  "Writes the map at the end, for --eplb dynamic:FILE")
       ->check(is_given())
       ->type_name("FILE.json");
   run->add_option("--metrics", options.metrics,
@@ -175,8 +187,10 @@ int usage_error(const std::string& what, const char* command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Trimtab runs mixture-of-experts models expert-parallel and plans placements that keep the ranks level.",
-               "trimtab");
+  CLI::App app(
+      "Trimtab runs mixture-of-experts models expert-parallel and plans placements that keep the "
+      "ranks level.",
+      "trimtab");
   app.set_version_flag("--version", std::string("trimtab ") + TRIMTAB_VERSION);
   app.require_subcommand(1);
   app.footer("\ntrimtab COMMAND --help tells more about a command.");
@@ -199,9 +213,11 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     const auto commands = app.get_subcommands();  // those on the command line
-    if (!commands.empty()) return usage_error(error.what(), (commands[0]->get_name() + " ").c_str());
+    if (!commands.empty())
+      return usage_error(error.what(), (commands[0]->get_name() + " ").c_str());
     // CLI11 would only say that a command is missing.
-    if (argc > 1 && argv[1][0] != '-') return usage_error(std::string("there is no command ") + argv[1], "");
+    if (argc > 1 && argv[1][0] != '-')
+      return usage_error(std::string("there is no command ") + argv[1], "");
     return usage_error(error.what(), "");
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "trimtab: out of memory: %s must fit\n", what_must_fit(app));

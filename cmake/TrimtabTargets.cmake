@@ -19,8 +19,9 @@ if(TRIMTAB_DEVELOPER)
     # Notes on how g++ 9 for AArch64 passed arguments.
     target_compile_options(trimtab_options INTERFACE -Wno-psabi)
   else()
-    # clang blames std::stable_sort for what libstdc++ 12 calls inside it.
-    target_compile_options(trimtab_options INTERFACE -Wno-error=deprecated-declarations)
+    # clang blames std::stable_sort for what libstdc++ 12 calls inside it. Signed indices are no mistake; g++ warns of
+    # them as little.
+    target_compile_options(trimtab_options INTERFACE -Wno-error=deprecated-declarations -Wno-sign-conversion)
   endif()
 endif()
 if(TRIMTAB_SANITIZE)
@@ -32,54 +33,56 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET default)
 
-# Sets `all` to these rooms and the rooms that they use.
-function(trimtab_rooms_and_uses all)
+# Sets `all` to these modules and the modules that they use.
+function(trimtab_modules_and_uses all)
   set(found)
-  foreach(room ${ARGN})
-    get_property(further GLOBAL PROPERTY trimtab_uses_${room})
-    list(APPEND found ${room} ${further})
+  foreach(module ${ARGN})
+    get_property(further GLOBAL PROPERTY trimtab_uses_${module})
+    list(APPEND found ${module} ${further})
   endforeach()
   list(REMOVE_DUPLICATES found)
   set(${all} ${found} PARENT_SCOPE)
 endfunction()
 
-# trimtab_room(NAME SOURCES a.cc ... USES rooms... LIBRARIES ...): the object library of one room, the rooms it may
-# include, and what its objects need linked.
-function(trimtab_room name)
-  cmake_parse_arguments(PARSE_ARGV 1 room "" "" "SOURCES;USES;LIBRARIES")
-  add_library(trimtab_${name} OBJECT ${room_SOURCES})
-  target_link_libraries(trimtab_${name} PUBLIC trimtab_options PRIVATE ${room_LIBRARIES})
-  set_property(GLOBAL PROPERTY trimtab_libraries_${name} "${room_LIBRARIES}")
-  trimtab_rooms_and_uses(all ${room_USES})
+# trimtab_module(NAME HEADERS a.h ... SOURCES a.cc ... USES modules... LIBRARIES ...): the object library of one module,
+# its public headers (of include/trimtab), the modules that it may include, and what its objects need linked.
+function(trimtab_module name)
+  cmake_parse_arguments(PARSE_ARGV 1 module "" "" "HEADERS;SOURCES;USES;LIBRARIES")
+  add_library(trimtab_${name} OBJECT ${module_SOURCES})
+  target_link_libraries(trimtab_${name} PUBLIC trimtab_options PRIVATE ${module_LIBRARIES})
+  set_property(GLOBAL PROPERTY trimtab_libraries_${name} "${module_LIBRARIES}")
+  list(TRANSFORM module_HEADERS PREPEND ${PROJECT_SOURCE_DIR}/include/trimtab/)
+  set_property(GLOBAL PROPERTY trimtab_headers_${name} "${module_HEADERS}")
+  trimtab_modules_and_uses(all ${module_USES})
   set_property(GLOBAL PROPERTY trimtab_uses_${name} "${all}")
 endfunction()
 
-# Links the objects of one room, and what they need, into a target.
-function(trimtab_link_room target room)
-  get_property(libraries GLOBAL PROPERTY trimtab_libraries_${room})
-  target_sources(${target} PRIVATE $<TARGET_OBJECTS:trimtab_${room}>)
+# Links the objects of one module, and what they need, into a target.
+function(trimtab_link_module target module)
+  get_property(libraries GLOBAL PROPERTY trimtab_libraries_${module})
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:trimtab_${module}>)
   target_link_libraries(${target} PRIVATE ${libraries})
 endfunction()
 
-# trimtab_program(NAME SOURCES a.cc ... ROOMS rooms...): an executable linked with these rooms and what they use.
+# trimtab_program(NAME SOURCES a.cc ... MODULES modules...): an executable linked with these modules and what they use.
 function(trimtab_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 program "" "" "SOURCES;ROOMS")
+  cmake_parse_arguments(PARSE_ARGV 1 program "" "" "SOURCES;MODULES")
   add_executable(${name} ${program_SOURCES})
-  trimtab_rooms_and_uses(all ${program_ROOMS})
-  foreach(room ${all})
-    trimtab_link_room(${name} ${room})
+  trimtab_modules_and_uses(all ${program_MODULES})
+  foreach(module ${all})
+    trimtab_link_module(${name} ${module})
   endforeach()
   target_link_libraries(${name} PRIVATE trimtab_options)
 endfunction()
 
-# trimtab_test(NAME SOURCES a_test.cc ... ROOMS rooms... [LIBRARIES ...] [LABELS ...]): a GoogleTest binary linked with
-# these rooms and what they use. The target tests_<label> builds all tests of a label.
+# trimtab_test(NAME SOURCES a_test.cc ... MODULES modules... [LIBRARIES ...] [LABELS ...]): a GoogleTest binary linked with
+# these modules and what they use. The target tests_<label> builds all tests of a label.
 function(trimtab_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;ROOMS;LIBRARIES;LABELS")
-  trimtab_program(${name} SOURCES ${test_SOURCES} ROOMS ${test_ROOMS})
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;MODULES;LIBRARIES;LABELS")
+  trimtab_program(${name} SOURCES ${test_SOURCES} MODULES ${test_MODULES})
   target_link_libraries(${name} PRIVATE GTest::gtest_main ${test_LIBRARIES})
   target_compile_definitions(${name} PRIVATE TRIMTAB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name})
@@ -92,20 +95,20 @@ function(trimtab_test name)
   endforeach()
 endfunction()
 
-# trimtab_multirank_test(NAME SOURCES a_test.cc ... ROOMS rooms...): a test whose ranks are threads, label multirank, and
+# trimtab_multirank_test(NAME SOURCES a_test.cc ... MODULES modules...): a test whose ranks are threads, label multirank, and
 # with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4 with processes under mpiexec, label multirank_mpi. Its tests use
 # comm/testing.h.
 function(trimtab_multirank_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;ROOMS")
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;MODULES")
   set(libraries)
   if(TRIMTAB_MPI)
-    list(APPEND test_ROOMS mpi)
+    list(APPEND test_MODULES mpi)
     set(libraries MPI::MPI_CXX)
   endif()
-  trimtab_test(${name} SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc ROOMS ${test_ROOMS}
+  trimtab_test(${name} SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc MODULES ${test_MODULES}
     LIBRARIES ${libraries} LABELS multirank)
   if(NOT TRIMTAB_MPI)
     return()

@@ -34,7 +34,8 @@ class BothClocks {
 
 std::vector<int32_t> even_slots(int ranks, int num_experts) {
   std::vector<int32_t> first;
-  for (int r = 0; r <= ranks; ++r) first.push_back(static_cast<int32_t>(int64_t{num_experts} * r / ranks));
+  for (int r = 0; r <= ranks; ++r)
+    first.push_back(static_cast<int32_t>(int64_t{num_experts} * r / ranks));
   return first;
 }
 
@@ -42,7 +43,8 @@ std::unique_ptr<Dispatcher> make_subject(const DispatchCase& subject, Communicat
   const std::vector<int32_t> first = even_slots(comm.size(), subject.num_experts);
   DispatchShape shape{subject.tokens, subject.hidden, subject.top_k, subject.dtype, first};
   if (subject.dispatcher == "source") return make_source_pipeline(shape, comm.rank());
-  // Twice an even share. Picks are random: with few tokens that is not enough, and an expert may get all.
+  // Twice an even share. Picks are random: with few tokens that is not enough, and an expert may
+  // get all.
   if (subject.dispatcher == "pull_batched") {
     const int64_t tokens = subject.tokens * comm.size();
     shape.capacity = std::min(tokens, 2 * tokens * subject.top_k / subject.num_experts + 32);
@@ -63,11 +65,12 @@ class Batch {
     std::uniform_real_distribution<float> value(-1.0F, 1.0F);
     for (float& v : values_) v = value(random);
     fill_rows();
-    std::vector<int32_t> experts(static_cast<size_t>(subject.num_experts));
+    std::vector<int32_t> experts(subject.num_experts);
     for (size_t e = 0; e < experts.size(); ++e) experts[e] = static_cast<int32_t>(e);
     for (int64_t t = 0; t < subject.tokens; ++t) {
       for (size_t k = 0; k < static_cast<size_t>(subject.top_k); ++k) {
-        std::swap(experts[k], experts[std::uniform_int_distribution<size_t>(k, experts.size() - 1)(random)]);
+        std::swap(experts[k],
+                  experts[std::uniform_int_distribution<size_t>(k, experts.size() - 1)(random)]);
         ids_.push_back(experts[k]);
         weights_.push_back(value(random));
       }
@@ -77,7 +80,7 @@ class Batch {
   Request request(int top_k) const { return {x_, ids_, weights_, top_k, false, scales()}; }
   // Is out the sum of the weights times x?
   void verify(ConstRows out, const DispatchCase& subject) const {
-    std::vector<float> x(static_cast<size_t>(x_.cols));
+    std::vector<float> x(x_.cols);
     const auto top_k = static_cast<size_t>(subject.top_k);
     for (int64_t t = 0; t < x_.rows; ++t) {
       read_row(t, x);
@@ -89,8 +92,8 @@ class Batch {
       for (size_t h = 0; h < x.size(); ++h) {
         const float got = out.row_as<float>(t)[h];
         if (!(std::abs(got - weight * x[h]) <= 1e-5 * magnitude * std::abs(x[h]))) {
-          throw Error(cat("bench dispatch: ", subject.dispatcher, " gives ", got, " for token ", t, ", column ", h,
-                          ", expected ", weight * x[h]));
+          throw Error(cat("bench dispatch: ", subject.dispatcher, " gives ", got, " for token ", t,
+                          ", column ", h, ", expected ", weight * x[h]));
         }
       }
     }
@@ -107,10 +110,12 @@ class Batch {
  private:
   Rows scales() const {
     if (scales_.cols == 0) return {};
-    return {const_cast<std::byte*>(row_scales_.data()), x_.rows, scales_.cols, scales_.cols, scales_.dtype};
+    return {const_cast<std::byte*>(row_scales_.data()), x_.rows, scales_.cols, scales_.cols,
+            scales_.dtype};
   }
   void fill_rows() {
-    if (scales_.cols > 0) return quantize_rows(ConstRows(values_.data(), x_.rows, x_.cols), x_, scales());
+    if (scales_.cols > 0)
+      return quantize_rows(ConstRows(values_.data(), x_.rows, x_.cols), x_, scales());
     for (size_t i = 0; i < values_.size(); ++i) {
       if (x_.dtype == DType::kBF16) {
         reinterpret_cast<bf16_t*>(rows_.data())[i] = to_bf16(values_[i]);
@@ -164,7 +169,8 @@ class RankBench {
         dispatcher_(make_subject(subject, comm)),
         owned_groups_(dispatcher_->make_groups(comm)),
         workspace_(comm.allocate(dispatcher_->workspace_bytes())),
-        y_(comm.allocate(static_cast<size_t>(dispatcher_->max_rows() * subject.hidden) * sizeof(float))),
+        y_(comm.allocate(static_cast<size_t>(dispatcher_->max_rows() * subject.hidden) *
+                         sizeof(float))),
         out_(static_cast<size_t>(subject.tokens * subject.hidden)) {
     for (const auto& group : owned_groups_) groups_.push_back(group.get());
     Times ignored;
@@ -197,7 +203,8 @@ class RankBench {
     const Rows y(y_.as<float>(), tokens.x.rows, subject_.hidden);
     if (first) {
       fill_answers(tokens, y);
-      const size_t results = static_cast<size_t>(subject_.tokens * subject_.top_k * subject_.hidden) * sizeof(float);
+      const size_t results =
+          static_cast<size_t>(subject_.tokens * subject_.top_k * subject_.hidden) * sizeof(float);
       from_ = Buffer(static_cast<size_t>(rows_of(tokens)) * tokens.x.row_bytes() + results);
       to_ = Buffer(from_.bytes());
       std::memset(from_.data(), 1, from_.bytes());
@@ -245,7 +252,8 @@ DispatchRow bench_dispatch(Communicator& comm, const DispatchCase& subject, cons
   RankBench bench(comm, subject);
   std::vector<Times> rounds;
   double total = 0;  // the same on every rank, as all see the same means
-  while (std::ssize(rounds) < effort.least || (total < effort.seconds * 1e3 && std::ssize(rounds) < effort.most)) {
+  while (std::ssize(rounds) < effort.least ||
+         (total < effort.seconds * 1e3 && std::ssize(rounds) < effort.most)) {
     rounds.push_back(mean_of(comm, bench.round()));
     total += rounds.back().dispatch.wall + rounds.back().combine.wall + rounds.back().memcpy.wall;
   }
@@ -256,8 +264,9 @@ DispatchRow bench_dispatch(Communicator& comm, const DispatchCase& subject, cons
           .cpu_ms_dispatch = spread(rounds, [](const Times& t) { return t.dispatch.cpu; }),
           .cpu_ms_combine = spread(rounds, [](const Times& t) { return t.combine.cpu; }),
           .cpu_ms_memcpy = spread(rounds, [](const Times& t) { return t.memcpy.cpu; }),
-          .pct_of_memcpy =
-              spread(rounds, [](const Times& t) { return 100 * t.memcpy.cpu / (t.dispatch.cpu + t.combine.cpu); }),
+          .pct_of_memcpy = spread(
+              rounds,
+              [](const Times& t) { return 100 * t.memcpy.cpu / (t.dispatch.cpu + t.combine.cpu); }),
           .rounds = static_cast<int>(rounds.size())};
 }
 

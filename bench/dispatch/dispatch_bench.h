@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long it takes to bring tokens to their experts and the results back, beside copying as many bytes.
+// How long it takes to bring tokens to their experts and the results back, beside copying as many
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct DispatchRow {
   // From beginning to end, the waits for other ranks included.
   Spread ms_dispatch;
   Spread ms_combine;
-  Spread ms_memcpy;  // every rank copies as many bytes as its experts' rows and its picks' results have
+  Spread ms_memcpy;  // every rank copies as many bytes as its experts' rows and its picks' results
+                     // have
   // What the ranks' own threads ran: ranks that share a core don't count each other.
   Spread cpu_ms_dispatch;
   Spread cpu_ms_combine;
@@ -36,8 +38,8 @@ struct DispatchRow {
   int rounds;
 };
 
-// Collective; every rank gets the same row. Experts return what they get, unweighted. Verifies the result first: throws
-// Error when it is wrong.
+// Collective; every rank gets the same row. Experts return what they get, unweighted. Verifies the
+// result first: throws Error when it is wrong.
 DispatchRow bench_dispatch(Communicator& comm, const DispatchCase& subject, const Effort& effort);
 
 }  // namespace trimtab::bench

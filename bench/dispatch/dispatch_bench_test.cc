@@ -10,8 +10,8 @@ namespace {
 
 class EachSubject : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, EachSubject,
-                         testing::Values("source", "pull", "pull_batched", "fused", "all_gather", "all_to_all", "mc2",
-                                         "packed", "hybrid"),
+                         testing::Values("source", "pull", "pull_batched", "fused", "all_gather",
+                                         "all_to_all", "mc2", "packed", "hybrid"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_P(EachSubject, IsVerifiedAndTimed) {
@@ -35,7 +35,8 @@ TEST_P(EachSubject, IsVerifiedAndTimed) {
 TEST(BenchDispatch, AWrongResultIsAnError) {
   EXPECT_THROW(run_ranks(2,
                          [](Communicator& comm) {
-                           bench_dispatch(comm, {"grouped", 5, 32, 4, 8, DType::kF32}, {.seconds = 0, .least = 1});
+                           bench_dispatch(comm, {"grouped", 5, 32, 4, 8, DType::kF32},
+                                          {.seconds = 0, .least = 1});
                          }),
                Error);
 }

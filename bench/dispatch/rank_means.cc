@@ -10,7 +10,8 @@ void take_means_over_ranks(Communicator& comm, std::span<double> values) {
   const auto ranks = static_cast<size_t>(comm.size());
   std::vector<double> all(ranks * values.size());
   std::vector<int64_t> bytes(ranks);
-  Pending pending = comm.all_gather_v(std::as_bytes(values), std::as_writable_bytes(std::span(all)), bytes);
+  Pending pending =
+      comm.all_gather_v(std::as_bytes(values), std::as_writable_bytes(std::span(all)), bytes);
   pending.wait();
   pending.wait_released();
   for (size_t i = 0; i < values.size(); ++i) {

@@ -9,6 +9,7 @@
 #include "dispatch/scaled_rows.h"
 #include "dispatch/shape.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 namespace {
@@ -27,20 +28,20 @@ void select_rows(const AnyRows& from, const Index& index, int64_t divisor, Rows 
 Index argsort(const std::vector<int32_t>& keys) {
   Index order(keys.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int32_t i) { return keys[static_cast<size_t>(i)]; });
+  std::ranges::stable_sort(order, {}, [&](int32_t i) { return keys[i]; });
   return order;
 }
 
 Index inverse(const Index& order) {
   Index at(order.size());
-  for (size_t i = 0; i < order.size(); ++i) at[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < order.size(); ++i) at[order[i]] = static_cast<int32_t>(i);
   return at;
 }
 
 struct Buffers {
   explicit Buffers(const RankShape& s)
-      : permuted(static_cast<size_t>(s.max_tokens * s.top_k * s.hidden) * static_cast<size_t>(bits(s.dtype)) / 8),
-        arrived(static_cast<size_t>(s.max_rows() * s.hidden) * static_cast<size_t>(bits(s.dtype)) / 8),
+      : permuted(cells(s.max_tokens * s.top_k * s.hidden, bits(s.dtype)) / 8),
+        arrived(cells(s.max_rows() * s.hidden, bits(s.dtype)) / 8),
         sorted(arrived.bytes()),
         unsorted(static_cast<size_t>(s.max_rows() * s.hidden) * sizeof(float)),
         returned(static_cast<size_t>(s.max_tokens * s.top_k * s.hidden) * sizeof(float)),
@@ -50,7 +51,8 @@ struct Buffers {
 
 class SourceExchange final : public Exchange {
  public:
-  SourceExchange(const RankShape& shape, const Request& request, Communicator& comm, Buffers& buffers)
+  SourceExchange(const RankShape& shape, const Request& request, Communicator& comm,
+                 Buffers& buffers)
       : shape_(shape), request_(request), comm_(comm), b_(buffers) {
     preprocess();
     permute();
@@ -67,9 +69,10 @@ class SourceExchange final : public Exchange {
     select_rows(y, inverse(order_), 1, unsorted);
     const size_t row_bytes = unsorted.row_bytes();
     std::vector<int64_t> counts(bytes_in_), sizes(bytes_in_.size());
-    for (int64_t& bytes : counts) bytes = bytes / static_cast<int64_t>(row_size()) * static_cast<int64_t>(row_bytes);
-    Pending pending =
-        comm_.all_to_all_v(bytes_of(ConstRows(unsorted)), counts, {b_.returned.data(), b_.returned.bytes()}, sizes);
+    for (int64_t& bytes : counts)
+      bytes = bytes / static_cast<int64_t>(row_size()) * static_cast<int64_t>(row_bytes);
+    Pending pending = comm_.all_to_all_v(bytes_of(ConstRows(unsorted)), counts,
+                                         {b_.returned.data(), b_.returned.bytes()}, sizes);
     pending.wait();
     pending.wait_released();
   }
@@ -82,7 +85,7 @@ class SourceExchange final : public Exchange {
     select_rows(returned, inverse(permutation_), 1, restored);
     for (int64_t pick = 0; pick < picks; ++pick) {
       float* row = restored.row_as<float>(pick);
-      for (int h = 0; h < shape_.hidden; ++h) row[h] *= request_.weights[static_cast<size_t>(pick)];
+      for (int h = 0; h < shape_.hidden; ++h) row[h] *= request_.weights[pick];
     }
     for (int64_t t = 0; t < out.rows; ++t) {
       float* sum = out.row_as<float>(t);
@@ -95,23 +98,25 @@ class SourceExchange final : public Exchange {
   }
 
  private:
-  size_t row_size() const { return static_cast<size_t>(shape_.hidden) * static_cast<size_t>(bits(shape_.dtype)) / 8; }
+  size_t row_size() const { return cells(shape_.hidden, bits(shape_.dtype)) / 8; }
 
-  // Histogram over all experts, gathered; the counts are needed on the host before rows can be sent.
+  // Histogram over all experts, gathered; the counts are needed on the host before rows can be
+  // sent.
   void preprocess() {
     const auto slots = static_cast<size_t>(shape_.num_slots());
     std::vector<int32_t> histogram(slots);
-    for (const int32_t id : request_.ids) ++histogram[static_cast<size_t>(id)];
+    for (const int32_t id : request_.ids) ++histogram[id];
     all_counts_.resize(slots * static_cast<size_t>(shape_.ranks));
-    std::vector<int64_t> sizes(static_cast<size_t>(shape_.ranks));
-    Pending pending =
-        comm_.all_gather_v(std::as_bytes(std::span(histogram)), std::as_writable_bytes(std::span(all_counts_)), sizes);
+    std::vector<int64_t> sizes(shape_.ranks);
+    Pending pending = comm_.all_gather_v(std::as_bytes(std::span(histogram)),
+                                         std::as_writable_bytes(std::span(all_counts_)), sizes);
     pending.wait();
     pending.wait_released();
     for (int r = 0; r < shape_.ranks; ++r) {
-      const auto first = static_cast<size_t>(shape_.first_slots[static_cast<size_t>(r)]);
+      const auto first = static_cast<size_t>(shape_.first_slots[r]);
       int64_t rows = 0;
-      for (int s = 0; s < shape_.num_slots_of(r); ++s) rows += histogram[first + static_cast<size_t>(s)];
+      for (int s = 0; s < shape_.num_slots_of(r); ++s)
+        rows += histogram[first + static_cast<size_t>(s)];
       bytes_out_.push_back(rows * static_cast<int64_t>(row_size()));
     }
   }
@@ -124,19 +129,20 @@ class SourceExchange final : public Exchange {
   }
 
   void send() {
-    bytes_in_.resize(static_cast<size_t>(shape_.ranks));
-    Pending pending = comm_.all_to_all_v({b_.permuted.data(), permutation_.size() * row_size()}, bytes_out_,
-                                         {b_.arrived.data(), b_.arrived.bytes()}, bytes_in_);
+    bytes_in_.resize(shape_.ranks);
+    Pending pending =
+        comm_.all_to_all_v({b_.permuted.data(), permutation_.size() * row_size()}, bytes_out_,
+                           {b_.arrived.data(), b_.arrived.bytes()}, bytes_in_);
     pending.wait();
     pending.wait_released();
     // The second permutation: from source-major to expert-major.
     std::vector<int32_t> experts;
-    counts_.assign(static_cast<size_t>(shape_.num_local()), 0);
+    counts_.assign(shape_.num_local(), 0);
     for (int s = 0; s < shape_.ranks; ++s) {
       for (int e = 0; e < shape_.num_local(); ++e) {
         const auto slot = static_cast<size_t>(s * shape_.num_slots() + shape_.first_slot() + e);
-        experts.insert(experts.end(), static_cast<size_t>(all_counts_[slot]), e);
-        counts_[static_cast<size_t>(e)] += all_counts_[slot];
+        experts.insert(experts.end(), all_counts_[slot], e);
+        counts_[e] += all_counts_[slot];
       }
     }
     order_ = argsort(experts);
@@ -159,8 +165,10 @@ class SourceExchange final : public Exchange {
 
 class SourcePipeline final : public Dispatcher {
  public:
-  SourcePipeline(const DispatchShape& shape, int rank) : shape_("source", shape, rank), buffers_(shape_) {
-    if (shape_.scales().cols > 0) throw InvalidArgument("the source's pipeline is measured with F32 and BF16 rows");
+  SourcePipeline(const DispatchShape& shape, int rank)
+      : shape_("source", shape, rank), buffers_(shape_) {
+    if (shape_.scales().cols > 0)
+      throw InvalidArgument("the source's pipeline is measured with F32 and BF16 rows");
   }
   std::string_view name() const override { return "source"; }
   Format format() const override { return Format::kStandard; }

@@ -14,6 +14,7 @@
 #include "trimtab/error.h"
 #include "trimtab/layer.h"
 #include "trimtab/placement.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 namespace {
@@ -24,7 +25,8 @@ constexpr int64_t kLayersOfOverlap = 4;
 // Take rows and give them back as they come: nothing.
 class NoExperts final : public Experts {
  public:
-  NoExperts(Format format, int64_t hidden, int num_local) : format_(format), hidden_(hidden), num_local_(num_local) {}
+  NoExperts(Format format, int64_t hidden, int num_local)
+      : format_(format), hidden_(hidden), num_local_(num_local) {}
   Format format() const override { return format_; }
   Left left() const override { return Left::kWeightAndSum; }
   int64_t hidden() const override { return hidden_; }
@@ -46,14 +48,17 @@ struct World {
         replicas(std::make_shared<const SplitTable>(placement, 0)),
         num_local(placement.slots_of_rank(comm.rank())),
         experts(find_weight_dtype("bf16"), c.hidden, c.intermediate, std::max(1, num_local), team),
-        gate_weights(static_cast<size_t>(c.num_experts) * static_cast<size_t>(c.hidden)),
-        x(static_cast<size_t>(c.tokens) * static_cast<size_t>(c.hidden)) {
+        gate_weights(cells(c.num_experts, c.hidden)),
+        x(cells(c.tokens, c.hidden)) {
     const Rows weights(gate_weights.data(), c.num_experts, c.hidden);
     fill_random(weights, 1, 1, team);
     gate = std::make_shared<const Linear>(
-        MatrixSource{weights.data, DType::kF32, c.num_experts, c.hidden, c.hidden, 1, {}}, VectorSource{}, DType::kF32);
-    router = std::make_shared<const Router>(RouterConfig{.num_experts = c.num_experts, .top_k = c.top_k});
-    fill_random(Rows(x.data(), c.tokens, c.hidden), 1, static_cast<uint64_t>(comm.rank()) + 2, team);
+        MatrixSource{weights.data, DType::kF32, c.num_experts, c.hidden, c.hidden, 1, {}},
+        VectorSource{}, DType::kF32);
+    router = std::make_shared<const Router>(
+        RouterConfig{.num_experts = c.num_experts, .top_k = c.top_k});
+    fill_random(Rows(x.data(), c.tokens, c.hidden), 1, static_cast<uint64_t>(comm.rank()) + 2,
+                team);
   }
 
   Team team{1};
@@ -78,9 +83,9 @@ class Runner {
         world_(world),
         comm_(comm),
         other_comm_(comm.duplicate()),
-        dispatcher_(make_dispatcher(dispatcher,
-                                    {c.tokens, c.hidden, c.top_k, DType::kBF16, world.placement.first_slots()},
-                                    comm.rank(), comm.hosts())),
+        dispatcher_(make_dispatcher(
+            dispatcher, {c.tokens, c.hidden, c.top_k, DType::kBF16, world.placement.first_slots()},
+            comm.rank(), comm.hosts())),
         layer_(parts(real_experts())),
         idle_(parts(std::make_shared<NoExperts>(dispatcher_->format(), c.hidden, world.num_local))),
         lanes_{OwnLane(*this, comm), OwnLane(*this, *other_comm_)},
@@ -128,7 +133,8 @@ class Runner {
   std::shared_ptr<const Experts> real_experts() const {
     std::vector<std::shared_ptr<const Mlp>> slots;
     for (int s = 0; s < world_.num_local; ++s) slots.push_back(world_.experts.mlp(s));
-    return make_grouped_experts(std::move(slots), case_.hidden, DType::kBF16, dispatcher_->format());
+    return make_grouped_experts(std::move(slots), case_.hidden, DType::kBF16,
+                                dispatcher_->format());
   }
   MoeLayer::Parts parts(std::shared_ptr<const Experts> experts) const {
     return {.gate = world_.gate,
@@ -142,7 +148,9 @@ class Runner {
   ConstRows x(int64_t first, int64_t count) const {
     return ConstRows(world_.x.data(), case_.tokens, case_.hidden).slice(first, count);
   }
-  Rows out(int64_t first, int64_t count) { return Rows(out_.data(), case_.tokens, case_.hidden).slice(first, count); }
+  Rows out(int64_t first, int64_t count) {
+    return Rows(out_.data(), case_.tokens, case_.hidden).slice(first, count);
+  }
   void one_batch(const MoeLayer& layer) {
     for (int64_t l = 0; l < num_layers_; ++l) {
       run(layer.forward(x(0, case_.tokens), out(0, case_.tokens), lanes_[0].lane));
@@ -151,8 +159,9 @@ class Runner {
   void two_microbatches() {
     const int64_t half = (case_.tokens + 1) / 2;
     overlap(num_layers_, [&](int64_t, int microbatch) {
-      const int64_t first = microbatch == 0 ? 0 : half, count = microbatch == 0 ? half : case_.tokens - half;
-      return layer_.forward(x(first, count), out(first, count), lanes_[static_cast<size_t>(microbatch)].lane);
+      const int64_t first = microbatch == 0 ? 0 : half,
+                    count = microbatch == 0 ? half : case_.tokens - half;
+      return layer_.forward(x(first, count), out(first, count), lanes_[microbatch].lane);
     });
   }
   double layers() const { return static_cast<double>(num_layers_); }
@@ -175,15 +184,17 @@ class Runner {
   std::vector<float> out_;
 };
 
-void compare(std::span<const float> got, std::span<const float> wanted, const LayerCase& c, const std::string& name) {
+void compare(std::span<const float> got, std::span<const float> wanted, const LayerCase& c,
+             const std::string& name) {
   const auto hidden = static_cast<size_t>(c.hidden);
   for (size_t row = 0; row < wanted.size(); row += hidden) {
     double largest = 0;
-    for (const float value : wanted.subspan(row, hidden)) largest = std::max<double>(largest, std::abs(value));
+    for (const float value : wanted.subspan(row, hidden))
+      largest = std::max<double>(largest, std::abs(value));
     for (size_t i = row; i < row + hidden; ++i) {
       if (largest > 0 && std::abs(got[i] - wanted[i]) <= 1e-5 * largest) continue;
-      throw Error(cat("bench dispatch: ", name, " gives ", got[i], " for token ", row / hidden, ", column ", i - row,
-                      ", ", c.dispatchers.front(), " gives ", wanted[i]));
+      throw Error(cat("bench dispatch: ", name, " gives ", got[i], " for token ", row / hidden,
+                      ", column ", i - row, ", ", c.dispatchers.front(), " gives ", wanted[i]));
     }
   }
 }
@@ -195,8 +206,8 @@ Spread spread(const std::vector<Times>& rounds, const Figure& figure) {
   return spread_of(std::move(values));
 }
 
-LayerRow row_of(const std::string& dispatcher, const std::vector<Times>& rounds, const std::vector<Times>& first,
-                bool overlap) {
+LayerRow row_of(const std::string& dispatcher, const std::vector<Times>& rounds,
+                const std::vector<Times>& first, bool overlap) {
   LayerRow row{.dispatcher = dispatcher,
                .ms_layer = spread(rounds, [](const Times& t) { return t.wall; }),
                .cpu_ms_layer = spread(rounds, [](const Times& t) { return t.cpu; }),
@@ -207,14 +218,16 @@ LayerRow row_of(const std::string& dispatcher, const std::vector<Times>& rounds,
   if (!overlap) return row;
   row.ms_transfer = spread(rounds, [](const Times& t) { return t.transfer; });
   row.ms_overlapped = spread(rounds, [](const Times& t) { return t.overlapped; });
-  row.pct_hidden = spread(
-      rounds, [](const Times& t) { return 100 * (t.wall - t.overlapped) / std::min(t.transfer, t.wall - t.transfer); });
+  row.pct_hidden = spread(rounds, [](const Times& t) {
+    return 100 * (t.wall - t.overlapped) / std::min(t.transfer, t.wall - t.transfer);
+  });
   return row;
 }
 
 }  // namespace
 
-std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject, const Effort& effort) {
+std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject,
+                                        const Effort& effort) {
   World world(subject, comm);
   std::vector<std::unique_ptr<Runner>> runners;
   std::vector<float> wanted;
@@ -234,7 +247,8 @@ std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& sub
       take_means_over_ranks(comm, values);
       times = {values[0], values[1], values[2], values[3]};
       rounds[i].push_back(times);
-      total += (subject.overlap ? kLayersOfOverlap : 1) * (times.wall + times.transfer + times.overlapped);
+      total += (subject.overlap ? kLayersOfOverlap : 1) *
+               (times.wall + times.transfer + times.overlapped);
     }
   }
   std::vector<LayerRow> rows;

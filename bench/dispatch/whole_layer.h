@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long whole MoE layers take over each of several dispatchers, and how much of the transfers two microbatches hide.
+// How long whole MoE layers take over each of several dispatchers, and how much of the transfers
+// two microbatches hide.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ struct LayerCase {
   bool overlap;  // also in two microbatches
 };
 
-// Milliseconds a layer; of all ranks the mean, over the rounds the median and the quartiles. In each round every
-// dispatcher has its turn.
+// Milliseconds a layer; of all ranks the mean, over the rounds the median and the quartiles. In
+// each round every dispatcher has its turn.
 struct LayerRow {
   std::string dispatcher;
   Spread ms_layer;      // from beginning to end
@@ -35,8 +36,9 @@ struct LayerRow {
   int rounds = 0;
 };
 
-// Collective; every rank gets the same rows. Experts in bf16, one thread a rank. Results are compared first: throws
-// Error when a dispatcher's is not that of the first one.
-std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject, const Effort& effort);
+// Collective; every rank gets the same rows. Experts in bf16, one thread a rank. Results are
+// compared first: throws Error when a dispatcher's is not that of the first one.
+std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject,
+                                        const Effort& effort);
 
 }  // namespace trimtab::bench

@@ -36,22 +36,24 @@ TEST(WholeLayer, TwoMicrobatchesOverHosts) {
   LayerCase subject = kCase;
   subject.dispatchers = {"packed", "hybrid"};
   subject.overlap = true;
-  run_ranks(2,
-            [&](Communicator& comm) {
-              for (const LayerRow& row : bench_whole_layer(comm, subject, {.seconds = 0, .least = 3})) {
-                EXPECT_GT(row.ms_transfer.median, 0);
-                EXPECT_GT(row.ms_overlapped.median, 0);
-                EXPECT_LT(row.ms_transfer.low, row.ms_layer.high);
-              }
-            },
-            {.hosts = {0, 1}});
+  run_ranks(
+      2,
+      [&](Communicator& comm) {
+        for (const LayerRow& row : bench_whole_layer(comm, subject, {.seconds = 0, .least = 3})) {
+          EXPECT_GT(row.ms_transfer.median, 0);
+          EXPECT_GT(row.ms_overlapped.median, 0);
+          EXPECT_LT(row.ms_transfer.low, row.ms_layer.high);
+        }
+      },
+      {.hosts = {0, 1}});
 }
 
 TEST(WholeLayer, PartsOfSumsAreRefused) {
   LayerCase subject = kCase;
   subject.dispatchers = {"grouped"};
-  EXPECT_THROW(run_ranks(2, [&](Communicator& comm) { bench_whole_layer(comm, subject, {.seconds = 0}); }),
-               InvalidArgument);
+  EXPECT_THROW(
+      run_ranks(2, [&](Communicator& comm) { bench_whole_layer(comm, subject, {.seconds = 0}); }),
+      InvalidArgument);
 }
 
 }  // namespace

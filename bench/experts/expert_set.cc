@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/split_mix64.h"
+#include "base/random.h"
 
 namespace trimtab::bench {
 namespace {
@@ -35,14 +35,17 @@ void fill_random(Rows rows, double scale, uint64_t seed, Team& team) {
   team.for_each(rows.rows, [&](int64_t i) { fill_row(rows, i, scale, seed); });
 }
 
-WeightPool::WeightPool(const WeightDType& dtype, int64_t elements, int64_t k, int64_t count, Team& team)
-    : dtype_(dtype.source), pool_(static_cast<size_t>(elements + kStep * count) * element_bytes(dtype.source)) {
+WeightPool::WeightPool(const WeightDType& dtype, int64_t elements, int64_t k, int64_t count,
+                       Team& team)
+    : dtype_(dtype.source),
+      pool_(static_cast<size_t>(elements + kStep * count) * element_bytes(dtype.source)) {
   constexpr int64_t kRow = 1 << 14;
   const int64_t size = elements + kStep * count, whole = size / kRow;
   // Uniform numbers of this scale have variance 1 / k.
   const double scale = std::sqrt(3.0 / static_cast<double>(k));
   fill_random({pool_.data(), whole, kRow, kRow, dtype_}, scale, 1, team);
-  fill_random(Rows{pool_.data(), whole + 1, size - whole * kRow, kRow, dtype_}.slice(whole, 1), scale, 2, team);
+  fill_random(Rows{pool_.data(), whole + 1, size - whole * kRow, kRow, dtype_}.slice(whole, 1),
+              scale, 2, team);
 }
 
 MatrixSource WeightPool::matrix(int64_t i, int64_t first, int64_t rows, int64_t cols) const {
@@ -54,15 +57,16 @@ int64_t cold_count(double operand_bytes, size_t cold) {
   return std::max<int64_t>(2, std::llround(static_cast<double>(cold) / operand_bytes));
 }
 
-ExpertSet::ExpertSet(const WeightDType& dtype, int64_t hidden, int64_t intermediate, int64_t count, Team& team)
+ExpertSet::ExpertSet(const WeightDType& dtype, int64_t hidden, int64_t intermediate, int64_t count,
+                     Team& team)
     : hidden_(hidden),
       intermediate_(intermediate),
       pool_(dtype, 3 * hidden * intermediate, hidden, count, team),
-      mlps_(static_cast<size_t>(count)) {
-  std::vector<BufferArena> arenas(static_cast<size_t>(team.size()));
+      mlps_(count) {
+  std::vector<BufferArena> arenas(team.size());
   team.for_each(count, [&](int64_t i, int member) {
-    mlps_[static_cast<size_t>(i)] =
-        std::make_shared<Mlp>(source(i), Activation{}, dtype.weights, nullptr, &arenas[static_cast<size_t>(member)]);
+    mlps_[i] =
+        std::make_shared<Mlp>(source(i), Activation{}, dtype.weights, nullptr, &arenas[member]);
   });
 }
 
@@ -77,9 +81,9 @@ MlpSource ExpertSet::source(int64_t i) const {
 }
 
 LinearSet::LinearSet(const WeightDType& dtype, int64_t out, int64_t in, int64_t count, Team& team)
-    : out_(out), in_(in), pool_(dtype, out * in, in, count, team), linears_(static_cast<size_t>(count)) {
-  team.for_each(
-      count, [&](int64_t i) { linears_[static_cast<size_t>(i)] = Linear(source(i), VectorSource{}, dtype.weights); });
+    : out_(out), in_(in), pool_(dtype, out * in, in, count, team), linears_(count) {
+  team.for_each(count,
+                [&](int64_t i) { linears_[i] = Linear(source(i), VectorSource{}, dtype.weights); });
 }
 
 }  // namespace trimtab::bench

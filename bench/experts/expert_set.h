@@ -16,7 +16,8 @@ namespace trimtab::bench {
 // Rows of random numbers in [-scale, scale), a function of the seed.
 void fill_random(Rows rows, double scale, uint64_t seed, Team& team);
 
-// The weights of random matrices. All lie in one pool, each at an offset of its own: other weights, little memory.
+// The weights of random matrices. All lie in one pool, each at an offset of its own: other weights,
+// little memory.
 class WeightPool {
  public:
   // `count` operands of `elements` weights each, for sums of `k` terms that come out near 1.
@@ -29,14 +30,16 @@ class WeightPool {
   Buffer pool_;
 };
 
-// How many operands of this size make up the bytes of a cold run: at least two, so that they take turns.
+// How many operands of this size make up the bytes of a cold run: at least two, so that they take
+// turns.
 int64_t cold_count(double operand_bytes, size_t cold);
 
 class ExpertSet {
  public:
-  ExpertSet(const WeightDType& dtype, int64_t hidden, int64_t intermediate, int64_t count, Team& team);
+  ExpertSet(const WeightDType& dtype, int64_t hidden, int64_t intermediate, int64_t count,
+            Team& team);
   int64_t size() const { return static_cast<int64_t>(mlps_.size()); }
-  const std::shared_ptr<const Mlp>& mlp(int64_t i) const { return mlps_[static_cast<size_t>(i)]; }
+  const std::shared_ptr<const Mlp>& mlp(int64_t i) const { return mlps_[i]; }
   MlpSource source(int64_t i) const;
 
  private:
@@ -49,7 +52,7 @@ class LinearSet {
  public:
   LinearSet(const WeightDType& dtype, int64_t out, int64_t in, int64_t count, Team& team);
   int64_t size() const { return static_cast<int64_t>(linears_.size()); }
-  const Linear& linear(int64_t i) const { return linears_[static_cast<size_t>(i)]; }
+  const Linear& linear(int64_t i) const { return linears_[i]; }
   MatrixSource source(int64_t i) const { return pool_.matrix(i, 0, out_, in_); }
 
  private:

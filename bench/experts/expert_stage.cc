@@ -9,7 +9,8 @@
 namespace trimtab::bench {
 namespace {
 
-std::unique_ptr<Dispatcher> make_stage_dispatcher(const ModelShape& model, DType rows, int64_t max_tokens) {
+std::unique_ptr<Dispatcher> make_stage_dispatcher(const ModelShape& model, DType rows,
+                                                  int64_t max_tokens) {
   const std::vector<int32_t> first_slots = {0, model.experts};
   return make_pull_dispatcher({.max_tokens = max_tokens,
                                .hidden = static_cast<int>(model.hidden),
@@ -21,14 +22,15 @@ std::unique_ptr<Dispatcher> make_stage_dispatcher(const ModelShape& model, DType
 
 }  // namespace
 
-std::unique_ptr<Experts> make_experts(const ModelShape& model, const WeightDType& dtype, const ExpertSet& set) {
+std::unique_ptr<Experts> make_experts(const ModelShape& model, const WeightDType& dtype,
+                                      const ExpertSet& set) {
   std::vector<std::shared_ptr<const Mlp>> slots;
   for (int s = 0; s < model.experts; ++s) slots.push_back(set.mlp(s % set.size()));
   return make_grouped_experts(std::move(slots), model.hidden, dtype.weights);
 }
 
-ExpertStage::ExpertStage(const ModelShape& model, std::unique_ptr<Experts> experts, int64_t max_tokens,
-                         Communicator& comm, Team& team)
+ExpertStage::ExpertStage(const ModelShape& model, std::unique_ptr<Experts> experts,
+                         int64_t max_tokens, Communicator& comm, Team& team)
     : top_k_(model.top_k),
       experts_(std::move(experts)),
       dispatcher_(make_stage_dispatcher(model, experts_->dtype(), max_tokens)),

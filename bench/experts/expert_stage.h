@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole experts stage of one rank: rows sorted by expert, the experts, the weighted sum back to the tokens.
+// The whole experts stage of one rank: rows sorted by expert, the experts, the weighted sum back to
+// the tokens.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +17,18 @@
 namespace trimtab::bench {
 
 // Slot s of the model holds expert s % set.size(): a set is as large as it must be to be cold.
-std::unique_ptr<Experts> make_experts(const ModelShape& model, const WeightDType& dtype, const ExpertSet& set);
+std::unique_ptr<Experts> make_experts(const ModelShape& model, const WeightDType& dtype,
+                                      const ExpertSet& set);
 
 class ExpertStage {
  public:
   // comm: of one rank.
-  ExpertStage(const ModelShape& model, std::unique_ptr<Experts> experts, int64_t max_tokens, Communicator& comm,
-              Team& team);
+  ExpertStage(const ModelShape& model, std::unique_ptr<Experts> experts, int64_t max_tokens,
+              Communicator& comm, Team& team);
   // x, out: [tokens, hidden] in the type of the rows, in f32.
   void run(ConstRows x, const Picks& picks, Rows out);
-  // Of the last run: what was spent on sorting the rows and on summing them up, as a part of the whole.
+  // Of the last run: what was spent on sorting the rows and on summing them up, as a part of the
+  // whole.
   double moving_share() const { return moving_share_; }
 
  private:

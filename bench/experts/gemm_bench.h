@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two products of an expert, or one matrix, alone: m rows at a time, another expert at every call.
+// The two products of an expert, or one matrix, alone: m rows at a time, another expert at every
+// call.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ struct BenchContext {
 };
 
 // Verifies each m, then times it. Throws Error when a result is wrong.
-std::vector<GemmRow> bench_gemms(const std::string& shape, const WeightDType& dtype, const std::vector<int64_t>& m,
-                                 const BenchContext& context);
+std::vector<GemmRow> bench_gemms(const std::string& shape, const WeightDType& dtype,
+                                 const std::vector<int64_t>& m, const BenchContext& context);
 
 }  // namespace trimtab::bench

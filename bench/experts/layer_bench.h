@@ -23,11 +23,13 @@ struct LayerRow {
 };
 
 // The arithmetic and the weights of a call, an active expert a part.
-std::vector<Part> layer_parts(const ModelShape& model, const WeightDType& dtype, const Picks& picks);
+std::vector<Part> layer_parts(const ModelShape& model, const WeightDType& dtype,
+                              const Picks& picks);
 
 // Calls with picks of their own, before they come again, and what they cost.
 struct LayerCalls {
-  LayerCalls(const ModelShape& model, const WeightDType& dtype, int64_t tokens, RoutingKind routing);
+  LayerCalls(const ModelShape& model, const WeightDType& dtype, int64_t tokens,
+             RoutingKind routing);
   size_t at(int64_t call) const { return static_cast<size_t>(call) % picks.size(); }
 
   std::vector<Picks> picks;
@@ -39,7 +41,9 @@ struct LayerCalls {
 int64_t num_cold_experts(const ModelShape& model, const WeightDType& dtype, size_t cold_bytes);
 
 // Verifies each number of tokens, then times it. Throws Error when a result is wrong.
-std::vector<LayerRow> bench_layer(const ModelShape& model, const WeightDType& dtype, const std::vector<int64_t>& tokens,
-                                  const std::vector<RoutingKind>& routings, const BenchContext& context);
+std::vector<LayerRow> bench_layer(const ModelShape& model, const WeightDType& dtype,
+                                  const std::vector<int64_t>& tokens,
+                                  const std::vector<RoutingKind>& routings,
+                                  const BenchContext& context);
 
 }  // namespace trimtab::bench

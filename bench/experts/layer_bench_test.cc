@@ -11,7 +11,8 @@ namespace {
 constexpr ModelShape kSmall{"small", 64, 32, 6, 2};
 
 TEST(LayerBench, WorkCountsActiveExpertsOnce) {
-  const std::vector<Part> parts = layer_parts(kSmall, find_weight_dtype("bf16"), {{0, 4, 4, 5}, {1, 1, 1, 1}});
+  const std::vector<Part> parts =
+      layer_parts(kSmall, find_weight_dtype("bf16"), {{0, 4, 4, 5}, {1, 1, 1, 1}});
   ASSERT_EQ(parts.size(), 3U);
   EXPECT_DOUBLE_EQ(parts[0].ops, 2.0 * 3 * 64 * 32);
   EXPECT_DOUBLE_EQ(parts[1].ops, 2.0 * 3 * 64 * 32 * 2);
@@ -24,13 +25,15 @@ TEST(LayerBench, VerifiesAndMeasuresEachCombination) {
     Team team(threads);
     Ceilings ceilings(chosen_loops(), team, size_t{1} << 22);
     std::vector<std::string> progress;
-    const BenchContext context{.team = team,
-                               .ceilings = ceilings,
-                               .effort = {.seconds = 0, .least = 2, .most = 2},
-                               .cold_bytes = 4 * 3 * 64 * 32 * 2,
-                               .progress = [&](const std::string& what) { progress.push_back(what); }};
+    const BenchContext context{
+        .team = team,
+        .ceilings = ceilings,
+        .effort = {.seconds = 0, .least = 2, .most = 2},
+        .cold_bytes = 4 * 3 * 64 * 32 * 2,
+        .progress = [&](const std::string& what) { progress.push_back(what); }};
     const std::vector<LayerRow> rows =
-        bench_layer(kSmall, find_weight_dtype("bf16"), {1, 33}, {RoutingKind::kNatural, RoutingKind::kSkewed}, context);
+        bench_layer(kSmall, find_weight_dtype("bf16"), {1, 33},
+                    {RoutingKind::kNatural, RoutingKind::kSkewed}, context);
     ASSERT_EQ(rows.size(), 4U);
     EXPECT_EQ(rows[3].tokens, 33);
     EXPECT_EQ(rows[3].routing, RoutingKind::kSkewed);

@@ -40,7 +40,8 @@ std::optional<MatrixShape> read_matrix(std::string_view text) {
   if (error != std::errc() || cross == end || *cross != 'x') return std::nullopt;
   const auto [last, error_in] = std::from_chars(cross + 1, end, shape.in);
   if (error_in != std::errc() || last != end) return std::nullopt;
-  if (shape.out < 1 || shape.in < 1 || shape.out > kMostSide || shape.in > kMostSide) return std::nullopt;
+  if (shape.out < 1 || shape.in < 1 || shape.out > kMostSide || shape.in > kMostSide)
+    return std::nullopt;
   return shape;
 }
 
@@ -53,7 +54,8 @@ std::span<const ModelShape> model_shapes() {
 Shape parse_shape(const std::string& text) {
   if (const ModelShape* model = find_model(text)) return *model;
   if (const auto matrix = read_matrix(text)) return *matrix;
-  throw InvalidArgument(cat(text, " is neither a model (", model_names(), ") nor NxK with sides up to ", kMostSide));
+  throw InvalidArgument(
+      cat(text, " is neither a model (", model_names(), ") nor NxK with sides up to ", kMostSide));
 }
 
 const ModelShape& parse_model(const std::string& text) {

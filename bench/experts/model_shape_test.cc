@@ -20,7 +20,8 @@ TEST(ModelShape, ModelsByNameAndMatricesBySize) {
 }
 
 TEST(ModelShape, OthersAreRefused) {
-  for (const char* text : {"", "x", "8x", "x8", "8x8x8", "0x8", "-1x8", "8x1048577", "8 x8", "qwen"}) {
+  for (const char* text :
+       {"", "x", "8x", "x8", "8x8x8", "0x8", "-1x8", "8x1048577", "8 x8", "qwen"}) {
     EXPECT_THROW(parse_shape(text), InvalidArgument) << text;
   }
   EXPECT_THROW(parse_model("8x8"), InvalidArgument);

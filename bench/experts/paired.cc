@@ -47,7 +47,8 @@ Timing measure(const Subject& subject, DotKind dot, const Effort& effort, Ceilin
   subject.run(call++);
   const double least = roof_seconds(subject.work(0), ceilings.peak(dot), ceilings.stream());
   const auto calls = static_cast<int64_t>(std::ceil(kPairSeconds / std::max(least, 1e-6)));
-  while (std::ssize(ms) < effort.least || (std::ssize(ms) < effort.most && since(begin) < effort.seconds)) {
+  while (std::ssize(ms) < effort.least ||
+         (std::ssize(ms) < effort.most && since(begin) < effort.seconds)) {
     const double peak = ceilings.peak(dot), stream = ceilings.stream();
     const int64_t first = call;
     const Stopwatch watch(ceilings.team());

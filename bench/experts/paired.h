@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timing against ceilings that move: before every timed call the peak and the stream are measured, and the ratios are
-// formed there and then. What is reported is the median over the pairs, with the quartiles.
+// Timing against ceilings that move: before every timed call the peak and the stream are measured,
+// and the ratios are formed there and then. What is reported is the median over the pairs, with the
+// quartiles.
 #pragma once
 
 #include <cstdint>

@@ -22,8 +22,8 @@ TEST(Paired, QuartilesLieBetweenValues) {
   EXPECT_DOUBLE_EQ(spread.high, 3.25);
 }
 
-// Of two threads: sleep is not time of a thread's own. The median of an odd number of pairs is one of them, so that
-// rates follow from times.
+// Of two threads: sleep is not time of a thread's own. The median of an odd number of pairs is one
+// of them, so that rates follow from times.
 TEST(Paired, CountsTheWorkOfItsCalls) {
   Team team(2);
   Ceilings ceilings(*available_loops().front(), team, size_t{1} << 22);
@@ -35,7 +35,8 @@ TEST(Paired, CountsTheWorkOfItsCalls) {
                               std::this_thread::sleep_for(std::chrono::milliseconds(10));
                             },
                         .work = [&](int64_t) { return std::span(&part, 1); }};
-  const Timing timing = measure(subject, DotKind::kF32, {.seconds = 0, .least = 3, .most = 9}, ceilings);
+  const Timing timing =
+      measure(subject, DotKind::kF32, {.seconds = 0, .least = 3, .most = 9}, ceilings);
   EXPECT_EQ(timing.pairs, 3);
   EXPECT_EQ(calls, 4);  // the first is not timed
   EXPECT_GE(timing.ms.median, 10.0);

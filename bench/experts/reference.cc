@@ -24,7 +24,7 @@ double read(const std::byte* p, DType dtype, int64_t i) {
 
 Uncertain exact_row(const WeightDType& dtype, ConstRows x, int64_t i) {
   Uncertain row;
-  row.errors.assign(static_cast<size_t>(x.cols), 0.0);
+  row.errors.assign(x.cols, 0.0);
   const DType quantized = dtype.weights.quantized_rows();
   const ScaleShape shape = scale_shape(quantized, x.cols);
   if (shape.cols == 0) {
@@ -34,7 +34,8 @@ Uncertain exact_row(const WeightDType& dtype, ConstRows x, int64_t i) {
   const auto cols = static_cast<size_t>(x.cols);
   std::vector<std::byte> codes(cols), scales(shape.row_bytes());
   std::vector<float> values(cols);
-  const Rows q(codes.data(), 1, x.cols, x.cols, quantized), s(scales.data(), 1, shape.cols, shape.cols, shape.dtype);
+  const Rows q(codes.data(), 1, x.cols, x.cols, quantized),
+      s(scales.data(), 1, shape.cols, shape.cols, shape.dtype);
   quantize_rows(x.slice(i, 1), q, s);
   dequantize_rows(q, s, Rows(values.data(), 1, x.cols));
   row.values.assign(values.begin(), values.end());
@@ -49,13 +50,13 @@ std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& sou
   RowEncoder(source, dtype.weights, layout).encode(row, codes.data(), scales.data(), nullptr);
   const auto scale = [&](int64_t j) {
     const int64_t group = j / layout.group;
-    if (layout.scale_bytes == 1) return std::ldexp(1.0, std::to_integer<int>(scales[static_cast<size_t>(group)]) - 127);
+    if (layout.scale_bytes == 1) return std::ldexp(1.0, std::to_integer<int>(scales[group]) - 127);
     return read(scales.data(), DType::kF32, group);
   };
   const int zero = zero_code(dtype.weights);
   std::vector<double> out;
   for (int64_t j = 0; j < source.cols; ++j) {
-    const auto code = std::to_integer<uint8_t>(codes[static_cast<size_t>(j)]);
+    const auto code = std::to_integer<uint8_t>(codes[j]);
     switch (dtype.weights.scheme) {
       case Scheme::kF32:
         out.push_back(read(codes.data(), DType::kF32, j));
@@ -64,7 +65,8 @@ std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& sou
         out.push_back(read(codes.data(), DType::kBF16, j));
         break;
       case Scheme::kF16:
-        out.push_back(static_cast<double>(to_float(reinterpret_cast<const f16_t*>(codes.data())[j])));
+        out.push_back(
+            static_cast<double>(to_float(reinterpret_cast<const f16_t*>(codes.data())[j])));
         break;
       case Scheme::kW8A8:
       case Scheme::kW4A8:
@@ -95,21 +97,26 @@ Estimate product(std::span<const double> w, const Uncertain& x) {
   return {sum, of_sum + of_inputs + kTinyFloat};
 }
 
-Estimate gated(const WeightDType& dtype, std::span<const double> gate, std::span<const double> up, const Uncertain& x) {
+Estimate gated(const WeightDType& dtype, std::span<const double> gate, std::span<const double> up,
+               const Uncertain& x) {
   const Estimate g = product(gate, x), u = product(up, x);
   const double silu = g.value / (1 + std::exp(-g.value)), value = silu * u.value;
   const double silu_error = kSiluSlope * g.tolerance;
-  const double of_products = silu_error * std::abs(u.value) + std::abs(silu) * u.tolerance + silu_error * u.tolerance;
-  return {value, of_products + (dtype.rows_unit + kSiluRoundings * kUnit) * (std::abs(value) + of_products)};
+  const double of_products =
+      silu_error * std::abs(u.value) + std::abs(silu) * u.tolerance + silu_error * u.tolerance;
+  return {value, of_products +
+                     (dtype.rows_unit + kSiluRoundings * kUnit) * (std::abs(value) + of_products)};
 }
 
 void quantize(const WeightDType& dtype, Uncertain& x) {
   double largest = 0;
   for (const double value : x.values) largest = std::max(largest, std::abs(value));
-  // int8 has equal steps for a row; e4m3 has steps in proportion, down to the smallest of its blocks.
+  // int8 has equal steps for a row; e4m3 has steps in proportion, down to the smallest of its
+  // blocks.
   const bool proportional = dtype.weights.quantized_rows() == DType::kF8E4M3;
   for (size_t i = 0; i < x.values.size(); ++i) {
-    const double scale = proportional ? std::max(std::abs(x.values[i]), 0x1p-12 * largest) : largest;
+    const double scale =
+        proportional ? std::max(std::abs(x.values[i]), 0x1p-12 * largest) : largest;
     x.errors[i] = std::hypot(x.errors[i], dtype.x_unit * scale);
   }
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels should give, in double from the weights as their format keeps them, and how far from it they may be.
+// What the kernels should give, in double from the weights as their format keeps them, and how far
+// from it they may be.
 //
-// Tolerances follow from norms. A sum of k products in f32, in any order, is off by at most (k + 2) u sum |w x|
-// (Higham, Accuracy and Stability, 3.1). Errors of the inputs (roundings between the products, quantised rows) come
-// from many independent roundings, so they add up as a norm: kSigmas times the root of the sum of their squares.
+// Tolerances follow from norms. A sum of k products in f32, in any order, is off by at most (k + 2)
+// u sum |w x| (Higham, Accuracy and Stability, 3.1). Errors of the inputs (roundings between the
+// products, quantised rows) come from many independent roundings, so they add up as a norm: kSigmas
+// times the root of the sum of their squares.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +39,7 @@ std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& sou
 Estimate product(std::span<const double> w, const Uncertain& x);
 
 // silu(gate x) * (up x), rounded to the type of the rows.
-Estimate gated(const WeightDType& dtype, std::span<const double> gate, std::span<const double> up, const Uncertain& x);
+Estimate gated(const WeightDType& dtype, std::span<const double> gate, std::span<const double> up,
+               const Uncertain& x);
 
 }  // namespace trimtab::bench

@@ -14,7 +14,7 @@ namespace trimtab::bench {
 namespace {
 
 std::vector<double> popularity(RoutingKind kind, int experts) {
-  std::vector<double> chances(static_cast<size_t>(experts), 1.0);
+  std::vector<double> chances(experts, 1.0);
   if (kind == RoutingKind::kNatural) return chances;
   for (size_t e = 0; e < chances.size(); ++e) chances[e] = 1.0 / static_cast<double>(e + 1);
   std::mt19937_64 random(1);
@@ -35,8 +35,8 @@ RoutingKind find_routing(std::string_view name) {
   throw InvalidArgument(cat(name, " is not a kind of routing: natural, skewed"));
 }
 
-// Drawing without replacement: the top_k least of exponential variables with the chances as rates (Efraimidis and
-// Spirakis: Weighted random sampling with a reservoir, 2006).
+// Drawing without replacement: the top_k least of exponential variables with the chances as rates
+// (Efraimidis and Spirakis: Weighted random sampling with a reservoir, 2006).
 Picks route(RoutingKind kind, int64_t tokens, int experts, int top_k, uint64_t seed) {
   const std::vector<double> chances = popularity(kind, experts);
   std::mt19937_64 random(seed);
@@ -45,22 +45,23 @@ Picks route(RoutingKind kind, int64_t tokens, int experts, int top_k, uint64_t s
   Picks picks;
   std::vector<std::pair<double, int32_t>> keys(chances.size());
   for (int64_t t = 0; t < tokens; ++t) {
-    for (size_t e = 0; e < keys.size(); ++e) keys[e] = {exponential(random) / chances[e], static_cast<int32_t>(e)};
+    for (size_t e = 0; e < keys.size(); ++e)
+      keys[e] = {exponential(random) / chances[e], static_cast<int32_t>(e)};
     std::partial_sort(keys.begin(), keys.begin() + top_k, keys.end());
     std::vector<float> weights;
     for (int k = 0; k < top_k; ++k) weights.push_back(uniform(random));
     const float sum = std::accumulate(weights.begin(), weights.end(), 0.0F);
     for (int k = 0; k < top_k; ++k) {
-      picks.ids.push_back(keys[static_cast<size_t>(k)].second);
-      picks.weights.push_back(weights[static_cast<size_t>(k)] / sum);
+      picks.ids.push_back(keys[k].second);
+      picks.weights.push_back(weights[k] / sum);
     }
   }
   return picks;
 }
 
 std::vector<int32_t> counts_of(std::span<const int32_t> ids, int experts) {
-  std::vector<int32_t> counts(static_cast<size_t>(experts));
-  for (const int32_t id : ids) ++counts[static_cast<size_t>(id)];
+  std::vector<int32_t> counts(experts);
+  for (const int32_t id : ids) ++counts[id];
   return counts;
 }
 

@@ -9,7 +9,8 @@
 
 namespace trimtab::bench {
 
-// natural: every expert is as likely. skewed: the n-th most popular expert is drawn with a chance of 1 / n (Zipf).
+// natural: every expert is as likely. skewed: the n-th most popular expert is drawn with a chance
+// of 1 / n (Zipf).
 enum class RoutingKind { kNatural, kSkewed };
 
 std::string_view routing_name(RoutingKind kind);

@@ -30,20 +30,22 @@ TEST(Routing, PicksOfATokenAreDistinctAndWeightsSumToOne) {
 
 TEST(Routing, NaturalIsLevelAndSkewedIsNot) {
   const auto share_of_hottest = [](RoutingKind kind, uint64_t seed) {
-    const std::vector<int32_t> counts = counts_of(route(kind, kTokens, kExperts, kTopK, seed).ids, kExperts);
+    const std::vector<int32_t> counts =
+        counts_of(route(kind, kTokens, kExperts, kTopK, seed).ids, kExperts);
     const auto hottest = std::max_element(counts.begin(), counts.end());
     return std::pair(static_cast<double>(*hottest) / kTokens, hottest - counts.begin());
   };
   EXPECT_NEAR(share_of_hottest(RoutingKind::kNatural, 1).first, 0.25, 0.03);
   EXPECT_GT(share_of_hottest(RoutingKind::kSkewed, 1).first, 0.6);
-  EXPECT_EQ(share_of_hottest(RoutingKind::kSkewed, 1).second, share_of_hottest(RoutingKind::kSkewed, 2).second);
+  EXPECT_EQ(share_of_hottest(RoutingKind::kSkewed, 1).second,
+            share_of_hottest(RoutingKind::kSkewed, 2).second);
 }
 
 // One pick by Zipf: the chances are 1/n over their sum.
 TEST(Routing, OneSkewedPickFollowsZipf) {
   std::vector<int32_t> counts = counts_of(route(RoutingKind::kSkewed, 40'000, 4, 1, 3).ids, 4);
   std::sort(counts.rbegin(), counts.rend());
-  for (int n = 1; n <= 4; ++n) EXPECT_NEAR(counts[static_cast<size_t>(n - 1)] / 40'000.0, 12.0 / 25 / n, 0.01);
+  for (int n = 1; n <= 4; ++n) EXPECT_NEAR(counts[n - 1] / 40'000.0, 12.0 / 25 / n, 0.01);
 }
 
 TEST(Routing, SeedsAndNames) {

@@ -11,6 +11,7 @@
 #include "bench/experts/reference.h"
 #include "bench/experts/routing.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 namespace {
@@ -32,7 +33,7 @@ float get(Rows rows, int64_t i, int64_t j) {
 class VerifyTest : public testing::TestWithParam<const WeightDType*> {
  protected:
   Rows rows(int64_t count, int64_t cols, DType dtype) {
-    memory_.push_back(Buffer(static_cast<size_t>(count * cols) * static_cast<size_t>(bits(dtype)) / 8));
+    memory_.push_back(Buffer(cells(count * cols, bits(dtype)) / 8));
     return {memory_.back().data(), count, cols, cols, dtype};
   }
   Rows random_rows(int64_t count, int64_t cols) {
@@ -59,12 +60,15 @@ TEST_P(VerifyTest, Linear) {
   const WeightDType& dtype = *GetParam();
   const Rows x = random_rows(5, kIntermediate), y = rows(5, kHidden, DType::kF32);
   run_down(*set_.mlp(1), x, y);
-  const auto verify = [&](int64_t operand) { verify_linear(dtype, set_.source(operand).down, x, y, "down"); };
+  const auto verify = [&](int64_t operand) {
+    verify_linear(dtype, set_.source(operand).down, x, y, "down");
+  };
   EXPECT_NO_THROW(verify(1));
   EXPECT_THROW(verify(0), Error);  // another expert's weights
   for (const auto& [i, j] : {std::pair<int64_t, int64_t>{0, 0}, {4, kHidden - 1}}) {
     const float right = get(y, i, j);
-    for (const float wrong : {right + 0.02F, -right, 0.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const float wrong :
+         {right + 0.02F, -right, 0.0F, std::numeric_limits<float>::quiet_NaN()}) {
       put(y, i, j, wrong);
       EXPECT_THROW(verify(1), Error) << wrong;
     }
@@ -77,7 +81,9 @@ TEST_P(VerifyTest, Gated) {
   const WeightDType& dtype = *GetParam();
   const Rows x = random_rows(7, kHidden), act = rows(7, kIntermediate, dtype.rows);
   run_gate_up(*set_.mlp(2), x, act);
-  const auto verify = [&](const MlpSource& source) { verify_gated(dtype, source, x, act, "gate_up"); };
+  const auto verify = [&](const MlpSource& source) {
+    verify_gated(dtype, source, x, act, "gate_up");
+  };
   EXPECT_NO_THROW(verify(set_.source(2)));
   EXPECT_THROW(verify(set_.source(1)), Error);
   MlpSource swapped = set_.source(2);
@@ -91,16 +97,20 @@ TEST_P(VerifyTest, Layer) {
   const WeightDType& dtype = *GetParam();
   constexpr int kTopK = 2;
   const Picks picks = route(RoutingKind::kNatural, 4, 3, kTopK, 9);
-  const Rows x = random_rows(4, kHidden), act = rows(1, kIntermediate, dtype.rows), y = rows(1, kHidden, DType::kF32);
+  const Rows x = random_rows(4, kHidden), act = rows(1, kIntermediate, dtype.rows),
+             y = rows(1, kHidden, DType::kF32);
   const Rows out = rows(4, kHidden, DType::kF32);
   for (size_t pick = 0; pick < picks.ids.size(); ++pick) {
     const auto token = static_cast<int64_t>(pick / kTopK);
     run_gate_up(*set_.mlp(picks.ids[pick]), x.slice(token, 1), act);
     run_down(*set_.mlp(picks.ids[pick]), act, y);
-    for (int64_t j = 0; j < kHidden; ++j) put(out, token, j, get(out, token, j) + picks.weights[pick] * get(y, 0, j));
+    for (int64_t j = 0; j < kHidden; ++j)
+      put(out, token, j, get(out, token, j) + picks.weights[pick] * get(y, 0, j));
   }
   const auto verify = [&](const Picks& used) {
-    verify_layer(dtype, [&](int32_t id) { return set_.source(id); }, x, used.ids, used.weights, kTopK, out, "layer");
+    verify_layer(
+        dtype, [&](int32_t id) { return set_.source(id); }, x, used.ids, used.weights, kTopK, out,
+        "layer");
   };
   EXPECT_NO_THROW(verify(picks));
   Picks other = picks;
@@ -119,7 +129,8 @@ TEST_P(VerifyTest, SaysWhereAndWhat) {
     verify_linear(*GetParam(), set_.source(0).down, x, y, "down of nothing");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).substr(0, 50), "down of nothing is wrong: row 0, column 0 is 0, sh");
+    EXPECT_EQ(std::string(error.what()).substr(0, 50),
+              "down of nothing is wrong: row 0, column 0 is 0, sh");
   }
 }
 
@@ -148,7 +159,8 @@ TEST(ExpertSet, OperandsDiffer) {
   EXPECT_NE(set.source(0).gate.at(0, 0), set.source(1).gate.at(0, 0));
   EXPECT_NE(set.source(0).gate.at(0, 0), set.source(0).up.at(0, 0));
   double squares = 0;
-  for (int64_t j = 0; j < kHidden; ++j) squares += std::pow(static_cast<double>(set.source(0).down.at(j, 7)), 2);
+  for (int64_t j = 0; j < kHidden; ++j)
+    squares += std::pow(static_cast<double>(set.source(0).down.at(j, 7)), 2);
   EXPECT_NEAR(squares, 1.0, 0.5);
   EXPECT_EQ(cold_count(100, 1000), 10);
   EXPECT_EQ(cold_count(1e9, 1000), 2);

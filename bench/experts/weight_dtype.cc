@@ -17,17 +17,20 @@ constexpr double with_scales(double bits, int group, int scale_bytes) {
 
 const std::array kDTypes = {
     WeightDType{"f32", Scheme::kF32, DType::kF32, DType::kF32, DotKind::kF32, 32, 0, 0},
-    WeightDType{"bf16", Scheme::kBF16, DType::kBF16, DType::kBF16, DotKind::kBF16, 16, kBF16Unit, 0},
+    WeightDType{"bf16", Scheme::kBF16, DType::kBF16, DType::kBF16, DotKind::kBF16, 16, kBF16Unit,
+                0},
     WeightDType{"f16", Scheme::kF16, DType::kF32, DType::kBF16, DotKind::kF32, 16, 0, 0},
     // The scale of a whole output weighs next to nothing.
-    WeightDType{"w8a8", Scheme::kW8A8, DType::kBF16, DType::kBF16, DotKind::kI8, 8, kBF16Unit, 1.0 / 254},
-    WeightDType{"w4a8", Scheme::kW4A8, DType::kBF16, DType::kBF16, DotKind::kI8, with_scales(4, 128, 4), kBF16Unit,
+    WeightDType{"w8a8", Scheme::kW8A8, DType::kBF16, DType::kBF16, DotKind::kI8, 8, kBF16Unit,
                 1.0 / 254},
-    WeightDType{"mxfp8", Scheme::kMXFP8, DType::kBF16, DType::kBF16, DotKind::kBF16, with_scales(8, 32, 1), kBF16Unit,
-                0x1p-4},
-    WeightDType{"fp8", Scheme::kFP8, DType::kBF16, DType::kBF16, DotKind::kBF16, with_scales(8, 128, 4), kBF16Unit, 0},
-    WeightDType{"mxfp4", Scheme::kMXFP4, DType::kBF16, DType::kBF16, DotKind::kBF16, with_scales(4, 32, 1), kBF16Unit,
-                0},
+    WeightDType{"w4a8", Scheme::kW4A8, DType::kBF16, DType::kBF16, DotKind::kI8,
+                with_scales(4, 128, 4), kBF16Unit, 1.0 / 254},
+    WeightDType{"mxfp8", Scheme::kMXFP8, DType::kBF16, DType::kBF16, DotKind::kBF16,
+                with_scales(8, 32, 1), kBF16Unit, 0x1p-4},
+    WeightDType{"fp8", Scheme::kFP8, DType::kBF16, DType::kBF16, DotKind::kBF16,
+                with_scales(8, 128, 4), kBF16Unit, 0},
+    WeightDType{"mxfp4", Scheme::kMXFP4, DType::kBF16, DType::kBF16, DotKind::kBF16,
+                with_scales(4, 32, 1), kBF16Unit, 0},
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weight formats that can be measured: one row of a table each, with what the roof and the check need to know.
+// The weight formats that can be measured: one row of a table each, with what the roof and the
+// check need to know.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct WeightDType {
   DotKind dot;            // the multiplications that it allows
   double bits;            // read from memory for each weight, scales included
   double rows_unit;       // rounding to `rows`, relative to the value
-  double x_unit;          // quantising x inside the kernel, relative to the largest of its row (int8) or to the value
+  double x_unit;  // quantising x inside the kernel, relative to the largest of its row (int8) or to
+                  // the value
 };
 
 std::span<const WeightDType> weight_dtypes();

@@ -9,11 +9,13 @@
 
 #include "bench/machine/stopwatch.h"
 #include "experts/isa.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 namespace {
 
-// Handed out one by one as the kernels' panels are, so that a member that is late costs what it costs them.
+// Handed out one by one as the kernels' panels are, so that a member that is late costs what it
+// costs them.
 constexpr int kPieces = 8;  // of each member
 constexpr size_t kPieceBytes = size_t{2} << 20;
 constexpr int kWakingReads = 3;           // untimed streams before the timed one
@@ -68,7 +70,8 @@ size_t cold_bytes(size_t wanted) {
   std::ifstream memory("/proc/meminfo");
   for (std::string key; memory >> key;) {
     size_t kilobytes = 0;
-    if (key == "MemAvailable:" && memory >> kilobytes) return std::min(wanted, kilobytes * 1024 / 2);
+    if (key == "MemAvailable:" && memory >> kilobytes)
+      return std::min(wanted, kilobytes * 1024 / 2);
   }
   return wanted;
 }
@@ -95,9 +98,10 @@ double Ceilings::stream() {
   const size_t pieces = memory_.bytes() / kPieceBytes;
   const auto read = [&](int64_t i) {
     alignas(64) std::byte sink[64];
-    loops_.read(memory_.data() + (next_ + static_cast<size_t>(i)) % pieces * kPieceBytes, kPieceBytes, sink);
+    loops_.read(memory_.data() + (next_ + static_cast<size_t>(i)) % pieces * kPieceBytes,
+                kPieceBytes, sink);
   };
-  const size_t timed = static_cast<size_t>(kPieces) * static_cast<size_t>(team_.size());
+  const size_t timed = cells(kPieces, team_.size());
   // Memory that was idle, as it was while the peak was measured, starts slowly on some machines.
   for (int i = 0; i < kWakingReads; ++i, next_ = (next_ + timed) % pieces) seconds(team_, read);
   const double time = seconds(team_, read);

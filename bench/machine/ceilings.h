@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine can reach at most, now: clocks and neighbours change it, so it is measured anew before every call
-// that is compared with it.
+// What this machine can reach at most, now: clocks and neighbours change it, so it is measured anew
+// before every call that is compared with it.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,26 @@
 
 namespace trimtab::bench {
 
-// Of the levels that the expert kernels have on this CPU, best last; the first is always scalar. A level without loops
-// of its own is left out.
+// Of the levels that the expert kernels have on this CPU, best last; the first is always scalar. A
+// level without loops of its own is left out.
 std::vector<const IsaLoops*> available_loops();
 
-// Of the level that the kernels use: the best, or what TRIMTAB_ISA names, or the nearest below that has loops. Throws
-// InvalidArgument with the choices.
+// Of the level that the kernels use: the best, or what TRIMTAB_ISA names, or the nearest below that
+// has loops. Throws InvalidArgument with the choices.
 const IsaLoops& chosen_loops();
 
-// The level's loop for a kind of dot product; where it has no instruction for it, the one for f32, to which the
-// elements would be widened.
+// The level's loop for a kind of dot product; where it has no instruction for it, the one for f32,
+// to which the elements would be widened.
 const DotLoop& dot_loop(const IsaLoops& loops, DotKind kind);
 
-// Bytes that are no longer in any cache once as many have been read: `wanted`, or half of the memory that is free now
-// if that is less.
+// Bytes that are no longer in any cache once as many have been read: `wanted`, or half of the
+// memory that is free now if that is less.
 size_t cold_bytes(size_t wanted);
 
 class Ceilings {
  public:
-  // memory: what the stream is read from, in turn. The team measures together: ceilings are of all its threads.
+  // memory: what the stream is read from, in turn. The team measures together: ceilings are of all
+  // its threads.
   Ceilings(const IsaLoops& loops, Team& team, size_t memory);
   double peak(DotKind kind);  // operations per second, about 1 ms
   double stream();            // bytes per second from cold memory in huge pages, a few ms

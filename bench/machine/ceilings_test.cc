@@ -18,7 +18,8 @@ constexpr size_t kMegabyte = size_t{1} << 20;
 
 class EachLevel : public testing::TestWithParam<const IsaLoops*> {};
 
-// No real machine is outside: from a tenth of one to a thousand billion operations a second for each thread.
+// No real machine is outside: from a tenth of one to a thousand billion operations a second for
+// each thread.
 TEST_P(EachLevel, CeilingsArePlausible) {
   for (const int threads : {1, 2}) {
     Team team(threads);
@@ -93,7 +94,8 @@ class LevelDeathTest : public testing::Test {
 
 TEST_F(LevelDeathTest, IsTheOneOfTheKernels) {
   EXPECT_EXIT(std::exit(outcome("scalar", "scalar")), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(std::exit(outcome("", available_loops().back()->isa)), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(std::exit(outcome("", available_loops().back()->isa)), testing::ExitedWithCode(0),
+              "");
   EXPECT_EXIT(std::exit(outcome("avx9", "")), testing::ExitedWithCode(2), "");
 }
 

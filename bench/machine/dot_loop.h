@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop over an instruction set's operations. Included by the files of the instruction sets, see isa_loops.h.
+// The loop over an instruction set's operations. Included by the files of the instruction sets, see
+// isa_loops.h.
 #pragma once
 
 #include "bench/machine/isa_loops.h"
@@ -7,7 +8,8 @@
 namespace trimtab::bench {
 namespace {
 
-// Sums in flight: latency (up to 6 cycles) times two a cycle, and few enough for 16 registers with the operand.
+// Sums in flight: latency (up to 6 cycles) times two a cycle, and few enough for 16 registers with
+// the operand.
 constexpr int kSums = 14;
 
 // Op: Reg, load, store, zero, add (to fold the sums), dot(sum, operand), kOps per dot.
@@ -35,7 +37,8 @@ void run_reads(const std::byte* from, size_t bytes, std::byte* sink) noexcept {
   typename Op::Reg sums[kReads];
   for (size_t r = 0; r < kReads; ++r) sums[r] = Op::zero();
   for (size_t at = 0; at < bytes; at += kReads * sizeof(typename Op::Reg)) {
-    for (size_t r = 0; r < kReads; ++r) sums[r] = Op::mix(sums[r], Op::load(from + at + r * sizeof(typename Op::Reg)));
+    for (size_t r = 0; r < kReads; ++r)
+      sums[r] = Op::mix(sums[r], Op::load(from + at + r * sizeof(typename Op::Reg)));
   }
   for (size_t r = 1; r < kReads; ++r) sums[0] = Op::mix(sums[0], sums[r]);
   Op::store(sink, sums[0]);

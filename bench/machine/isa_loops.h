@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops that do nothing but multiply and add, or read: what one instruction set can reach at most. As with the kernels
-// of src/experts, each file is compiled with the flags of its instruction set, so what it defines stays local to it,
-// and it includes nothing but fixed-size integers and intrinsics.
+// Loops that do nothing but multiply and add, or read: what one instruction set can reach at most.
+// As with the kernels of src/experts, each file is compiled with the flags of its instruction set,
+// so what it defines stays local to it, and it includes nothing but fixed-size integers and
+// intrinsics.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@ enum class DotKind { kF32, kBF16, kI8 };
 struct DotLoop {
   const char* instruction;  // null: there is none at this level
   double ops_per_round;     // multiplications and additions
-  // operand: 64 bytes of zeros; sink: 64 bytes that take the sums, so that no compiler drops the loop.
+  // operand: 64 bytes of zeros; sink: 64 bytes that take the sums, so that no compiler drops the
+  // loop.
   void (*run)(int64_t rounds, const std::byte* operand, std::byte* sink) noexcept;
 };
 

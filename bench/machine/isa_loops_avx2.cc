@@ -24,9 +24,11 @@ struct I8 {
   static Reg zero() { return _mm256_setzero_si256(); }
   static Reg add(Reg a, Reg b) { return _mm256_add_epi32(a, b); }
   static Reg mix(Reg a, Reg b) { return _mm256_xor_si256(a, b); }
-  // The sum stands in for a row of x: a product that does not change would be taken out of the loop.
+  // The sum stands in for a row of x: a product that does not change would be taken out of the
+  // loop.
   static Reg dot(Reg sum, Reg x) {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(sum, x), _mm256_set1_epi16(1)));
+    return _mm256_add_epi32(sum,
+                            _mm256_madd_epi16(_mm256_maddubs_epi16(sum, x), _mm256_set1_epi16(1)));
   }
 };
 

@@ -33,6 +33,7 @@ struct Words {
 
 }  // namespace
 
-const IsaLoops kScalarLoops = {"scalar", {make_dots<F32>("multiply, add"), {}, {}}, run_reads<Words>};
+const IsaLoops kScalarLoops = {
+    "scalar", {make_dots<F32>("multiply, add"), {}, {}}, run_reads<Words>};
 
 }  // namespace trimtab::bench

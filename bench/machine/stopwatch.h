@@ -11,9 +11,10 @@ namespace trimtab::bench {
 class Stopwatch {
  public:
   explicit Stopwatch(clockid_t clock) : clock_(clock), start_(now()) {}
-  // What a team takes. Of one thread: the time that it ran, so that other processes on its core don't count. Of
-  // several: the time that passed, for then they wait for each other.
-  explicit Stopwatch(const Team& team) : Stopwatch(team.size() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC) {}
+  // What a team takes. Of one thread: the time that it ran, so that other processes on its core
+  // don't count. Of several: the time that passed, for then they wait for each other.
+  explicit Stopwatch(const Team& team)
+      : Stopwatch(team.size() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC) {}
   double seconds() const { return now() - start_; }  // from the same thread
 
  private:

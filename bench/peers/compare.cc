@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole experts stage with another library's products and with ours, call by call in turn: peer, ours, peer, ours.
-// See bench/peers/README.md.
+// The whole experts stage with another library's products and with ours, call by call in turn:
+// peer, ours, peer, ours. See bench/peers/README.md.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -14,6 +14,7 @@
 #include "bench/machine/stopwatch.h"
 #include "bench/peers/peer_experts.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 
@@ -67,8 +68,8 @@ struct Compared {
   int pairs;
 };
 
-Compared compare(ExpertStage& peer, ExpertStage& ours, ConstRows x, const LayerCalls& calls, Rows out, DotKind dot,
-                 Ceilings& ceilings, double seconds) {
+Compared compare(ExpertStage& peer, ExpertStage& ours, ConstRows x, const LayerCalls& calls,
+                 Rows out, DotKind dot, Ceilings& ceilings, double seconds) {
   const Team& team = ceilings.team();
   // Whatever a library makes for a number of rows, it makes now.
   for (const Picks& picks : calls.picks) peer.run(x, picks, out);
@@ -93,13 +94,15 @@ Compared compare(ExpertStage& peer, ExpertStage& ours, ConstRows x, const LayerC
 
 void print(const Options& options, int64_t tokens, const Compared& result) {
   std::printf(
-      "{\"peer\": \"%s\", \"model\": \"%s\", \"dtype\": \"%s\", \"routing\": \"%s\", \"tokens\": %lld, \"threads\": "
-      "%d, \"peer_ms\": %.4f, \"ms\": %.4f, \"peer_pct_roof\": %.1f, \"pct_roof\": %.1f, \"ratio\": %.3f, "
+      "{\"peer\": \"%s\", \"model\": \"%s\", \"dtype\": \"%s\", \"routing\": \"%s\", \"tokens\": "
+      "%lld, \"threads\": "
+      "%d, \"peer_ms\": %.4f, \"ms\": %.4f, \"peer_pct_roof\": %.1f, \"pct_roof\": %.1f, "
+      "\"ratio\": %.3f, "
       "\"ratio_quartiles\": [%.3f, %.3f], \"pairs\": %d}\n",
       options.peer.c_str(), options.shape.c_str(), options.dtype.c_str(), options.routing.c_str(),
       static_cast<long long>(tokens), options.threads, result.peer_ms.median, result.our_ms.median,
-      result.peer_pct_roof.median, result.our_pct_roof.median, result.ratio.median, result.ratio.low, result.ratio.high,
-      result.pairs);
+      result.peer_pct_roof.median, result.our_pct_roof.median, result.ratio.median,
+      result.ratio.low, result.ratio.high, result.pairs);
   std::fflush(stdout);
 }
 
@@ -113,9 +116,10 @@ void run(const Options& options, Communicator& comm) {
   const int64_t count = num_cold_experts(model, dtype, cold);
   const ExpertSet set(dtype, model.hidden, model.intermediate, count, team);
   const int64_t most = *std::max_element(options.tokens.begin(), options.tokens.end());
-  ExpertStage peer(model, find_peer(options.peer).make({model, dtype, set, options.threads}), most, comm, team);
+  ExpertStage peer(model, find_peer(options.peer).make({model, dtype, set, options.threads}), most,
+                   comm, team);
   ExpertStage ours(model, make_experts(model, dtype, set), most, comm, team);
-  Buffer x_memory(static_cast<size_t>(most * model.hidden) * static_cast<size_t>(bits(dtype.rows)) / 8);
+  Buffer x_memory(cells(most * model.hidden, bits(dtype.rows)) / 8);
   Buffer out_memory(static_cast<size_t>(most * model.hidden) * sizeof(float));
   const Rows x_all(x_memory.data(), most, model.hidden, model.hidden, dtype.rows);
   fill_random(x_all, 1.0, 4, team);
@@ -128,7 +132,8 @@ void run(const Options& options, Communicator& comm) {
           dtype, [&](int32_t slot) { return set.source(slot % set.size()); }, x, calls.picks[0].ids,
           calls.picks[0].weights, model.top_k, out, stage == &peer ? options.peer : "trimtab");
     }
-    const Compared result = compare(peer, ours, x, calls, out, dtype.dot, ceilings, options.seconds);
+    const Compared result =
+        compare(peer, ours, x, calls, out, dtype.dot, ceilings, options.seconds);
     print(options, tokens, result);
   }
 }
@@ -138,7 +143,9 @@ void run(const Options& options, Communicator& comm) {
 
 int main(int argc, char** argv) {
   trimtab::bench::Options options;
-  CLI::App app("Compares the experts stage with another library's products and with ours, in turn, on random weights.");
+  CLI::App app(
+      "Compares the experts stage with another library's products and with ours, in turn, on "
+      "random weights.");
   app.add_option("--peer", options.peer, "Whose products");
   app.add_option("--shape", options.shape, "Model");
   app.add_option("--dtype", options.dtype, "Of the weights");

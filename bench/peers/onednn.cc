@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// oneDNN: a matmul for each active expert, weights reordered once into the layout that its blocked kernels ask for,
-// primitives cached by number of rows. Its threads are OpenMP's.
+// oneDNN: a matmul for each active expert, weights reordered once into the layout that its blocked
+// kernels ask for, primitives cached by number of rows. Its threads are OpenMP's.
 #include <omp.h>
 
 #include <dnnl.hpp>
@@ -18,7 +18,8 @@ namespace {
 using dnnl::matmul;
 using dnnl::memory;
 
-constexpr int64_t kRowsForLayout = 64;  // the layout of the weights is the one that a product of so many rows wants
+constexpr int64_t kRowsForLayout =
+    64;  // the layout of the weights is the one that a product of so many rows wants
 
 memory::data_type type_of(DType dtype) {
   return dtype == DType::kF32 ? memory::data_type::f32 : memory::data_type::bf16;
@@ -35,7 +36,8 @@ class Product {
 
   // rows: [out, in], contiguous.
   memory pack(const std::byte* rows, dnnl::stream& stream) {
-    memory plain({{in_, out_}, type_of(dtype_), memory::format_tag::ba}, engine_, const_cast<std::byte*>(rows));
+    memory plain({{in_, out_}, type_of(dtype_), memory::format_tag::ba}, engine_,
+                 const_cast<std::byte*>(rows));
     // Not the library's own memory: ours is in huge pages, as it is for our weights.
     Buffer& panels = panels_.emplace_back(layout_.get_size());
     memory packed(layout_, engine_, panels.data());
@@ -50,8 +52,8 @@ class Product {
     const matmul::primitive_desc& desc = found->second.desc;
     const memory source(desc.src_desc(), engine_, const_cast<std::byte*>(x.data));
     const memory result(desc.dst_desc(), engine_, y.data);
-    found->second.primitive.execute(stream,
-                                    {{DNNL_ARG_SRC, source}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DST, result}});
+    found->second.primitive.execute(
+        stream, {{DNNL_ARG_SRC, source}, {DNNL_ARG_WEIGHTS, weights}, {DNNL_ARG_DST, result}});
   }
 
  private:
@@ -80,7 +82,8 @@ class OneDnnExperts final : public PeerExperts {
  public:
   explicit OneDnnExperts(const PeerRequest& request)
       : PeerExperts(request),
-        gate_up_(engine_, 2 * request.model.intermediate, request.model.hidden, request.dtype.source),
+        gate_up_(engine_, 2 * request.model.intermediate, request.model.hidden,
+                 request.dtype.source),
         down_(engine_, request.model.hidden, request.model.intermediate, request.dtype.source) {
     omp_set_num_threads(request.threads);
     for (int64_t e = 0; e < num_experts_; ++e) {
@@ -124,7 +127,8 @@ class OneDnnExperts final : public PeerExperts {
 
 std::unique_ptr<Experts> make_onednn_experts(const PeerRequest& request) {
   if (request.dtype.name != "f32" && request.dtype.name != "bf16") {
-    throw InvalidArgument(cat("onednn: no experts in ", request.dtype.name, " here, only f32 and bf16"));
+    throw InvalidArgument(
+        cat("onednn: no experts in ", request.dtype.name, " here, only f32 and bf16"));
   }
   return std::make_unique<OneDnnExperts>(request);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other libraries' products in the place of ours: the same rows in, the same rows out, so that sorting and summing are
-// the same code on both sides. Weights come from the same sources and are packed as the library likes them.
+// Other libraries' products in the place of ours: the same rows in, the same rows out, so that
+// sorting and summing are the same code on both sides. Weights come from the same sources and are
+// packed as the library likes them.
 #pragma once
 
 #include <memory>
@@ -59,17 +60,18 @@ class PeerExperts : public Experts {
   };
   // Calls body(part) for every slot that has rows.
   template <class Body>
-  void for_each_part(const Tokens& tokens, Rows out, std::span<std::byte> scratch, const Body& body) const {
+  void for_each_part(const Tokens& tokens, Rows out, std::span<std::byte> scratch,
+                     const Body& body) const {
     const int64_t rows = tokens.x.rows, intermediate = model_.intermediate;
     const Rows gate_up(reinterpret_cast<float*>(scratch.data()), rows, 2 * intermediate);
-    const Rows act(scratch.data() + static_cast<size_t>(2 * rows * intermediate) * sizeof(float), rows, intermediate,
-                   intermediate, rows_dtype_);
+    const Rows act(scratch.data() + static_cast<size_t>(2 * rows * intermediate) * sizeof(float),
+                   rows, intermediate, intermediate, rows_dtype_);
     int64_t first = 0;
     for (size_t s = 0; s < tokens.counts.size(); ++s) {
       const int64_t m = tokens.counts[s];
       if (m == 0) continue;
-      body(Part{static_cast<int64_t>(s) % num_experts_, tokens.x.slice(first, m), gate_up.slice(first, m),
-                act.slice(first, m), out.slice(first, m)});
+      body(Part{static_cast<int64_t>(s) % num_experts_, tokens.x.slice(first, m),
+                gate_up.slice(first, m), act.slice(first, m), out.slice(first, m)});
       first += m;
     }
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pass between a peer's two products. Compiled with the machine's own vectors, so that it costs peers little.
+// The pass between a peer's two products. Compiled with the machine's own vectors, so that it costs
+// peers little.
 #pragma once
 
 #include <cstdint>

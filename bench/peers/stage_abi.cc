@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts stage as plain functions, for the Python programs here (ours.py): weights in, then tokens in and out.
-// ExpertStage lives in a group of one rank, so it runs on a thread of its own.
+// The experts stage as plain functions, for the Python programs here (ours.py): weights in, then
+// tokens in and out. ExpertStage lives in a group of one rank, so it runs on a thread of its own.
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
@@ -20,21 +20,23 @@ namespace trimtab::bench {
 namespace {
 
 std::vector<std::shared_ptr<const Mlp>> pack(const ModelShape& model, const WeightDType& dtype,
-                                             const std::byte* gate_up, const std::byte* down, Team& team) {
-  const int64_t hidden = model.hidden, intermediate = model.intermediate, size = hidden * intermediate;
+                                             const std::byte* gate_up, const std::byte* down,
+                                             Team& team) {
+  const int64_t hidden = model.hidden, intermediate = model.intermediate,
+                size = hidden * intermediate;
   const auto bytes = static_cast<int64_t>(bits(dtype.source)) / 8;
-  std::vector<std::shared_ptr<const Mlp>> slots(static_cast<size_t>(model.experts));
-  std::vector<BufferArena> arenas(static_cast<size_t>(team.size()));
+  std::vector<std::shared_ptr<const Mlp>> slots(model.experts);
+  std::vector<BufferArena> arenas(team.size());
   team.for_each(model.experts, [&](int64_t e, int member) {
     const std::byte* gate = gate_up + 2 * e * size * bytes;
-    const MlpSource source{{gate, dtype.source, intermediate, hidden, hidden, 1, {}},
-                           {gate + size * bytes, dtype.source, intermediate, hidden, hidden, 1, {}},
-                           {down + e * size * bytes, dtype.source, hidden, intermediate, intermediate, 1, {}},
-                           {},
-                           {},
-                           {}};
-    slots[static_cast<size_t>(e)] =
-        std::make_shared<Mlp>(source, Activation{}, dtype.weights, nullptr, &arenas[static_cast<size_t>(member)]);
+    const MlpSource source{
+        {gate, dtype.source, intermediate, hidden, hidden, 1, {}},
+        {gate + size * bytes, dtype.source, intermediate, hidden, hidden, 1, {}},
+        {down + e * size * bytes, dtype.source, hidden, intermediate, intermediate, 1, {}},
+        {},
+        {},
+        {}};
+    slots[e] = std::make_shared<Mlp>(source, Activation{}, dtype.weights, nullptr, &arenas[member]);
   });
   return slots;
 }
@@ -43,10 +45,14 @@ class StageThread {
  public:
   StageThread(const ModelShape& model, const WeightDType& dtype, int64_t max_tokens, int threads,
               const std::byte* gate_up, const std::byte* down)
-      : model_(model), dtype_(dtype), max_tokens_(max_tokens), threads_(threads), thread_([this] { serve(); }) {
+      : model_(model), dtype_(dtype), max_tokens_(max_tokens), threads_(threads), thread_([this] {
+          serve();
+        }) {
     call([&] {
-      auto experts = make_grouped_experts(pack(model_, dtype_, gate_up, down, *team_), model_.hidden, dtype_.weights);
-      stage_ = std::make_unique<ExpertStage>(model_, std::move(experts), max_tokens_, *comm_, *team_);
+      auto experts = make_grouped_experts(pack(model_, dtype_, gate_up, down, *team_),
+                                          model_.hidden, dtype_.weights);
+      stage_ =
+          std::make_unique<ExpertStage>(model_, std::move(experts), max_tokens_, *comm_, *team_);
     });
   }
   ~StageThread() {
@@ -58,13 +64,15 @@ class StageThread {
     thread_.join();
   }
 
-  double run(int64_t tokens, const int32_t* ids, const float* weights, const std::byte* x, float* out) {
+  double run(int64_t tokens, const int32_t* ids, const float* weights, const std::byte* x,
+             float* out) {
     const int64_t picks = tokens * model_.top_k;
     const Picks all{{ids, ids + picks}, {weights, weights + picks}};
     double seconds = 0;
     call([&] {
       const Stopwatch watch(*team_);
-      stage_->run({x, tokens, model_.hidden, model_.hidden, dtype_.rows}, all, Rows(out, tokens, model_.hidden));
+      stage_->run({x, tokens, model_.hidden, model_.hidden, dtype_.rows}, all,
+                  Rows(out, tokens, model_.hidden));
       seconds = watch.seconds();
     });
     return seconds;
@@ -144,7 +152,8 @@ const char* trimtab_stage_error() {
   return trimtab::bench::last_error.c_str();
 }
 
-// The sizes of a model by name, max_tokens and threads left as they are. 0, or -1: see trimtab_stage_error.
+// The sizes of a model by name, max_tokens and threads left as they are. 0, or -1: see
+// trimtab_stage_error.
 int trimtab_stage_shape(const char* name, TrimtabStageShape* shape) {
   using namespace trimtab::bench;
   return guarded(
@@ -159,27 +168,31 @@ int trimtab_stage_shape(const char* name, TrimtabStageShape* shape) {
       -1);
 }
 
-// gate_up: [experts, 2 intermediate, hidden], gate rows first; down: [experts, hidden, intermediate]; in the type that
-// weights of this dtype are made from. Not needed afterwards. Null: see trimtab_stage_error.
-void* trimtab_stage_make(const TrimtabStageShape* shape, const char* dtype, const void* gate_up, const void* down) {
+// gate_up: [experts, 2 intermediate, hidden], gate rows first; down: [experts, hidden,
+// intermediate]; in the type that weights of this dtype are made from. Not needed afterwards. Null:
+// see trimtab_stage_error.
+void* trimtab_stage_make(const TrimtabStageShape* shape, const char* dtype, const void* gate_up,
+                         const void* down) {
   using namespace trimtab::bench;
   return guarded(
       [&]() -> void* {
-        const ModelShape model{"peer", shape->hidden, shape->intermediate, shape->experts, shape->top_k};
+        const ModelShape model{"peer", shape->hidden, shape->intermediate, shape->experts,
+                               shape->top_k};
         return new StageThread(model, find_weight_dtype(dtype), shape->max_tokens, shape->threads,
-                               static_cast<const std::byte*>(gate_up), static_cast<const std::byte*>(down));
+                               static_cast<const std::byte*>(gate_up),
+                               static_cast<const std::byte*>(down));
       },
       nullptr);
 }
 
-// ids, weights: [tokens, top_k]; x: [tokens, hidden] in the type of the rows; out: f32. Seconds, or below zero: see
-// trimtab_stage_error.
-double trimtab_stage_run(void* stage, int64_t tokens, const int32_t* ids, const float* weights, const void* x,
-                         float* out) {
+// ids, weights: [tokens, top_k]; x: [tokens, hidden] in the type of the rows; out: f32. Seconds, or
+// below zero: see trimtab_stage_error.
+double trimtab_stage_run(void* stage, int64_t tokens, const int32_t* ids, const float* weights,
+                         const void* x, float* out) {
   return trimtab::bench::guarded(
       [&] {
-        return static_cast<trimtab::bench::StageThread*>(stage)->run(tokens, ids, weights,
-                                                                     static_cast<const std::byte*>(x), out);
+        return static_cast<trimtab::bench::StageThread*>(stage)->run(
+            tokens, ids, weights, static_cast<const std::byte*>(x), out);
       },
       -1.0);
 }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small decoder-only transformer, so that a real MoE model runs end to end and real hidden states and real routing
-// drive the MoE layer: attention data-parallel (each rank has its own sequences), experts expert-parallel (each rank
-// has its share). Families: mixtral, qwen2_moe, qwen3_moe, olmoe.
+// A small decoder-only transformer, so that a real MoE model runs end to end and real hidden states
+// and real routing drive the MoE layer: attention data-parallel (each rank has its own sequences),
+// experts expert-parallel (each rank has its share). Families: mixtral, qwen2_moe, qwen3_moe,
+// olmoe.
 //
-// Precision. Activations, keys, values, norms, router and softmax are f32 always. With f32 weights nothing is rounded.
-// With bf16 weights every linear map but the router's (and the gate of a shared expert) has its weights and its input
-// rounded to bf16 and sums in f32: q, k, v, o, dense and expert MLPs, and the output head. Embedding rows are read as
-// the checkpoint has them.
+// Precision. Activations, keys, values, norms, router and softmax are f32 always. With f32 weights
+// nothing is rounded. With bf16 weights every linear map but the router's (and the gate of a shared
+// expert) has its weights and its input rounded to bf16 and sums in f32: q, k, v, o, dense and
+// expert MLPs, and the output head. Embedding rows are read as the checkpoint has them.
 //
-// The result for a token depends on its own sequence alone: its bits are the same in any batch, for any chunking of the
-// prompt, any number of threads, and, with the pull dispatcher, any number of ranks.
+// The result for a token depends on its own sequence alone: its bits are the same in any batch, for
+// any chunking of the prompt, any number of threads, and, with the pull dispatcher, any number of
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +38,8 @@ namespace trimtab {
 
 struct LayerWeights;
 
-// Number of MoE layers. Placement, load and traces count these alone, in order; dense layers between them are left out.
+// Number of MoE layers. Placement, load and traces count these alone, in order; dense layers
+// between them are left out.
 int num_moe_layers(const ModelConfig& config);
 
 // Who keeps the routed experts.
@@ -45,36 +48,41 @@ enum class RoutedExperts {
   kInSlots  // nobody yet: each rank asks for expert_slots(), so that its slots can change
 };
 
-// A model's weights, packed once. Immutable: shared by all ranks of the process and any number of threads.
+// A model's weights, packed once. Immutable: shared by all ranks of the process and any number of
+// threads.
 class DecoderWeights {
  public:
-  // dtype: kF32 or kBF16, how weights are kept (see above). placement: [MoE layers]; of the experts only those that the
-  // slots of `ranks` hold are packed; empty means all ranks. experts: how routed and shared experts are kept, and with
-  // it how their rows are rounded. If not given, routed experts stay quantised as the checkpoint has them, where there
-  // is a format for all of them, and so do shared experts, each for itself; else they are kept as dtype, like all other
+  // dtype: kF32 or kBF16, how weights are kept (see above). placement: [MoE layers]; of the experts
+  // only those that the slots of `ranks` hold are packed; empty means all ranks. experts: how
+  // routed and shared experts are kept, and with it how their rows are rounded. If not given,
+  // routed experts stay quantised as the checkpoint has them, where there is a format for all of
+  // them, and so do shared experts, each for itself; else they are kept as dtype, like all other
   // weights. The file stays mapped for the embedding rows.
-  // Throws InvalidArgument for a family that this decoder does not know and for a placement that does not fit,
-  // FormatError for tensors that are absent or of another shape.
-  static std::shared_ptr<const DecoderWeights> load(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
-                                                    const Placement& placement, std::span<const int> ranks = {},
-                                                    std::optional<WeightFormat> experts = std::nullopt,
-                                                    RoutedExperts routed = RoutedExperts::kShared);
+  // Throws InvalidArgument for a family that this decoder does not know and for a placement that
+  // does not fit, FormatError for tensors that are absent or of another shape.
+  static std::shared_ptr<const DecoderWeights> load(
+      const SafeTensors& tensors, const ModelConfig& config, DType dtype,
+      const Placement& placement, std::span<const int> ranks = {},
+      std::optional<WeightFormat> experts = std::nullopt,
+      RoutedExperts routed = RoutedExperts::kShared);
   ~DecoderWeights();
 
-  // The experts of this rank's slots, packed from the checkpoint into memory of their own, one copy for each slot, as
-  // ExpertSlots and Migrator want them. spares: what the rank can receive for one layer. Collective. Throws as load()
-  // and ExpertSlots do.
-  std::unique_ptr<ExpertSlots> expert_slots(const Placement& placement, Communicator& comm, int spares) const;
+  // The experts of this rank's slots, packed from the checkpoint into memory of their own, one copy
+  // for each slot, as ExpertSlots and Migrator want them. spares: what the rank can receive for one
+  // layer. Collective. Throws as load() and ExpertSlots do.
+  std::unique_ptr<ExpertSlots> expert_slots(const Placement& placement, Communicator& comm,
+                                            int spares) const;
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   WeightFormat expert_format() const { return expert_format_; }  // of the routed experts
   size_t bytes() const;                                          // of the packed weights
-  size_t expert_bytes() const;                                   // of one routed expert; 0 where none is packed
+  size_t expert_bytes() const;  // of one routed expert; 0 where none is packed
 
  private:
   friend class Decoder;
-  DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype, WeightFormat expert_format);
+  DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
+                 WeightFormat expert_format);
 
   ModelConfig config_;
   DType dtype_;
@@ -126,33 +134,37 @@ struct DecoderOptions {
   int threads = 1;
   // Which replica a pick goes to; the same on every rank.
   SplitRule split = SplitRule::kStatic;
-  // Records what the thread that calls step() does; outlives the decoder. Null: nothing is recorded.
+  // Records what the thread that calls step() does; outlives the decoder. Null: nothing is
+  // recorded.
   TraceBuffer* trace = nullptr;
 };
 
 // One rank's decoder. All ranks of the group make the same number of step() calls.
 class Decoder {
  public:
-  // slots: this rank's experts, as they are now; null: weights must hold them. comm: outlives the decoder and is used
-  // by nobody else during step(). The placement may have redundant experts. Throws InvalidArgument when things do not
-  // fit.
-  Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement, Communicator& comm,
-          const DecoderOptions& options = {}, const ExpertSlots* slots = nullptr);
+  // slots: this rank's experts, as they are now; null: weights must hold them. comm: outlives the
+  // decoder and is used by nobody else during step(). The placement may have redundant experts.
+  // Throws InvalidArgument when things do not fit.
+  Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
+          Communicator& comm, const DecoderOptions& options = {},
+          const ExpertSlots* slots = nullptr);
   ~Decoder();
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  // Runs the chunks of this rank, possibly none, through the model and appends them to their caches; chunks of one
-  // cache follow each other. logits: f32 [tokens wanted, vocab_size], in the order of the batch. recorder: gets the
-  // rows that each slot of this rank received in its open step, or null. Throws InvalidArgument for ids outside the
-  // vocabulary, too many tokens, full caches and wrong shapes, CommError when a peer fails. After an exception neither
-  // the decoder nor the caches can be used any more.
+  // Runs the chunks of this rank, possibly none, through the model and appends them to their
+  // caches; chunks of one cache follow each other. logits: f32 [tokens wanted, vocab_size], in the
+  // order of the batch. recorder: gets the rows that each slot of this rank received in its open
+  // step, or null. Throws InvalidArgument for ids outside the vocabulary, too many tokens, full
+  // caches and wrong shapes, CommError when a peer fails. After an exception neither the decoder
+  // nor the caches can be used any more.
   void step(std::span<const Chunk> batch, Rows logits, LoadRecorder* recorder = nullptr);
 
-  // Another placement for one MoE layer, between steps and at the same step on every rank: its experts on this rank
-  // (ExpertSlots::experts) and where the experts of all ranks are. Same slots per rank as before. Throws
-  // InvalidArgument before anything has changed.
-  void replace_layer(int moe_layer, std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas);
+  // Another placement for one MoE layer, between steps and at the same step on every rank: its
+  // experts on this rank (ExpertSlots::experts) and where the experts of all ranks are. Same slots
+  // per rank as before. Throws InvalidArgument before anything has changed.
+  void replace_layer(int moe_layer, std::shared_ptr<const Experts> experts,
+                     std::shared_ptr<const SplitTable> replicas);
 
   const ModelConfig& config() const { return weights_->config(); }
   // What was chosen or asked for.
@@ -199,18 +211,20 @@ struct GenerateProgress {
 
 struct GenerateOptions {
   int max_new_tokens = 64;  // per prompt
-  // Sequences of one rank that are in a step together; further prompts wait until one has ended. 0: as many as a step
-  // has tokens for.
+  // Sequences of one rank that are in a step together; further prompts wait until one has ended. 0:
+  // as many as a step has tokens for.
   int max_sequences = 0;
-  // 0: the most likely token, ties to the lower id. Above 0: drawn from softmax(logits / temperature); the draw is a
-  // function of (seed, prompt, position), so it does not depend on ranks or batches either.
+  // 0: the most likely token, ties to the lower id. Above 0: drawn from softmax(logits /
+  // temperature); the draw is a function of (seed, prompt, position), so it does not depend on
+  // ranks or batches either.
   float temperature = 0.0F;
   uint64_t seed = 0;
   // Called before each step and at the end; may be set on one rank only.
   std::function<void(const GenerateProgress&)> progress = {};
 };
 
-// What goes along with the steps of generate() on one rank: recording, balancing. Every rank has one, or none has.
+// What goes along with the steps of generate() on one rank: recording, balancing. Every rank has
+// one, or none has.
 class StepObserver {
  public:
   struct Step {
@@ -248,15 +262,18 @@ struct Generation {
   Finish finish = Finish::kMaxNewTokens;
 };
 
-// Generates text for all prompts together, prompt i on rank i % ranks: every step takes one token of each sequence that
-// is being decoded and fills up with chunks of prompts. Collective; prompts and options (but progress) must be the same
-// on every rank. results: [prompts]; each rank writes those of its own prompts, so ranks of one process may share it.
-// Throws InvalidArgument, on every rank and before the first step, for prompts that are empty, have ids outside the
-// vocabulary or exceed max_position_embeddings. A sequence that reaches max_position_embeddings ends there.
-void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
-              std::span<Generation> results, StepObserver* observer = nullptr);
+// Generates text for all prompts together, prompt i on rank i % ranks: every step takes one token
+// of each sequence that is being decoded and fills up with chunks of prompts. Collective; prompts
+// and options (but progress) must be the same on every rank. results: [prompts]; each rank writes
+// those of its own prompts, so ranks of one process may share it. Throws InvalidArgument, on every
+// rank and before the first step, for prompts that are empty, have ids outside the vocabulary or
+// exceed max_position_embeddings. A sequence that reaches max_position_embeddings ends there.
+void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
+              const GenerateOptions& options, std::span<Generation> results,
+              StepObserver* observer = nullptr);
 
-// The most steps that generate() can take for these prompts, to reserve a LoadRecorder by. max_tokens: of a step.
+// The most steps that generate() can take for these prompts, to reserve a LoadRecorder by.
+// max_tokens: of a step.
 int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
                            const GenerateOptions& options, int max_tokens, int num_ranks);
 

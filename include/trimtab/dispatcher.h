@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Taking tokens to the ranks that hold their experts, and the results back. A Dispatcher is stateless between calls:
-// all that belongs to one call lives in the Exchange it returns, inside the call's Lane, so layers share lanes and two
-// microbatches can be in flight. The ids it is given are physical experts (slots); or, where it shares picks out over
-// replicas, logical experts and the replicas of each.
+// Taking tokens to the ranks that hold their experts, and the results back. A Dispatcher is
+// stateless between calls: all that belongs to one call lives in the Exchange it returns, inside
+// the call's Lane, so layers share lanes and two microbatches can be in flight. The ids it is given
+// are physical experts (slots); or, where it shares picks out over replicas, logical experts and
+// the replicas of each.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,11 @@
 
 namespace trimtab {
 
-// How rows for the experts are laid out: kStandard, rows sorted by local expert, [sum of counts, hidden]; kBatched,
-// [local experts * capacity, hidden], the rows of local expert e being the first counts[e] from e * capacity on; the
-// rows behind them are undefined and not to be read. kIndirect, in the order of kStandard, but each where its source
-// has it: whoever needs a row follows a pointer.
+// How rows for the experts are laid out: kStandard, rows sorted by local expert, [sum of counts,
+// hidden]; kBatched, [local experts * capacity, hidden], the rows of local expert e being the first
+// counts[e] from e * capacity on; the rows behind them are undefined and not to be read. kIndirect,
+// in the order of kStandard, but each where its source has it: whoever needs a row follows a
+// pointer.
 enum class Format { kStandard, kBatched, kIndirect };
 
 // What the experts leave for the combine to do with the rows they return.
@@ -39,26 +41,28 @@ struct Replicas {
   SplitRule rule = SplitRule::kSplit;
 };
 
-// The inputs of one dispatch. All memory stays the caller's and unchanged until Stage::kDrained. Ranks may have
-// different numbers of tokens, 0 included; top_k and weight_on_input are the same on every rank.
+// The inputs of one dispatch. All memory stays the caller's and unchanged until Stage::kDrained.
+// Ranks may have different numbers of tokens, 0 included; top_k and weight_on_input are the same on
+// every rank.
 struct Request {
-  ConstRows x;                     // [tokens, hidden], the dtype of the DispatchShape
-  std::span<const int32_t> ids;    // [tokens, top_k] physical experts (logical ones with `replicas`); -1: nobody
-                                   // (padding, zero expert). An expert that stands twice in a row is computed and
-                                   // added twice.
+  ConstRows x;                   // [tokens, hidden], the dtype of the DispatchShape
+  std::span<const int32_t> ids;  // [tokens, top_k] physical experts (logical ones with `replicas`);
+                                 // -1: nobody (padding, zero expert). An expert that stands twice
+                                 // in a row is computed and added twice.
   std::span<const float> weights;  // [tokens, top_k]
   int top_k = 0;                   // at most that of the DispatchShape
-  // Multiply the row by its weight before the experts instead of after (top_k == 1 only): in f32, rounded to the dtype
-  // of the row. Tokens::weights and the combine then use 1.
+  // Multiply the row by its weight before the experts instead of after (top_k == 1 only): in f32,
+  // rounded to the dtype of the row. Tokens::weights and the combine then use 1.
   bool weight_on_input = false;
-  // What goes with quantised rows, else no rows. dtype I8: F32 [tokens, 1]; dtype F8_E4M3: F8_E8M0 [tokens, hidden /
-  // 32]. They travel with their rows. weight_on_input multiplies the scale of an I8 row; F8_E4M3 rows can't be weighed
-  // so.
+  // What goes with quantised rows, else no rows. dtype I8: F32 [tokens, 1]; dtype F8_E4M3: F8_E8M0
+  // [tokens, hidden / 32]. They travel with their rows. weight_on_input multiplies the scale of an
+  // I8 row; F8_E4M3 rows can't be weighed so.
   ConstRows scales = {};
-  // With a table: ids are its logical experts, and the dispatcher, which must share out, sends each pick to a replica.
-  // It uses the counts of all ranks, which it exchanges anyway; every rank comes to the same shares by split_tokens().
-  // Inside an expert the first picks of a rank go to the first slot, as assign_slots() does. The output's bits are the
-  // same for every rule, if the replicas of an expert have the same weights.
+  // With a table: ids are its logical experts, and the dispatcher, which must share out, sends each
+  // pick to a replica. It uses the counts of all ranks, which it exchanges anyway; every rank comes
+  // to the same shares by split_tokens(). Inside an expert the first picks of a rank go to the
+  // first slot, as assign_slots() does. The output's bits are the same for every rule, if the
+  // replicas of an expert have the same weights.
   Replicas replicas = {};
 };
 
@@ -67,18 +71,22 @@ struct RowPointers {
   std::span<const std::byte* const> x, scales;
 };
 
-// What a rank's experts have to work on. Views into the exchange: valid from kArrived to the end of the exchange.
+// What a rank's experts have to work on. Views into the exchange: valid from kArrived to the end of
+// the exchange.
 struct Tokens {
   Format format = Format::kStandard;
-  // By format; the dtype of the request. Inside an expert: by source rank, then by token and pick of that rank (hybrid:
-  // first by the rank of the host that took the tokens; all_gather in levels: as they were gathered).
+  // By format; the dtype of the request. Inside an expert: by source rank, then by token and pick
+  // of that rank (hybrid: first by the rank of the host that took the tokens; all_gather in levels:
+  // as they were gathered).
   ConstRows x;
-  std::span<const float> weights;   // [x.rows] router weight of each row, if the dispatcher carries them; else empty
+  std::span<const float>
+      weights;  // [x.rows] router weight of each row, if the dispatcher carries them; else empty
   std::span<const int32_t> counts;  // [local experts] rows of each; counts, never running sums
   int64_t capacity = 0;             // kBatched: rows reserved per expert
   ConstRows scales = {};            // of quantised rows, row by row as x; else no rows
-  // kIndirect: x and scales say what the rows are, but have no memory; this says where they are. They may be memory of
-  // peers: under a Reading of the board, if there is one, they can be read up to send_back().
+  // kIndirect: x and scales say what the rows are, but have no memory; this says where they are.
+  // They may be memory of peers: under a Reading of the board, if there is one, they can be read up
+  // to send_back().
   RowPointers at = {};
   Board* board = nullptr;
 
@@ -89,20 +97,21 @@ struct Tokens {
  private:
   static ConstRows one_row(const ConstRows& all, std::span<const std::byte* const> at, int64_t i) {
     if (at.empty()) return all.slice(i, 1);
-    return {at[static_cast<size_t>(i)], 1, all.cols, all.cols, all.dtype};
+    return {at[i], 1, all.cols, all.cols, all.dtype};
   }
 };
 
-// What one call in flight owns on one rank: an order of operations among the ranks, memory, and the rank's threads.
-// One lane per microbatch, shared by all layers; one exchange at a time is in flight in it.
+// What one call in flight owns on one rank: an order of operations among the ranks, memory, and the
+// rank's threads. One lane per microbatch, shared by all layers; one exchange at a time is in
+// flight in it.
 struct Lane {
   Communicator& comm;
   Workspace& workspace;
   Team& team;
   // Groups split from comm that some dispatchers need, see Dispatcher::make_groups().
   std::span<Communicator* const> groups = {};
-  // Of the thread that makes the calls, shared by all its lanes; null: nothing is recorded. Layers record what they do,
-  // exchanges how long the thread is blocked and how long it sorts rows.
+  // Of the thread that makes the calls, shared by all its lanes; null: nothing is recorded. Layers
+  // record what they do, exchanges how long the thread is blocked and how long it sorts rows.
   TraceBuffer* trace = nullptr;
 };
 
@@ -110,28 +119,30 @@ struct Lane {
 enum class Stage {
   kArrived,   // tokens() may be read
   kReturned,  // finish() may be called
-  kDrained,   // peers are through with this rank's memory: x, the experts' output and the exchange may go
+  kDrained,   // peers are through with this rank's memory: x, the experts' output and the exchange
+              // may go
 };
 
-// One dispatch and its combine. Call: [poll/wait kArrived] tokens, send_back, [poll/wait kReturned] finish,
-// [poll/wait kDrained]. Every rank goes through all of it, also with no tokens to send or to compute. Calls out of this
-// order are an InvalidArgument. The lane and the dispatcher must outlive the exchange. An exchange that is destroyed
-// before kDrained (an exception passes) aborts the group first, so that no peer reads memory that is going away;
-// therefore x, y and the workspace should outlive the exchange also then.
+// One dispatch and its combine. Call: [poll/wait kArrived] tokens, send_back, [poll/wait kReturned]
+// finish, [poll/wait kDrained]. Every rank goes through all of it, also with no tokens to send or
+// to compute. Calls out of this order are an InvalidArgument. The lane and the dispatcher must
+// outlive the exchange. An exchange that is destroyed before kDrained (an exception passes) aborts
+// the group first, so that no peer reads memory that is going away; therefore x, y and the
+// workspace should outlive the exchange also then.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  // Is the stage reached? Never waits for a peer; the first call that finds kArrived reached copies the rows into
-  // expert order with the lane's team. Throws CommError when the group has failed.
+  // Is the stage reached? Never waits for a peer; the first call that finds kArrived reached copies
+  // the rows into expert order with the lane's team. Throws CommError when the group has failed.
   virtual bool poll(Stage stage) = 0;
   // Blocks until poll(stage). Throws CommError.
   virtual void wait(Stage stage) = 0;
 
   virtual const Tokens& tokens() const = 0;
-  // y: f32 rows as tokens().x, what the experts made of them; stays valid and unchanged until kDrained. With a
-  // dispatcher that uses the board it must be memory that peers can read (Communicator::allocate), such as the lane's
-  // workspace. Throws InvalidArgument for a wrong shape, and for a Left that the dispatcher does not know what to do
-  // with.
+  // y: f32 rows as tokens().x, what the experts made of them; stays valid and unchanged until
+  // kDrained. With a dispatcher that uses the board it must be memory that peers can read
+  // (Communicator::allocate), such as the lane's workspace. Throws InvalidArgument for a wrong
+  // shape, and for a Left that the dispatcher does not know what to do with.
   virtual void send_back(ConstRows y, Left left) = 0;
   // out: f32 [tokens, hidden] of the request, overwritten. A token whose ids are all -1 gets zeros.
   virtual void finish(Rows out) = 0;
@@ -143,22 +154,24 @@ struct DestroyExchange {
 };
 using ExchangePtr = std::unique_ptr<Exchange, DestroyExchange>;
 
-// The sizes a dispatcher is built for; the same on every rank. The maker copies them, and throws InvalidArgument for
-// impossible ones.
+// The sizes a dispatcher is built for; the same on every rank. The maker copies them, and throws
+// InvalidArgument for impossible ones.
 struct DispatchShape {
   int64_t max_tokens = 0;  // most tokens of one rank in one call
   int hidden = 0;
   int top_k = 0;
-  DType dtype = DType::kF32;  // of the rows that travel: F32, BF16, I8 or F8_E4M3 (both with scales)
+  DType dtype =
+      DType::kF32;  // of the rows that travel: F32, BF16, I8 or F8_E4M3 (both with scales)
   // [ranks + 1]: rank r holds the slots [first_slots[r], first_slots[r + 1]).
   std::span<const int32_t> first_slots;
   // Format::kBatched only: most rows of one expert in a call, >= 1; else 0.
   int64_t capacity = 0;
-  // The output's bits must not depend on the number of ranks or the placement: a token's picks are added in the order
-  // of its ids. A dispatcher that can't promise it throws InvalidArgument.
+  // The output's bits must not depend on the number of ranks or the placement: a token's picks are
+  // added in the order of its ids. A dispatcher that can't promise it throws InvalidArgument.
   bool exact_order = false;
-  // Logical experts in the slots, where requests come with Request::replicas; else 0. Memory is reserved to share picks
-  // out under any placement of so many. A dispatcher that can't share out throws InvalidArgument.
+  // Logical experts in the slots, where requests come with Request::replicas; else 0. Memory is
+  // reserved to share picks out under any placement of so many. A dispatcher that can't share out
+  // throws InvalidArgument.
   int num_experts = 0;
 };
 
@@ -176,75 +189,86 @@ class Dispatcher {
   bool shares_out() const { return shape().num_experts > 0; }
   // Is finish()'s output complete, or a part that the caller must still sum over the ranks?
   virtual bool output_is_reduced() const = 0;
-  // The groups that a lane over comm needs, in the order of Lane::groups; none for most. Collective: every rank of comm
-  // calls it, once for each of its lanes.
+  // The groups that a lane over comm needs, in the order of Lane::groups; none for most.
+  // Collective: every rank of comm calls it, once for each of its lanes.
   virtual std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const;
-  // Most rows of Tokens::x in one call (kStandard: every pick of every rank, as an expert may stand in a row more than
-  // once), and the workspace bytes every exchange takes, experts' output not included.
+  // Most rows of Tokens::x in one call (kStandard: every pick of every rank, as an expert may stand
+  // in a row more than once), and the workspace bytes every exchange takes, experts' output not
+  // included.
   virtual int64_t max_rows() const = 0;
   virtual size_t workspace_bytes() const = 0;
-  // Starts the exchange. Throws InvalidArgument for wrong shapes, ids out of range, more than max_tokens, or a lane
-  // that does not fit: another rank or size, a workspace that is too short. Nothing has happened then. Any number of
-  // lanes may dispatch at the same time.
+  // Starts the exchange. Throws InvalidArgument for wrong shapes, ids out of range, more than
+  // max_tokens, or a lane that does not fit: another rank or size, a workspace that is too short.
+  // Nothing has happened then. Any number of lanes may dispatch at the same time.
   virtual ExchangePtr dispatch(const Request& request, Lane& lane) const = 0;
 };
 
-// All take Left::kWeightAndSum and Left::kSum, and carry weights. `pull`, `pull_batched` and `all_to_all` share out
-// over replicas.
+// All take Left::kWeightAndSum and Left::kSum, and carry weights. `pull`, `pull_batched` and
+// `all_to_all` share out over replicas.
 //
-// `pull`: ranks share memory. Each posts its picks sorted by expert; the owners read the rows from there straight into
-// expert order, and the sources read the results back in place. Keeps exact order. dispatch() throws InvalidArgument
-// when the lane's Communicator has no board.
+// `pull`: ranks share memory. Each posts its picks sorted by expert; the owners read the rows from
+// there straight into expert order, and the sources read the results back in place. Keeps exact
+// order. dispatch() throws InvalidArgument when the lane's Communicator has no board.
 std::unique_ptr<Dispatcher> make_pull_dispatcher(const DispatchShape& shape, int rank);
 
-// `pull_batched`: as `pull`, in Format::kBatched. When an expert gets more rows than the shape's capacity, every rank
-// gets the same InvalidArgument at Stage::kArrived, with that expert and its rows, and the group goes on.
+// `pull_batched`: as `pull`, in Format::kBatched. When an expert gets more rows than the shape's
+// capacity, every rank gets the same InvalidArgument at Stage::kArrived, with that expert and its
+// rows, and the group goes on.
 std::unique_ptr<Dispatcher> make_pull_batched_dispatcher(const DispatchShape& shape, int rank);
 
-// `fused`: as `pull`, in Format::kIndirect: owners copy nothing, their experts read the rows from the sources' memory
-// as they need them, expert by expert. Wants experts that take that format.
+// `fused`: as `pull`, in Format::kIndirect: owners copy nothing, their experts read the rows from
+// the sources' memory as they need them, expert by expert. Wants experts that take that format.
 std::unique_ptr<Dispatcher> make_fused_dispatcher(const DispatchShape& shape, int rank);
 
-// `all_gather`: every rank gets every token, computes its own experts' part, and the parts are summed back to the
-// owners. Uses collectives only. The sum over ranks changes the order of additions: with top_k picks the result is
-// within top_k * 2^-23 * sum of |weight * y| of pull's, not equal bit by bit; it depends on the placement, not on
-// timing. levels: none, or the sizes of groups whose product is the number of ranks (say, of data-parallel ranks, then
-// of context-parallel ones): tokens are gathered over the lane's groups[0], what that gave over groups[1] and so on,
-// and the sums are scattered back in reverse order. groups[0] are the ranks that stand side by side.
+// `all_gather`: every rank gets every token, computes its own experts' part, and the parts are
+// summed back to the owners. Uses collectives only. The sum over ranks changes the order of
+// additions: with top_k picks the result is within top_k * 2^-23 * sum of |weight * y| of pull's,
+// not equal bit by bit; it depends on the placement, not on timing. levels: none, or the sizes of
+// groups whose product is the number of ranks (say, of data-parallel ranks, then of
+// context-parallel ones): tokens are gathered over the lane's groups[0], what that gave over
+// groups[1] and so on, and the sums are scattered back in reverse order. groups[0] are the ranks
+// that stand side by side.
 std::unique_ptr<Dispatcher> make_all_gather_dispatcher(const DispatchShape& shape, int rank,
                                                        std::span<const int> levels = {});
 
-// `all_to_all`: each pick's row goes to the rank of its expert and its result comes back, both in one exchange of
-// blocks between all pairs of ranks; counts are gathered. Dropless. Keeps exact order. Collectives only.
+// `all_to_all`: each pick's row goes to the rank of its expert and its result comes back, both in
+// one exchange of blocks between all pairs of ranks; counts are gathered. Dropless. Keeps exact
+// order. Collectives only.
 std::unique_ptr<Dispatcher> make_all_to_all_dispatcher(const DispatchShape& shape, int rank);
 
-// `mc2`: as `all_to_all`, with the counts at the head of the blocks: one exchange less, for small batches. max_tokens
-// is the capacity of a rank; padding is id -1. Keeps exact order.
+// `mc2`: as `all_to_all`, with the counts at the head of the blocks: one exchange less, for small
+// batches. max_tokens is the capacity of a rank; padding is id -1. Keeps exact order.
 std::unique_ptr<Dispatcher> make_mc2_dispatcher(const DispatchShape& shape, int rank);
 
-// `packed`: for ranks that are far from each other. A token goes once to each rank that has any of its picks, with the
-// list of them; the rows are made there, and one row, the sum of that rank's weighted picks, comes back. Sums as
-// all_gather does. With exact_order one row a pick comes back instead. Collectives only.
+// `packed`: for ranks that are far from each other. A token goes once to each rank that has any of
+// its picks, with the list of them; the rows are made there, and one row, the sum of that rank's
+// weighted picks, comes back. Sums as all_gather does. With exact_order one row a pick comes back
+// instead. Collectives only.
 std::unique_ptr<Dispatcher> make_packed_dispatcher(const DispatchShape& shape, int rank);
 
-// `hybrid`: `packed` between hosts, `pull` inside. A token goes once to each host that has any of its picks, to one
-// rank there, from which that host's ranks pull it. Sums over hosts as all_gather does over ranks. The lane's groups[0]
-// is the group of this rank's host. hosts: [ranks] as Communicator::hosts().
-std::unique_ptr<Dispatcher> make_hybrid_dispatcher(const DispatchShape& shape, std::span<const int32_t> hosts,
-                                                   int rank);
+// `hybrid`: `packed` between hosts, `pull` inside. A token goes once to each host that has any of
+// its picks, to one rank there, from which that host's ranks pull it. Sums over hosts as all_gather
+// does over ranks. The lane's groups[0] is the group of this rank's host. hosts: [ranks] as
+// Communicator::hosts().
+std::unique_ptr<Dispatcher> make_hybrid_dispatcher(const DispatchShape& shape,
+                                                   std::span<const int32_t> hosts, int rank);
 
-// `grouped`: every rank has the same tokens and computes the picks that are its own, no token moves. The output is this
-// rank's part: output_is_reduced() is false, and the sum over the ranks is the caller's.
+// `grouped`: every rank has the same tokens and computes the picks that are its own, no token
+// moves. The output is this rank's part: output_is_reduced() is false, and the sum over the ranks
+// is the caller's.
 std::unique_ptr<Dispatcher> make_grouped_dispatcher(const DispatchShape& shape, int rank);
 
-// For tensor-parallel ranks, which all have the same tokens: each dispatches only its slice of them with `inner`, and
-// the outputs are gathered, so that every one has all. The slices are as even as they go, some may be empty. The
-// lane's groups.back() is the tensor-parallel group; the other groups are inner's. max_tokens: of the whole batch;
-// inner must be made for a slice of it, (max_tokens + ranks of the group - 1) / ranks of the group.
-std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens);
+// For tensor-parallel ranks, which all have the same tokens: each dispatches only its slice of them
+// with `inner`, and the outputs are gathered, so that every one has all. The slices are as even as
+// they go, some may be empty. The lane's groups.back() is the tensor-parallel group; the other
+// groups are inner's. max_tokens: of the whole batch; inner must be made for a slice of it,
+// (max_tokens + ranks of the group - 1) / ranks of the group.
+std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner,
+                                                   int64_t max_tokens);
 
-// By name, for configuration: all but slices. hosts: for `hybrid`. Throws InvalidArgument with the list of names.
-std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape, int rank,
-                                            std::span<const int32_t> hosts = {});
+// By name, for configuration: all but slices. hosts: for `hybrid`. Throws InvalidArgument with the
+// list of names.
+std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape,
+                                            int rank, std::span<const int32_t> hosts = {});
 
 }  // namespace trimtab

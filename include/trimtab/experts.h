@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts stage: rows grouped by expert in, rows out. Weights are kept per slot in one table, so that one expert
-// can be replaced without touching the others. out = (act(x W_gate^T + b_gate, x W_up^T + b_up)) W_down^T + b_down.
+// The experts stage: rows grouped by expert in, rows out. Weights are kept per slot in one table,
+// so that one expert can be replaced without touching the others. out = (act(x W_gate^T + b_gate, x
+// W_up^T + b_up)) W_down^T + b_down.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ enum class ActivationKind {
   kSilu,      // silu(gate) * up
   kGelu,      // gelu(gate) * up, exact (erf)
   kGeluTanh,  // gelu(gate) * up, tanh form
-  // g = min(gate, limit), u = clamp(up, -limit, limit): (u + beta) * g * sigmoid(alpha * g). The defaults are
-  // gpt-oss's; alpha = 1, beta = 0 is a silu with limits.
+  // g = min(gate, limit), u = clamp(up, -limit, limit): (u + beta) * g * sigmoid(alpha * g). The
+  // defaults are gpt-oss's; alpha = 1, beta = 0 is a silu with limits.
   kSwigluClamp,
   kSwigluStep  // min(silu(gate), limit) * clamp(up, -limit, limit)
 };
@@ -36,8 +37,8 @@ struct Activation {
 
 struct GemmKernels;  // the functions of one instruction set: src/experts/gemm.h
 
-// Weights as the kernels read them, in panels (layout: src/experts/weights.h): one matrix, or the gate and up matrices
-// of a gated MLP side by side.
+// Weights as the kernels read them, in panels (layout: src/experts/weights.h): one matrix, or the
+// gate and up matrices of a gated MLP side by side.
 struct PackedWeights {
   const GemmKernels* kernels = nullptr;  // whom the panels are for
   Buffer panels;
@@ -50,18 +51,20 @@ struct PackedWeights {
   size_t bytes() const { return panels.bytes() + scales.bytes() + zeros.bytes() + bias.bytes(); }
 };
 
-// A linear map packed for the kernels: y = x W^T + b. Immutable after construction; shared by any number of threads.
+// A linear map packed for the kernels: y = x W^T + b. Immutable after construction; shared by any
+// number of threads.
 class Linear {
  public:
   Linear() = default;
-  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and not needed
-  // afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its own. Throws InvalidArgument for
-  // empty matrices, other formats, and a bias of the wrong size.
+  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and
+  // not needed afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its
+  // own. Throws InvalidArgument for empty matrices, other formats, and a bias of the wrong size.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
          const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
-  // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is one sum in order of
-  // the input index, in f32, the bias last: its bits do not depend on m, on where the row stands, or on the team.
-  // Throws InvalidArgument when the shapes or types do not fit.
+  // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is
+  // one sum in order of the input index, in f32, the bias last: its bits do not depend on m, on
+  // where the row stands, or on the team. Throws InvalidArgument when the shapes or types do not
+  // fit.
   void run(ConstRows x, Rows y, Team& team) const;
   int64_t in() const { return packed_.in; }
   int64_t out() const { return packed_.out; }
@@ -73,24 +76,28 @@ class Linear {
   PackedWeights packed_;
 };
 
-// A gated MLP, packed: one expert, a shared expert or a dense layer's feed-forward block. In two halves, so that other
-// work can go between them. Immutable after construction; shared by any number of threads.
+// A gated MLP, packed: one expert, a shared expert or a dense layer's feed-forward block. In two
+// halves, so that other work can go between them. Immutable after construction; shared by any
+// number of threads.
 class Mlp {
  public:
-  // All formats; a source that is quantised the same way is copied, never quantised again. Throws as Linear, and for
-  // weights that the format can't hold (NaN, infinities). Gate and up have a bias both or neither.
-  Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels = nullptr,
-      BufferArena* arena = nullptr);
-  // Weights that are packed already, such as views of memory that others fill. They must belong together: both halves
-  // of one shape and format, for the same kernels. Throws InvalidArgument when they don't.
+  // All formats; a source that is quantised the same way is copied, never quantised again. Throws
+  // as Linear, and for weights that the format can't hold (NaN, infinities). Gate and up have a
+  // bias both or neither.
+  Mlp(const MlpSource& source, Activation activation, WeightFormat format,
+      const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
+  // Weights that are packed already, such as views of memory that others fill. They must belong
+  // together: both halves of one shape and format, for the same kernels. Throws InvalidArgument
+  // when they don't.
   Mlp(PackedWeights gate_up, PackedWeights down, Activation activation);
   int64_t hidden() const { return down_.out; }
   int64_t intermediate() const { return down_.in; }
   WeightFormat weight_format() const { return down_.format; }
   // Of act: WeightFormat::rows().
   DType dtype() const { return down_.format.rows(); }
-  // First half: act [m, intermediate] = activation(x W_gate^T, x W_up^T), computed in f32 and rounded to dtype(). x:
-  // f32 or bf16, rounded to what the format multiplies. scratch: at least scratch_bytes(m), 64-byte aligned.
+  // First half: act [m, intermediate] = activation(x W_gate^T, x W_up^T), computed in f32 and
+  // rounded to dtype(). x: f32 or bf16, rounded to what the format multiplies. scratch: at least
+  // scratch_bytes(m), 64-byte aligned.
   void gate_up(ConstRows x, Rows act, std::span<std::byte> scratch, Team& team) const;
   // Second half: y f32 [m, hidden] = act W_down^T. scratch as above.
   void down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) const;
@@ -106,8 +113,9 @@ class Mlp {
   Activation activation_;
 };
 
-// The kernel half of the layer. Immutable: run() may be called by several lanes at once, each with its own team, out
-// and scratch. To put other weights into a slot, make new Experts from a table that shares all other slots.
+// The kernel half of the layer. Immutable: run() may be called by several lanes at once, each with
+// its own team, out and scratch. To put other weights into a slot, make new Experts from a table
+// that shares all other slots.
 class Experts {
  public:
   virtual ~Experts() = default;
@@ -116,24 +124,28 @@ class Experts {
   virtual int64_t hidden() const = 0;
   virtual int num_local() const = 0;  // slots of this rank
   virtual DType dtype() const = 0;    // wanted of Tokens::x
-  // May Tokens::x be of this type? Beside dtype() what rows are quantised to anyway, with their scales.
+  // May Tokens::x be of this type? Beside dtype() what rows are quantised to anyway, with their
+  // scales.
   virtual bool accepts(DType x) const { return x == dtype(); }
   // Scratch that a run with at most `rows` rows needs, 64-byte aligned.
   virtual size_t scratch_bytes(int64_t rows) const = 0;
-  // out: f32 as tokens.x, apart from it. Rows do not influence each other. Throws InvalidArgument when tokens, out or
-  // scratch do not fit; tokens.x may be null where there are no rows.
-  virtual void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch, Team& team) const = 0;
+  // out: f32 as tokens.x, apart from it. Rows do not influence each other. Throws InvalidArgument
+  // when tokens, out or scratch do not fit; tokens.x may be null where there are no rows.
+  virtual void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch,
+                   Team& team) const = 0;
 };
 
-// Experts over one packed Mlp per slot, Left::kWeightAndSum. All slots are of one shape, format and instruction set, or
-// InvalidArgument is thrown; one Mlp may stand in several slots. The table may be empty: then run() takes no rows.
-std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden,
-                                              WeightFormat weights, Format format = Format::kStandard);
+// Experts over one packed Mlp per slot, Left::kWeightAndSum. All slots are of one shape, format and
+// instruction set, or InvalidArgument is thrown; one Mlp may stand in several slots. The table may
+// be empty: then run() takes no rows.
+std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots,
+                                              int64_t hidden, WeightFormat weights,
+                                              Format format = Format::kStandard);
 
-// The instruction set that weights are packed for and the kernels run on: the best this CPU has, or what TRIMTAB_ISA
-// names (scalar; x86-64: avx2, avx2_vnni, avx512, avx512_bf16; AArch64: neon, neon_dotprod, neon_bf16). Read once.
-// Throws InvalidArgument with the choices when TRIMTAB_ISA names one that is unknown or that the CPU lacks. Levels
-// differ by rounding only.
+// The instruction set that weights are packed for and the kernels run on: the best this CPU has, or
+// what TRIMTAB_ISA names (scalar; x86-64: avx2, avx2_vnni, avx512, avx512_bf16; AArch64: neon,
+// neon_dotprod, neon_bf16). Read once. Throws InvalidArgument with the choices when TRIMTAB_ISA
+// names one that is unknown or that the CPU lacks. Levels differ by rounding only.
 std::string_view kernel_isa();
 
 }  // namespace trimtab

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MoE layer of one rank: router -> dispatch -> experts -> combine, with shared experts between. One call is a
-// coroutine that pauses exactly where it would wait for peers, so one body serves synchronous calls, shared experts
-// under the transfers, and two microbatches that hide each other's waits.
+// The MoE layer of one rank: router -> dispatch -> experts -> combine, with shared experts between.
+// One call is a coroutine that pauses exactly where it would wait for peers, so one body serves
+// synchronous calls, shared experts under the transfers, and two microbatches that hide each
+// other's waits.
 #pragma once
 
 #include <coroutine>
@@ -19,8 +20,9 @@
 
 namespace trimtab {
 
-// A forward pass in flight. Move-only. Started lazily: nothing runs before the first run() or overlap(). Its frame
-// lives in the lane's workspace from forward() to the end of the Call: no heap, and one call at a time per lane.
+// A forward pass in flight. Move-only. Started lazily: nothing runs before the first run() or
+// overlap(). Its frame lives in the lane's workspace from forward() to the end of the Call: no
+// heap, and one call at a time per lane.
 class Call {
  public:
   struct promise_type;
@@ -31,7 +33,8 @@ class Call {
   ~Call();
 
   bool finished() const;
-  // Goes on for as long as nothing has to be waited for. True when the call has finished. Rethrows its exception.
+  // Goes on for as long as nothing has to be waited for. True when the call has finished. Rethrows
+  // its exception.
   bool advance();
   // As advance(), but blocks at the first wait. Needs !finished().
   void block();
@@ -44,21 +47,24 @@ class Call {
 
 // Runs a call to its end.
 void run(Call call);
-// Runs two microbatches of the same layer, each in its own lane, so that each one's waits are filled with the other's
-// work. Every rank must pass them in the same order. Blocks only in the first unfinished call: with the same order on
-// every rank no cycle of waits can form.
+// Runs two microbatches of the same layer, each in its own lane, so that each one's waits are
+// filled with the other's work. Every rank must pass them in the same order. Blocks only in the
+// first unfinished call: with the same order on every rank no cycle of waits can form.
 void overlap(Call first, Call second);
-// Two microbatches through several layers: make(l, b) begins the call of microbatch b, 0 or 1, in layer l, when that of
-// layer l - 1 has finished; what a model computes between its layers belongs there. The wait at the end of a layer is
-// filled with the other microbatch too. As above, every rank must make the same calls.
+// Two microbatches through several layers: make(l, b) begins the call of microbatch b, 0 or 1, in
+// layer l, when that of layer l - 1 has finished; what a model computes between its layers belongs
+// there. The wait at the end of a layer is filled with the other microbatch too. As above, every
+// rank must make the same calls.
 void overlap(int64_t layers, const std::function<Call(int64_t layer, int microbatch)>& make);
 
-// Experts that every token passes, on its own rank. With a gate (Qwen2-MoE) the output is scaled by sigmoid(x . gate).
-// In two halves, so that the first runs under the dispatch and the second under the combine. Immutable.
+// Experts that every token passes, on its own rank. With a gate (Qwen2-MoE) the output is scaled by
+// sigmoid(x . gate). In two halves, so that the first runs under the dispatch and the second under
+// the combine. Immutable.
 class SharedExperts {
  public:
   // gate: null, or hidden -> 1. Throws InvalidArgument when it does not fit the mlp.
-  explicit SharedExperts(std::shared_ptr<const Mlp> mlp, std::shared_ptr<const Linear> gate = nullptr);
+  explicit SharedExperts(std::shared_ptr<const Mlp> mlp,
+                         std::shared_ptr<const Linear> gate = nullptr);
 
   int64_t hidden() const { return mlp_->hidden(); }
   // Workspace that both halves of one call take together.
@@ -86,8 +92,8 @@ struct ForwardOptions {
   int64_t first_token = 0;
   // [tokens], for hash routing.
   std::span<const int32_t> token_ids = {};
-  // [slots of this rank] or empty: the rows that each slot received are added here before the call finishes, so the
-  // microbatches of a step may share it. A LoadRecorder's counts(layer).
+  // [slots of this rank] or empty: the rows that each slot received are added here before the call
+  // finishes, so the microbatches of a step may share it. A LoadRecorder's counts(layer).
   std::span<int32_t> local_counts = {};
 };
 
@@ -98,30 +104,34 @@ class MoeLayer {
     std::shared_ptr<const Router> router;
     // Where the num_experts + num_appended_experts logical experts are.
     std::shared_ptr<const SplitTable> replicas;
-    // Which replica a pick goes to. kStatic: this rank's fixed one. The other rules choose batch by batch from the
-    // picks of all ranks and need a dispatcher that shares out. Outputs have the same bits under all of them.
+    // Which replica a pick goes to. kStatic: this rank's fixed one. The other rules choose batch by
+    // batch from the picks of all ranks and need a dispatcher that shares out. Outputs have the
+    // same bits under all of them.
     SplitRule split = SplitRule::kStatic;
-    // Moves rows of a dtype that the experts accept; for a quantised one rows are quantised before they travel, and the
-    // output is the same as if the experts did it.
+    // Moves rows of a dtype that the experts accept; for a quantised one rows are quantised before
+    // they travel, and the output is the same as if the experts did it.
     std::shared_ptr<const Dispatcher> dispatcher;
     std::shared_ptr<const Experts> experts;
     std::optional<SharedExperts> shared;
     int layer = 0;  // for the capture
-    // The router's weight multiplies the experts' input instead of their output; one pick a token only.
+    // The router's weight multiplies the experts' input instead of their output; one pick a token
+    // only.
     bool weight_on_input = false;
   };
 
-  // Throws InvalidArgument when the parts do not fit: formats, sizes, weights that the dispatcher does not carry.
+  // Throws InvalidArgument when the parts do not fit: formats, sizes, weights that the dispatcher
+  // does not carry.
   explicit MoeLayer(Parts parts);
 
-  // Other weights in this rank's slots and, on every rank, the replicas that go with them. Between calls; every rank
-  // must do it between the same two. Throws InvalidArgument when they do not fit the other parts, and has changed
-  // nothing then.
+  // Other weights in this rank's slots and, on every rank, the replicas that go with them. Between
+  // calls; every rank must do it between the same two. Throws InvalidArgument when they do not fit
+  // the other parts, and has changed nothing then.
   void replace(std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas);
 
-  // x, out: f32 [tokens, hidden], may not overlap. They, the layer, the lane and what the options point to must outlive
-  // the Call, whose end gives the lane its memory back. Every rank of the lane's group must make the same calls. run()
-  // throws InvalidArgument for what does not fit, before a peer hears of the call, and CommError when a peer fails.
+  // x, out: f32 [tokens, hidden], may not overlap. They, the layer, the lane and what the options
+  // point to must outlive the Call, whose end gives the lane its memory back. Every rank of the
+  // lane's group must make the same calls. run() throws InvalidArgument for what does not fit,
+  // before a peer hears of the call, and CommError when a peer fails.
   Call forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options = {}) const;
   // Reserve for one call with at most max_tokens tokens.
   size_t workspace_bytes(int64_t max_tokens) const;

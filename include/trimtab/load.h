@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How busy experts and ranks are. Load counts tokens per expert, per layer and step; PAR (peak-to-average rank load) is
-// what it costs: 1.0 means every rank has the same number of rows, 2.0 that all wait for one with twice the mean.
+// How busy experts and ranks are. Load counts tokens per expert, per layer and step; PAR
+// (peak-to-average rank load) is what it costs: 1.0 means every rank has the same number of
+// rows, 2.0 that all wait for one with twice the mean.
 #pragma once
 
 #include <cstdint>
@@ -19,48 +20,56 @@ struct Load {
   std::vector<int64_t> counts;  // [steps, layers, experts]
 
   std::span<const int64_t> at(int64_t step, int layer) const {
-    return {counts.data() + (step * num_layers + layer) * num_experts, static_cast<size_t>(num_experts)};
+    return {counts.data() + (step * num_layers + layer) * num_experts,
+            static_cast<size_t>(num_experts)};
   }
 };
 
 // max / mean of the ranks' loads; 1.0 when nothing was routed.
 double par(std::span<const int64_t> rank_load);
-// Rank loads of one layer under a placement without replicas: [ranks]. Throws InvalidArgument when sizes differ or an
-// expert has several slots: its load alone does not say which of them had the rows.
-std::vector<int64_t> rank_load(const Placement& placement, int layer, std::span<const int64_t> expert_load);
+// Rank loads of one layer under a placement without replicas: [ranks]. Throws InvalidArgument when
+// sizes differ or an expert has several slots: its load alone does not say which of them had the
+// rows.
+std::vector<int64_t> rank_load(const Placement& placement, int layer,
+                               std::span<const int64_t> expert_load);
 // PAR of each layer, of its rank loads summed over all steps: [layers]. Throws as rank_load().
 std::vector<double> par_per_layer(const Placement& placement, const Load& load);
 
-// The mean step PAR that chance alone leaves when all ranks expect the same: the mean over the steps of E[max] / mean
-// of num_ranks independent Poisson counts, each with the step's tokens / num_ranks as its mean.
+// The mean step PAR that chance alone leaves when all ranks expect the same: the mean over the
+// steps of E[max] / mean of num_ranks independent Poisson counts, each with the step's tokens /
+// num_ranks as its mean.
 double noise_floor(const Load& load, int layer, int num_ranks);
 // step_tokens: [steps] of one layer.
 double noise_floor(std::span<const int64_t> step_tokens, int num_ranks);
 
-// What a step was for: a step in which any rank runs a prompt is prefill. All ranks must call a step the same.
+// What a step was for: a step in which any rank runs a prompt is prefill. All ranks must call a
+// step the same.
 enum class Phase : uint8_t { kPrefill, kDecode };
 
-// What one rank's slots got, step by step, in a ring that keeps the latest steps, and summed up. The rows of a step are
-// written by the rank's own thread from the dispatch counts (ForwardOptions::local_counts): there is no extra pass, and
-// only rows that were routed count, so over all ranks a kept step sums to tokens x picks. Each layer has an epoch, the
-// placement under which its counts were taken: when other experts come into its slots, its counts begin anew. Nothing
-// is allocated after construction. Not thread-safe.
+// What one rank's slots got, step by step, in a ring that keeps the latest steps, and summed up.
+// The rows of a step are written by the rank's own thread from the dispatch counts
+// (ForwardOptions::local_counts): there is no extra pass, and only rows that were routed count, so
+// over all ranks a kept step sums to tokens x picks. Each layer has an epoch, the placement under
+// which its counts were taken: when other experts come into its slots, its counts begin anew.
+// Nothing is allocated after construction. Not thread-safe.
 class LoadRecorder {
  public:
-  // window: steps that the ring keeps; the next one takes the place of the oldest. num_slots: of this rank, may be 0.
+  // window: steps that the ring keeps; the next one takes the place of the oldest. num_slots: of
+  // this rank, may be 0.
   LoadRecorder(int num_layers, int num_slots, int64_t window);
 
   // Opens a step with all counts at 0. Throws InvalidArgument when one is open.
   void begin_step(Phase phase = Phase::kDecode);
-  // [num_slots]: the open step's counts of a layer, to be filled. Several calls in one step (microbatches) must add to
-  // it. Throws InvalidArgument when no step is open or the layer is out of range.
+  // [num_slots]: the open step's counts of a layer, to be filled. Several calls in one step
+  // (microbatches) must add to it. Throws InvalidArgument when no step is open or the layer is out
+  // of range.
   std::span<int32_t> counts(int layer);
-  // Closes the open step: kept, or dropped, since warm-up, profile and forced-balance runs are no load. Both throw
-  // InvalidArgument when none is open.
+  // Closes the open step: kept, or dropped, since warm-up, profile and forced-balance runs are no
+  // load. Both throw InvalidArgument when none is open.
   void keep_step();
   void skip_step();
-  // From the next step on the layer's slots hold what this version of the placement says. Throws InvalidArgument while
-  // a step is open.
+  // From the next step on the layer's slots hold what this version of the placement says. Throws
+  // InvalidArgument while a step is open.
   void begin_epoch(int layer, uint64_t version);
 
   int num_layers() const { return num_layers_; }
@@ -70,14 +79,16 @@ class LoadRecorder {
   int64_t num_steps() const { return num_steps_; }
   uint64_t version(int layer) const { return epoch(layer).version; }
 
-  // Steps of the layer's epoch that the ring still has; step(0, layer) is the oldest of them: [num_slots].
+  // Steps of the layer's epoch that the ring still has; step(0, layer) is the oldest of them:
+  // [num_slots].
   int64_t valid_steps(int layer) const;
   std::span<const int32_t> step(int64_t i, int layer) const;
   Phase phase(int64_t i, int layer) const;
   // [num_slots] all steps of the layer's epoch, also those that the ring has no more.
   std::span<const int64_t> sum(int layer, Phase phase) const;
 
-  // The steps that the ring has of every layer, and a copy of them, oldest first: [steps, layers, slots].
+  // The steps that the ring has of every layer, and a copy of them, oldest first: [steps, layers,
+  // slots].
   int64_t recorded_steps() const;
   std::vector<int32_t> recorded() const;
 
@@ -102,9 +113,9 @@ class LoadRecorder {
   std::vector<int64_t> sums_;    // [phases, layers, slots]
 };
 
-// The load of the logical experts from what all ranks' slots got: counts_of_rank[r] is [num_steps, layers, slots of
-// rank r], as recorded under this placement. Throws InvalidArgument when sizes do not fit (so ranks recorded different
-// numbers of steps) or a count is negative.
+// The load of the logical experts from what all ranks' slots got: counts_of_rank[r] is [num_steps,
+// layers, slots of rank r], as recorded under this placement. Throws InvalidArgument when sizes do
+// not fit (so ranks recorded different numbers of steps) or a count is negative.
 Load merge_loads(const Placement& placement, int64_t num_steps,
                  std::span<const std::span<const int32_t>> counts_of_rank);
 // The same for recorders in one process, [ranks] in order.

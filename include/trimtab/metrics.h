@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What live balancing shows of itself: events for logs and reports, and metrics for Prometheus. Plain data, filled by
-// the Balancer; nothing here has state.
+// What live balancing shows of itself: events for logs and reports, and metrics for Prometheus.
+// Plain data, filled by the Balancer; nothing here has state.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace trimtab {
 
-// Gain, here and below: PAR before - PAR after, mean over the layers that change; 0.1 means that a rank at the mean
-// waits for a tenth of its expert time less.
+// Gain, here and below: PAR before - PAR after, mean over the layers that change; 0.1 means that a
+// rank at the mean waits for a tenth of its expert time less.
 struct BalanceEvent {
   enum class Kind {
     kPlanned,     // a plan is there and worth its moves; migration begins
@@ -58,11 +58,11 @@ struct BalanceMetrics {
   std::vector<int64_t> rank_tokens;  // [ranks] rows that each rank's experts got
 };
 
-// The text exposition format of Prometheus, 0.0.4: names trimtab_..., each with HELP and TYPE. As many series as there
-// are ranks, and 13 more; none per layer or expert.
+// The text exposition format of Prometheus, 0.0.4: names trimtab_..., each with HELP and TYPE. As
+// many series as there are ranks, and 13 more; none per layer or expert.
 std::string prometheus_text(const BalanceMetrics& metrics);
-// To a new file that replaces path when complete, as the node exporter's textfile collector wants it: a path that ends
-// in .prom, in its directory. Throws Error on I/O failure.
+// To a new file that replaces path when complete, as the node exporter's textfile collector wants
+// it: a path that ends in .prom, in its directory. Throws Error on I/O failure.
 void write_metrics(const std::string& path, const BalanceMetrics& metrics);
 
 }  // namespace trimtab

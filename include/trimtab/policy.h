@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planning: from recorded loads and the current placement to a better placement. A Policy is pure and deterministic:
-// the same Problem gives the same Plan on every rank, compiler and thread count. All policies share one frame (limits,
-// kept slots, moves, predictions, bounds), so that their plans can be compared.
+// Planning: from recorded loads and the current placement to a better placement. A Policy is pure
+// and deterministic: the same Problem gives the same Plan on every rank, compiler and thread count.
+// All policies share one frame (limits, kept slots, moves, predictions, bounds), so that their
+// plans can be compared.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +22,16 @@ namespace trimtab {
 // Which node each rank is on. Empty: all on one.
 struct Topology {
   std::vector<int32_t> node_of_rank;
-  // Ranks numbered node by node, equally many on each. Throws InvalidArgument when nodes do not divide ranks.
+  // Ranks numbered node by node, equally many on each. Throws InvalidArgument when nodes do not
+  // divide ranks.
   static Topology even(int num_ranks, int num_nodes);
   int num_nodes() const;
-  int node(int rank) const { return node_of_rank.empty() ? 0 : node_of_rank[static_cast<size_t>(rank)]; }
+  int node(int rank) const { return node_of_rank.empty() ? 0 : node_of_rank[rank]; }
 };
 
-// A placement to start from when there is none: experts 0..E-1 in slot order, then 0..E-1 again as replicas (what vLLM
-// and its relatives load first). slots_per_rank: [ranks]. Throws InvalidArgument naming the smallest legal sizes when
-// there are fewer slots than experts.
+// A placement to start from when there is none: experts 0..E-1 in slot order, then 0..E-1 again as
+// replicas (what vLLM and its relatives load first). slots_per_rank: [ranks]. Throws
+// InvalidArgument naming the smallest legal sizes when there are fewer slots than experts.
 Placement default_placement(int num_layers, int num_experts, std::vector<int> slots_per_rank);
 
 // What a plan may cost. A limit that is reached stops further moves; it never makes a plan invalid.
@@ -41,23 +43,27 @@ struct PlanLimits {
   int64_t max_receive_per_rank = kNone;  // experts one rank receives in one layer
 };
 
-// Earlier loads, condensed: what a policy wants to remember from one replanning to the next. Callers hand back what the
-// last Plan returned. The weights of episodes are their steps, halved with age.
+// Earlier loads, condensed: what a policy wants to remember from one replanning to the next.
+// Callers hand back what the last Plan returned. The weights of episodes are their steps, halved
+// with age.
 struct History {
   Load episodes;                // [episodes, layers, experts]
   std::vector<double> weights;  // [episodes], newest last
   int64_t steps_seen = 0;
 };
 
-// One planning task. The load's layers and experts are the placement's; slots per rank are those of `current`.
+// One planning task. The load's layers and experts are the placement's; slots per rank are those of
+// `current`.
 struct Problem {
   const Load& load;  // the recorded window
   const Placement& current;
   Topology topology = {};
   PlanLimits limits = {};
-  int64_t expert_bytes = 0;          // of one expert's weights; 0: bytes are not known (limits.max_bytes needs them)
-  int num_groups = 1;                // expert groups (DeepSeek's hierarchical packing)
-  const History* history = nullptr;  // what the last plan returned; `load` then holds only the steps since
+  int64_t expert_bytes =
+      0;  // of one expert's weights; 0: bytes are not known (limits.max_bytes needs them)
+  int num_groups = 1;  // expert groups (DeepSeek's hierarchical packing)
+  const History* history =
+      nullptr;  // what the last plan returned; `load` then holds only the steps since
 };
 
 // One expert's weights to one slot.
@@ -72,23 +78,26 @@ struct Move {
 struct LayerPrediction {
   double par_before = 1, par_after = 1;            // of the loads summed over the window
   double par_step_before = 1, par_step_after = 1;  // mean over the steps of the step's PAR
-  // Upper end of a 95 % interval of par_step_after, from the means of up to 16 runs of consecutive steps (steps close
-  // in time resemble each other, so single steps would claim too much). Equal to par_step_after below two steps.
+  // Upper end of a 95 % interval of par_step_after, from the means of up to 16 runs of consecutive
+  // steps (steps close in time resemble each other, so single steps would claim too much). Equal to
+  // par_step_after below two steps.
   double par_step_after_high = 1;
-  // No placement with these slots, and no expert twice on a rank where that can be avoided, has a lower window PAR:
-  // with tokens shared equally among replicas, and shared freely.
+  // No placement with these slots, and no expert twice on a rank where that can be avoided, has a
+  // lower window PAR: with tokens shared equally among replicas, and shared freely.
   double bound_equal = 1;
   double bound_exact = 1;
 };
 
 struct Plan {
   Placement placement;
-  std::vector<Move> moves;              // in order of layer, slot; weights that a rank already holds are no move
-  std::vector<int64_t> receive_peak;    // [layers] the most experts that one rank receives
-  std::vector<int64_t> duplicates;      // [layers] slots that hold an expert which a lower slot of their rank holds
+  std::vector<Move>
+      moves;  // in order of layer, slot; weights that a rank already holds are no move
+  std::vector<int64_t> receive_peak;  // [layers] the most experts that one rank receives
+  std::vector<int64_t>
+      duplicates;  // [layers] slots that hold an expert which a lower slot of their rank holds
   std::vector<LayerPrediction> layers;  // [layers]
   int64_t bytes = 0;                    // moves x expert_bytes
-  History history;                      // for the next Problem; empty for policies that remember nothing
+  History history;  // for the next Problem; empty for policies that remember nothing
 
   // Of one prediction, over the layers.
   double mean(double LayerPrediction::* value) const {
@@ -102,22 +111,26 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual std::string_view name() const = 0;
-  // Throws InvalidArgument when the problem is malformed (sizes, negative loads with layer, step and expert named).
+  // Throws InvalidArgument when the problem is malformed (sizes, negative loads with layer, step
+  // and expert named).
   virtual Plan rebalance(const Problem& problem) const = 0;
 };
 
 // Options of all policies; each reads its own and ignores none of its own silently.
 struct PolicyOptions {
-  std::string preset = "balanced";      // trim: fast, balanced, deep
-  std::optional<double> time_budget_s;  // trim: a soft limit, at the price of determinism across machines
-  bool keep_slots = true;               // deepseek: kept experts stay in their slots
-  // trim: PAR (mean over steps) that one move in a layer must gain. 0: moves are free. Unset: trim's own, next to
-  // nothing for a first plan, more once the current map is good or a history shows how long gains last.
+  std::string preset = "balanced";  // trim: fast, balanced, deep
+  std::optional<double>
+      time_budget_s;       // trim: a soft limit, at the price of determinism across machines
+  bool keep_slots = true;  // deepseek: kept experts stay in their slots
+  // trim: PAR (mean over steps) that one move in a layer must gain. 0: moves are free. Unset:
+  // trim's own, next to nothing for a first plan, more once the current map is good or a history
+  // shows how long gains last.
   std::optional<double> move_price;
   uint64_t seed = 0;  // random
 };
 
-// static, round_robin, random, deepseek, swift, flashlb, trim, optimal. Throws InvalidArgument listing the names.
+// static, round_robin, random, deepseek, swift, flashlb, trim, optimal. Throws InvalidArgument
+// listing the names.
 std::unique_ptr<Policy> make_policy(std::string_view name, const PolicyOptions& options = {});
 std::span<const std::string_view> policy_names();
 

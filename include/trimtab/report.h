@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A report: how level the ranks are, before and after, as one HTML page that needs nothing else - no network, no other
-// file - and that a browser shows light or dark. A Report is plain data that whoever has something to show fills: a
-// plan, a recording, a live run. The page has, in this order and as far as there is data for it: headline numbers, rank
-// bars, heat maps of ranks and of experts, the placement, PAR over time, moves, tables, and how each number is defined.
-// All functions here may run at the same time.
+// A report: how level the ranks are, before and after, as one HTML page that needs nothing else -
+// no network, no other file - and that a browser shows light or dark. A Report is plain data that
+// whoever has something to show fills: a plan, a recording, a live run. The page has, in this order
+// and as far as there is data for it: headline numbers, rank bars, heat maps of ranks and of
+// experts, the placement, PAR over time, moves, tables, and how each number is defined. All
+// functions here may run at the same time.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,8 @@ struct ReportSeries {
   std::string name;
   std::vector<double> par;    // [points] mean over the layers
   std::vector<double> worst;  // [points] of the worst layer and step
-  // [points] experts that moved right before a point, over all layers; -1: nothing was planned there. Empty: never.
+  // [points] experts that moved right before a point, over all layers; -1: nothing was planned
+  // there. Empty: never.
   std::vector<int64_t> moves;
 };
 
@@ -89,23 +91,27 @@ struct Report {
   std::string made_by;            // program and version
   std::vector<ReportText> facts;  // what was measured, with what
   std::vector<ReportHeadline> headlines;
-  std::vector<int> layer_ids;           // [layers] what the layers are called
-  int num_experts = 0;                  // of a layer
-  std::vector<int64_t> expert_load;     // [layers, experts] tokens; all 0: no loads are drawn, a placement alone
-  std::vector<int32_t> node_of_rank;    // [ranks]; empty: all on one node
-  std::string split;                    // rule that shares tokens out over replicas; empty: each gets as many
-  std::vector<ReportState> states;      // one or more with the same ranks; the others are compared with the first
-  std::vector<std::vector<int>> moved;  // [layers] slots of the second state whose weights must come from another rank
-  ReportTimeline timeline;              // may be empty
+  std::vector<int> layer_ids;  // [layers] what the layers are called
+  int num_experts = 0;         // of a layer
+  std::vector<int64_t>
+      expert_load;  // [layers, experts] tokens; all 0: no loads are drawn, a placement alone
+  std::vector<int32_t> node_of_rank;  // [ranks]; empty: all on one node
+  std::string split;  // rule that shares tokens out over replicas; empty: each gets as many
+  std::vector<ReportState>
+      states;  // one or more with the same ranks; the others are compared with the first
+  std::vector<std::vector<int>>
+      moved;  // [layers] slots of the second state whose weights must come from another rank
+  ReportTimeline timeline;  // may be empty
   std::vector<ReportTable> tables;
   std::vector<ReportText> definitions;  // beside those of the drawings
 };
 
 // The tokens of each expert over all steps: [layers, experts], as in Report.
 std::vector<int64_t> expert_load_of(const Load& load);
-// The rank loads under a placement, every expert's tokens shared equally among its replicas. The load's layers and
-// experts must be the placement's, else InvalidArgument; here and below.
-ReportState report_state(std::string name, const Placement& placement, std::span<const int64_t> expert_load);
+// The rank loads under a placement, every expert's tokens shared equally among its replicas. The
+// load's layers and experts must be the placement's, else InvalidArgument; here and below.
+ReportState report_state(std::string name, const Placement& placement,
+                         std::span<const int64_t> expert_load);
 // PAR of every step under a placement.
 ReportSeries report_series(std::string name, const Placement& placement, const Load& load);
 
@@ -121,12 +127,14 @@ struct PlanStory {
   std::vector<int64_t> step_ids;  // [steps]
   std::vector<int32_t> node_of_rank = {};
 };
-// A report on a plan: before and after, moves, a table of the layers. Title and facts are left to the caller.
+// A report on a plan: before and after, moves, a table of the layers. Title and facts are left to
+// the caller.
 Report plan_report(PlanStory story);
 
-// The page. The same report gives the same bytes. Long timelines are drawn in coarser points, and of very large models
-// the most uneven layers, so that the page stays under 2 MB; the page says so. Throws InvalidArgument, with the values,
-// when sizes do not fit each other or a number is not finite.
+// The page. The same report gives the same bytes. Long timelines are drawn in coarser points, and
+// of very large models the most uneven layers, so that the page stays under 2 MB; the page says so.
+// Throws InvalidArgument, with the values, when sizes do not fit each other or a number is not
+// finite.
 std::string report_html(const Report& report);
 // To a new file that replaces path when complete. Throws as above, and Error on I/O failure.
 void write_report(const std::string& path, const Report& report);

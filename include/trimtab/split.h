@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharing one batch's tokens out over the replicas of their experts. Given how many tokens every source rank has for
-// every logical expert, a rule decides how many of them go to each replica. The functions are pure: every rank computes
-// the same shares from the same counts, so nobody has to tell anybody.
+// Sharing one batch's tokens out over the replicas of their experts. Given how many tokens every
+// source rank has for every logical expert, a rule decides how many of them go to each replica. The
+// functions are pure: every rank computes the same shares from the same counts, so nobody has to
+// tell anybody.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +17,28 @@
 namespace trimtab {
 
 enum class SplitRule {
-  kStatic,      // a source rank sends all tokens of an expert to one replica, as Placement::log2phy says
-  kRoundRobin,  // the replicas of an expert get equally many tokens to within one, whoever sends them
-  kSplit,       // the peak rank load is as low as whole tokens allow; then most tokens stay on their rank, then node
+  kStatic,      // a source rank sends all tokens of an expert to one replica, as Placement::log2phy
+                // says
+  kRoundRobin,  // the replicas of an expert get equally many tokens to within one, whoever sends
+                // them
+  kSplit,  // the peak rank load is as low as whole tokens allow; then most tokens stay on their
+           // rank, then node
 };
 
 // "static", "round_robin", "split". Throws InvalidArgument listing the names.
 SplitRule parse_split_rule(std::string_view name);
 std::string_view name(SplitRule rule);
 
-// The replicas of one layer, laid out for the rules. Built when a placement is committed, read-only afterwards: any
-// number of threads may use it. Arrays in [] are indexed as named.
+// The replicas of one layer, laid out for the rules. Built when a placement is committed, read-only
+// afterwards: any number of threads may use it. Arrays in [] are indexed as named.
 struct SplitTable {
-  // node_of_rank: [ranks], any ids >= 0; empty: all ranks on one node. Throws InvalidArgument when the layer is not
-  // the placement's or the sizes differ.
+  // node_of_rank: [ranks], any ids >= 0; empty: all ranks on one node. Throws InvalidArgument when
+  // the layer is not the placement's or the sizes differ.
   SplitTable(const Placement& placement, int layer, std::span<const int32_t> node_of_rank = {});
 
   int num_ranks, num_experts, num_slots;
-  uint64_t fingerprint;  // a hash of the replicas, ranks and nodes, by which ranks notice that their tables differ
+  uint64_t fingerprint;  // a hash of the replicas, ranks and nodes, by which ranks notice that
+                         // their tables differ
 
   std::vector<int32_t> rank_of_slot;   // [slots]
   std::vector<int32_t> first_replica;  // [experts + 1] into replica_slot
@@ -45,8 +50,8 @@ struct SplitTable {
     int32_t expert, slot;
   };
   std::vector<Sole> soles;
-  // Experts that live on several ranks, and the graph they span: expert -> hubs (the nodes it is on) -> arcs (the ranks
-  // it is on, by the first of its slots there).
+  // Experts that live on several ranks, and the graph they span: expert -> hubs (the nodes it is
+  // on) -> arcs (the ranks it is on, by the first of its slots there).
   std::vector<int32_t> shared_expert;    // [shared]
   std::vector<int32_t> first_hub;        // [shared + 1]
   std::vector<int32_t> hub_expert;       // [hubs], index into shared_expert
@@ -68,23 +73,25 @@ size_t split_workspace_bytes(const SplitTable& table);
 size_t split_workspace_bytes(int num_ranks, int num_experts, int num_slots);
 
 // counts: [ranks, experts], tokens of each source rank for each logical expert, >= 0.
-// shares: [ranks, slots], tokens of each source rank that go to each slot; over the slots of an expert they sum to the
-// expert's count. Does not allocate. Throws InvalidArgument when sizes differ, a count is negative (rank and expert are
-// named), or the workspace is too small.
+// shares: [ranks, slots], tokens of each source rank that go to each slot; over the slots of an
+// expert they sum to the expert's count. Does not allocate. Throws InvalidArgument when sizes
+// differ, a count is negative (rank and expert are named), or the workspace is too small.
 //
-// kSplit is exact: with whole tokens no shares have a lower peak; among those none keeps more tokens on the rank they
-// come from, and among those none keeps more on the node. A second replica of an expert on one rank gets none. It
-// solves a min-cost flow whose size is that of the shared experts; the cost of a path is how many tokens leave their
-// rank and node.
-void split_tokens(SplitRule rule, const SplitTable& table, std::span<const int32_t> counts, Workspace& workspace,
-                  std::span<int32_t> shares);
+// kSplit is exact: with whole tokens no shares have a lower peak; among those none keeps more
+// tokens on the rank they come from, and among those none keeps more on the node. A second replica
+// of an expert on one rank gets none. It solves a min-cost flow whose size is that of the shared
+// experts; the cost of a path is how many tokens leave their rank and node.
+void split_tokens(SplitRule rule, const SplitTable& table, std::span<const int32_t> counts,
+                  Workspace& workspace, std::span<int32_t> shares);
 
-// Turns the logical ids of one source rank's tokens into slots, in order: the first shares[slot] tokens of an expert go
-// to its first slot, and so on. ids: any length, changed in place; -1 stays. share_row: [slots], that rank's row of
-// shares, used up as tokens are assigned. Throws InvalidArgument when an id is out of range or has no share left.
+// Turns the logical ids of one source rank's tokens into slots, in order: the first shares[slot]
+// tokens of an expert go to its first slot, and so on. ids: any length, changed in place; -1 stays.
+// share_row: [slots], that rank's row of shares, used up as tokens are assigned. Throws
+// InvalidArgument when an id is out of range or has no share left.
 void assign_slots(const SplitTable& table, std::span<int32_t> share_row, std::span<int32_t> ids);
 
 // Tokens that each rank receives under shares: [ranks].
-void split_rank_loads(const SplitTable& table, std::span<const int32_t> shares, std::span<int64_t> loads);
+void split_rank_loads(const SplitTable& table, std::span<const int32_t> shares,
+                      std::span<int64_t> loads);
 
 }  // namespace trimtab

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fork-join team of threads: the compute threads of one rank. The thread that calls is member 0, so a team of one
-// starts no thread and costs nothing. Results must not depend on the team's size: whoever uses it splits work over
-// outputs, never inside a sum.
+// A fork-join team of threads: the compute threads of one rank. The thread that calls is member 0,
+// so a team of one starts no thread and costs nothing. Results must not depend on the team's size:
+// whoever uses it splits work over outputs, never inside a sum.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace trimtab {
 
 class Team {
  public:
-  // Whose the threads are that help the caller: the team's, which sleep between calls, or others that visit it: those
-  // that are in help(). for_each waits for a visitor that is late.
+  // Whose the threads are that help the caller: the team's, which sleep between calls, or others
+  // that visit it: those that are in help(). for_each waits for a visitor that is late.
   enum class Helpers { kOwn, kVisitors };
 
   // threads >= 1, the caller's included.
@@ -31,15 +31,16 @@ class Team {
 
   int size() const { return static_cast<int>(scratch_.size()); }
 
-  // Visitors only. help(): lends the calling thread to the team as member 1, .., size() - 1, until dismiss(). Between
-  // admit() and dismiss() there must be one thread for each; a visitor may come after dismiss(), then it just leaves.
+  // Visitors only. help(): lends the calling thread to the team as member 1, .., size() - 1, until
+  // dismiss(). Between admit() and dismiss() there must be one thread for each; a visitor may come
+  // after dismiss(), then it just leaves.
   void help(int member);
   void admit();
   void dismiss();
 
-  // Calls body(i) or body(i, member) for every i in [0, count), shared dynamically over the members, which take them in
-  // order; returns when all are done. The first exception of any of them is rethrown here. Not re-entrant: body must
-  // not use the same team.
+  // Calls body(i) or body(i, member) for every i in [0, count), shared dynamically over the
+  // members, which take them in order; returns when all are done. The first exception of any of
+  // them is rethrown here. Not re-entrant: body must not use the same team.
   template <class Body>
   void for_each(int64_t count, Body&& body) {
     using Callable = std::remove_reference_t<Body>;
@@ -59,10 +60,11 @@ class Team {
     }
   }
 
-  // Memory of its own for each member, 64-byte aligned, for what lasts no longer than one body. reserve() sees to it
-  // that each has at least so much; what was there is lost if it has to grow. Not while for_each runs.
+  // Memory of its own for each member, 64-byte aligned, for what lasts no longer than one body.
+  // reserve() sees to it that each has at least so much; what was there is lost if it has to grow.
+  // Not while for_each runs.
   void reserve_scratch(size_t bytes);
-  std::byte* scratch(int member) const { return scratch_[static_cast<size_t>(member)].data(); }
+  std::byte* scratch(int member) const { return scratch_[member].data(); }
 
  private:
   using Invoke = void (*)(void* body, int64_t i, int member);

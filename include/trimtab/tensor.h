@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types, views of rows, and the one owning buffer. A view never owns: whoever made the bytes keeps them alive
-// for as long as the callee's comment says. All views are cheap values and are passed as such.
+// Element types, views of rows, and the one owning buffer. A view never owns: whoever made the
+// bytes keeps them alive for as long as the callee's comment says. All views are cheap values and
+// are passed as such.
 #pragma once
 
 #include <bit>
@@ -13,10 +14,12 @@
 #include <type_traits>
 #include <utility>
 
+#include "trimtab/table.h"
+
 namespace trimtab {
 
-// Element types, as safetensors names them; kU4 is not one of its. kF4 (E2M1) and kU4 pack two elements a byte, the
-// first in the low half; kF8E8M0 is a power-of-two scale.
+// Element types, as safetensors names them; kU4 is not one of its. kF4 (E2M1) and kU4 pack two
+// elements a byte, the first in the low half; kF8E8M0 is a power-of-two scale.
 enum class DType : uint8_t {
   kBool,
   kU8,
@@ -50,7 +53,8 @@ struct bf16_t {
 struct f16_t {
   uint16_t bits;
 };
-// The small types of the OCP MX and FP8 specifications, as storage. An e2m1_t is in the low four bits.
+// The small types of the OCP MX and FP8 specifications, as storage. An e2m1_t is in the low four
+// bits.
 struct e4m3_t {
   uint8_t bits;
 };
@@ -72,7 +76,8 @@ float to_float(f16_t x);
 constexpr float to_float(e4m3_t x) {
   const uint32_t magnitude = x.bits & 0x7fU;
   if (magnitude == 0x7fU) return std::numeric_limits<float>::quiet_NaN();
-  // With its fields in the place of a float's it is 2^-120 of the value: the exponent's bias is 7, not 127.
+  // With its fields in the place of a float's it is 2^-120 of the value: the exponent's bias is 7,
+  // not 127.
   return std::bit_cast<float>((x.bits & 0x80U) << 24 | magnitude << 20) * 0x1p120F;
 }
 constexpr float to_float(e2m1_t x) {
@@ -109,7 +114,8 @@ constexpr DType dtype_of() {
     static_assert(sizeof(T) == 0, "no DType for this element type");
 }
 
-// A view of `rows` rows of `cols` elements, `stride` elements apart. Byte is std::byte or const std::byte.
+// A view of `rows` rows of `cols` elements, `stride` elements apart. Byte is std::byte or const
+// std::byte.
 template <class Byte>
 struct BasicRows {
   Byte* data = nullptr;
@@ -119,17 +125,25 @@ struct BasicRows {
   DType dtype = DType::kF32;
 
   BasicRows() = default;
-  BasicRows(Byte* d, int64_t r, int64_t c, int64_t s, DType t) : data(d), rows(r), cols(c), stride(s), dtype(t) {}
+  BasicRows(Byte* d, int64_t r, int64_t c, int64_t s, DType t)
+      : data(d), rows(r), cols(c), stride(s), dtype(t) {}
   // Contiguous rows of a typed pointer.
   template <class T>
-    requires(std::is_const_v<Byte> || !std::is_const_v<T>) && (!std::is_same_v<std::remove_const_t<T>, std::byte>)
+    requires(std::is_const_v<Byte> || !std::is_const_v<T>) &&
+                (!std::is_same_v<std::remove_const_t<T>, std::byte>)
   BasicRows(T* d, int64_t r, int64_t c)
-      : data(reinterpret_cast<Byte*>(d)), rows(r), cols(c), stride(c), dtype(dtype_of<std::remove_const_t<T>>()) {}
+      : data(reinterpret_cast<Byte*>(d)),
+        rows(r),
+        cols(c),
+        stride(c),
+        dtype(dtype_of<std::remove_const_t<T>>()) {}
   // Rows -> ConstRows.
-  operator BasicRows<const std::byte>() const { return {data, rows, cols, stride, dtype}; }  // NOLINT: implicit
+  operator BasicRows<const std::byte>() const {
+    return {data, rows, cols, stride, dtype};
+  }  // NOLINT: implicit
 
-  size_t row_bytes() const { return static_cast<size_t>(cols) * static_cast<size_t>(bits(dtype)) / 8; }
-  Byte* row(int64_t i) const { return data + static_cast<size_t>(i * stride) * static_cast<size_t>(bits(dtype)) / 8; }
+  size_t row_bytes() const { return cells(cols, bits(dtype)) / 8; }
+  Byte* row(int64_t i) const { return data + cells(i * stride, bits(dtype)) / 8; }
   template <class T>
   auto* row_as(int64_t i) const {
     assert(dtype == dtype_of<T>());
@@ -137,20 +151,23 @@ struct BasicRows {
     return reinterpret_cast<Element*>(data) + i * stride;
   }
   // Rows [first, first + count).
-  BasicRows slice(int64_t first, int64_t count) const { return {row(first), count, cols, stride, dtype}; }
+  BasicRows slice(int64_t first, int64_t count) const {
+    return {row(first), count, cols, stride, dtype};
+  }
 };
 
 using Rows = BasicRows<std::byte>;
 using ConstRows = BasicRows<const std::byte>;
 
-// The owning buffer: 64-byte aligned, zeroed, fixed size. Movable, not copyable. Large buffers ask for huge pages and
-// take real memory only as it is touched.
+// The owning buffer: 64-byte aligned, zeroed, fixed size. Movable, not copyable. Large buffers ask
+// for huge pages and take real memory only as it is touched.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t bytes);
   // Memory of another kind, which goes back when the owner does.
-  Buffer(std::byte* memory, size_t bytes, std::shared_ptr<void> owner) : data_(memory, Free{bytes, std::move(owner)}) {}
+  Buffer(std::byte* memory, size_t bytes, std::shared_ptr<void> owner)
+      : data_(memory, Free{bytes, std::move(owner)}) {}
 
   std::byte* data() const { return data_.get(); }
   size_t bytes() const { return data_ ? data_.get_deleter().bytes : 0; }
@@ -168,8 +185,9 @@ class Buffer {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-// Buffers side by side in large ones, which go when the last of theirs does. Memory that is much smaller than a huge
-// page is in one all the same, and huge pages are filled. Not thread-safe; may go before its buffers.
+// Buffers side by side in large ones, which go when the last of theirs does. Memory that is much
+// smaller than a huge page is in one all the same, and huge pages are filled. Not thread-safe; may
+// go before its buffers.
 class BufferArena {
  public:
   explicit BufferArena(size_t chunk_bytes = size_t{64} << 20) : chunk_bytes_(chunk_bytes) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of each rank and thread goes: slices (route, dispatch, experts, combine, ...), counters and flows from
-// one slice to another, recorded into memory reserved before and written as Chrome Trace Event JSON, which
-// ui.perfetto.dev and chrome://tracing open.
+// Where the time of each rank and thread goes: slices (route, dispatch, experts, combine, ...),
+// counters and flows from one slice to another, recorded into memory reserved before and written as
+// Chrome Trace Event JSON, which ui.perfetto.dev and chrome://tracing open.
 #pragma once
 
 #include <chrono>
@@ -31,20 +31,22 @@ struct TraceEvent {
   TraceArg arg;          // of a counter its value, of a flow its id
 };
 
-// The events of one thread. Bounded: the newest overwrite the oldest. Nothing is allocated after construction. Only the
-// thread that it belongs to records; others read when it has stopped.
+// The events of one thread. Bounded: the newest overwrite the oldest. Nothing is allocated after
+// construction. Only the thread that it belongs to records; others read when it has stopped.
 class TraceBuffer {
  public:
   // capacity: events, at least 1; rounded up to a power of two. Throws InvalidArgument.
   explicit TraceBuffer(int64_t capacity);
 
   static int64_t now() noexcept {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
 
-  // What took place since begin, a now() of this thread. Slices may be inside each other, but not overlap otherwise.
-  // Returns its end, so that what follows can begin there without another look at the clock.
+  // What took place since begin, a now() of this thread. Slices may be inside each other, but not
+  // overlap otherwise. Returns its end, so that what follows can begin there without another look
+  // at the clock.
   int64_t slice(const char* name, int64_t begin, int32_t layer = -1, TraceArg arg = {}) noexcept {
     const int64_t end = now();
     record({TraceEvent::Kind::kSlice, layer, name, begin, end - begin, arg});
@@ -54,8 +56,8 @@ class TraceBuffer {
   void counter(const char* name, int64_t time, int64_t value) noexcept {
     record({TraceEvent::Kind::kCounter, -1, name, time, 0, {nullptr, value}});
   }
-  // An arrow from the slice that `time` is in, on the sending rank, to one on the receiving rank. Both ends have the
-  // same name and an id that no other arrow of the trace has.
+  // An arrow from the slice that `time` is in, on the sending rank, to one on the receiving rank.
+  // Both ends have the same name and an id that no other arrow of the trace has.
   void flow_start(const char* name, int64_t time, int64_t id) noexcept {
     record({TraceEvent::Kind::kFlowStart, -1, name, time, 0, {nullptr, id}});
   }
@@ -69,17 +71,21 @@ class TraceBuffer {
   std::vector<TraceEvent> events() const;
 
  private:
-  void record(const TraceEvent& event) noexcept { events_[static_cast<size_t>(recorded_++ & mask_)] = event; }
+  void record(const TraceEvent& event) noexcept { events_[recorded_++ & mask_] = event; }
 
   int64_t mask_;
   int64_t recorded_ = 0;
   std::unique_ptr<TraceEvent[]> events_;  // [capacity]
 };
 
-// Records slices that follow each other; without a buffer it does nothing, not even look at the clock.
+// Records slices that follow each other; without a buffer it does nothing, not even look at the
+// clock.
 class TraceSteps {
  public:
-  explicit TraceSteps(TraceBuffer* buffer, int32_t layer = -1) noexcept : buffer_(buffer), layer_(layer) { resume(); }
+  explicit TraceSteps(TraceBuffer* buffer, int32_t layer = -1) noexcept
+      : buffer_(buffer), layer_(layer) {
+    resume();
+  }
   // What took place since the last step or resume().
   void step(const char* name, TraceArg arg = {}) noexcept {
     if (buffer_ != nullptr) time_ = buffer_->slice(name, time_, layer_, arg);
@@ -106,9 +112,10 @@ struct TraceTrack {
   const TraceBuffer* buffer = nullptr;
 };
 
-// The tracks' events as a list of JSON objects, comma between them, for chrome_trace(); ranks in other processes send
-// theirs as this text. origin: the now() that becomes time 0. A track whose buffer has overwritten events says so in
-// its name; a flow that lost an end with them is one that viewers do not draw.
+// The tracks' events as a list of JSON objects, comma between them, for chrome_trace(); ranks in
+// other processes send theirs as this text. origin: the now() that becomes time 0. A track whose
+// buffer has overwritten events says so in its name; a flow that lost an end with them is one that
+// viewers do not draw.
 std::string chrome_trace_events(std::span<const TraceTrack> tracks, int64_t origin);
 // A whole file from such lists; empty ones may be among them.
 std::string chrome_trace(std::span<const std::string> events);

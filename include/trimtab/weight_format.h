@@ -10,11 +10,12 @@
 namespace trimtab {
 
 enum class Scheme {
-  kF32,   // f32 weights, f32 rows
-  kBF16,  // bf16 weights, bf16 rows, sums in f32
-  kF16,   // f16 weights, f32 rows
-  kW8A8,  // int8 weights with a scale per output, int8 rows with a scale per token; exact sums
-  kW4A8,  // int4 weights with a scale and a zero point per output and group of inputs, int8 rows; sums exact in a group
+  kF32,    // f32 weights, f32 rows
+  kBF16,   // bf16 weights, bf16 rows, sums in f32
+  kF16,    // f16 weights, f32 rows
+  kW8A8,   // int8 weights with a scale per output, int8 rows with a scale per token; exact sums
+  kW4A8,   // int4 weights with a scale and a zero point per output and group of inputs, int8 rows;
+           // sums exact in a group
   kMXFP8,  // OCP microscaling: e4m3 weights and rows, a power of two per 32 inputs; sums in f32
   kFP8,    // e4m3 weights with a scale per 128 inputs, rounded to bf16 on the way to bf16 rows
   kMXFP4   // e2m1 weights with a power of two per 32 inputs; exact in bf16, bf16 rows
@@ -34,13 +35,16 @@ struct WeightFormat {
   bool operator==(const WeightFormat&) const = default;
 
   // What rows are given as: kF32 for kF32 and kF16, else kBF16.
-  DType rows() const { return scheme == Scheme::kF32 || scheme == Scheme::kF16 ? DType::kF32 : DType::kBF16; }
-  // What rows are rounded to before they are multiplied, and so what they may be given as, with their scales: kI8 for
-  // kW8A8 and kW4A8, kF8E4M3 for kMXFP8, else as rows().
+  DType rows() const {
+    return scheme == Scheme::kF32 || scheme == Scheme::kF16 ? DType::kF32 : DType::kBF16;
+  }
+  // What rows are rounded to before they are multiplied, and so what they may be given as, with
+  // their scales: kI8 for kW8A8 and kW4A8, kF8E4M3 for kMXFP8, else as rows().
   DType quantized_rows() const;
 };
 
-// "f32", "bf16", "f16", "w8a8", "w4a8" (group 128), "w4a8-g32" (any group), "w4a8-channel", "mxfp8", "fp8", "mxfp4".
+// "f32", "bf16", "f16", "w8a8", "w4a8" (group 128), "w4a8-g32" (any group), "w4a8-channel",
+// "mxfp8", "fp8", "mxfp4".
 std::string name(WeightFormat format);
 // Throws InvalidArgument with the list.
 WeightFormat parse_weight_format(std::string_view name);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of one call in flight. A Workspace is reserved for the worst case once, handed out by bumping a pointer, and
-// given back all at once when the call ends; it throws when asked for more than was reserved and never grows, so the
-// forward pass does not allocate.
+// Memory of one call in flight. A Workspace is reserved for the worst case once, handed out by
+// bumping a pointer, and given back all at once when the call ends; it throws when asked for more
+// than was reserved and never grows, so the forward pass does not allocate.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "trimtab/table.h"
 #include "trimtab/tensor.h"
 
 namespace trimtab {
@@ -20,7 +21,8 @@ class Workspace {
   // For lanes whose peers read in it: Communicator::allocate().
   explicit Workspace(Buffer buffer) : buffer_(std::move(buffer)) {}
 
-  // 64-byte aligned, uninitialised. Throws InvalidArgument with the sizes when the reserve does not hold it.
+  // 64-byte aligned, uninitialised. Throws InvalidArgument with the sizes when the reserve does not
+  // hold it.
   std::byte* take_bytes(size_t bytes);
   template <class T>
   std::span<T> take(size_t count) {
@@ -28,7 +30,7 @@ class Workspace {
     return {reinterpret_cast<T*>(take_bytes(count * sizeof(T))), count};
   }
   Rows take_rows(int64_t rows, int64_t cols, DType dtype) {
-    const size_t bytes = static_cast<size_t>(rows * cols) * static_cast<size_t>(bits(dtype)) / 8;
+    const size_t bytes = cells(rows * cols, bits(dtype)) / 8;
     return {take_bytes(bytes), rows, cols, cols, dtype};
   }
 

@@ -9,14 +9,18 @@ namespace {
 
 template <class Byte, class AnyArray>
 BasicRows<Byte> rows(const AnyArray& array, const char* name) {
-  if (array.ndim() != 2) throw InvalidArgument(cat(name, " has ", array.ndim(), " dimensions, not 2"));
-  const auto count = static_cast<int64_t>(array.shape(0)), cols = static_cast<int64_t>(array.shape(1));
+  if (array.ndim() != 2)
+    throw InvalidArgument(cat(name, " has ", array.ndim(), " dimensions, not 2"));
+  const auto count = static_cast<int64_t>(array.shape(0)),
+             cols = static_cast<int64_t>(array.shape(1));
   if ((count > 0 && cols > 1 && array.stride(1) != 1) || (count > 1 && array.stride(0) < cols)) {
-    throw InvalidArgument(
-        cat(name, " has strides ", array.stride(0), " and ", array.stride(1), "; rows must be contiguous"));
+    throw InvalidArgument(cat(name, " has strides ", array.stride(0), " and ", array.stride(1),
+                              "; rows must be contiguous"));
   }
-  return {static_cast<Byte*>(static_cast<std::conditional_t<std::is_const_v<Byte>, const void, void>*>(array.data())),
-          count, cols, count > 1 ? array.stride(0) : cols, dtype_of_array(array.dtype(), name)};
+  return {
+      static_cast<Byte*>(
+          static_cast<std::conditional_t<std::is_const_v<Byte>, const void, void>*>(array.data())),
+      count, cols, count > 1 ? array.stride(0) : cols, dtype_of_array(array.dtype(), name)};
 }
 
 }  // namespace
@@ -28,15 +32,18 @@ DType dtype_of_array(nb::dlpack::dtype dtype, const char* name) {
     int bits;
     DType dtype;
   };
-  static constexpr Known kKnown[] = {{Code::Float, 32, DType::kF32}, {Code::Bfloat, 16, DType::kBF16},
-                                     {Code::Float, 16, DType::kF16}, {Code::Int, 32, DType::kI32},
-                                     {Code::Int, 64, DType::kI64},   {Code::Float, 64, DType::kF64}};
+  static constexpr Known kKnown[] = {
+      {Code::Float, 32, DType::kF32}, {Code::Bfloat, 16, DType::kBF16},
+      {Code::Float, 16, DType::kF16}, {Code::Int, 32, DType::kI32},
+      {Code::Int, 64, DType::kI64},   {Code::Float, 64, DType::kF64}};
   for (const Known& known : kKnown) {
-    if (dtype.code == static_cast<uint8_t>(known.code) && dtype.bits == known.bits && dtype.lanes == 1) {
+    if (dtype.code == static_cast<uint8_t>(known.code) && dtype.bits == known.bits &&
+        dtype.lanes == 1) {
       return known.dtype;
     }
   }
-  throw InvalidArgument(cat(name, " has elements of ", int{dtype.bits}, " bits, DLPack code ", int{dtype.code},
+  throw InvalidArgument(cat(name, " has elements of ", int{dtype.bits}, " bits, DLPack code ",
+                            int{dtype.code},
                             "; known are float32, bfloat16, float16, float64, int32 and int64"));
 }
 

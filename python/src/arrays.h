@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays of any framework as Trimtab's views, without copying: what Python hands in by DLPack or the buffer protocol.
+// Arrays of any framework as Trimtab's views, without copying: what Python hands in by DLPack or
+// the buffer protocol.
 #pragma once
 
 #include <nanobind/ndarray.h>

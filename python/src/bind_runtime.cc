@@ -21,14 +21,16 @@ using namespace nb::literals;
 
 // By the names that transformers' configurations have.
 Activation activation(const std::string& name, float alpha, float limit) {
-  constexpr std::pair<const char*, ActivationKind> kNames[] = {{"silu", ActivationKind::kSilu},
-                                                               {"gelu", ActivationKind::kGelu},
-                                                               {"gelu_tanh", ActivationKind::kGeluTanh},
-                                                               {"swiglu_clamp", ActivationKind::kSwigluClamp}};
+  constexpr std::pair<const char*, ActivationKind> kNames[] = {
+      {"silu", ActivationKind::kSilu},
+      {"gelu", ActivationKind::kGelu},
+      {"gelu_tanh", ActivationKind::kGeluTanh},
+      {"swiglu_clamp", ActivationKind::kSwigluClamp}};
   for (const auto& [known, kind] : kNames) {
     if (name == known) return {.kind = kind, .alpha = alpha, .limit = limit};
   }
-  throw InvalidArgument(cat("activation \"", name, "\" is not known; there are silu, gelu, gelu_tanh, swiglu_clamp"));
+  throw InvalidArgument(
+      cat("activation \"", name, "\" is not known; there are silu, gelu, gelu_tanh, swiglu_clamp"));
 }
 
 template <class View>
@@ -36,7 +38,8 @@ View stacked(const std::optional<Array>& array, const char* name) {
   View view;
   if (!array) return view;
   constexpr size_t kDims = std::size(decltype(View::shape){});
-  if (array->ndim() != kDims) throw InvalidArgument(cat(name, " has ", array->ndim(), " dimensions, not ", kDims));
+  if (array->ndim() != kDims)
+    throw InvalidArgument(cat(name, " has ", array->ndim(), " dimensions, not ", kDims));
   view.data = static_cast<const std::byte*>(array->data());
   view.dtype = dtype_of_array(array->dtype(), name);
   for (size_t i = 0; i < kDims; ++i) {
@@ -46,10 +49,11 @@ View stacked(const std::optional<Array>& array, const char* name) {
   return view;
 }
 
-std::shared_ptr<ExpertTable> pack(const Array& gate_up, const Array& down, const std::optional<Array>& gate_up_bias,
+std::shared_ptr<ExpertTable> pack(const Array& gate_up, const Array& down,
+                                  const std::optional<Array>& gate_up_bias,
                                   const std::optional<Array>& down_bias, const std::string& format,
-                                  const std::string& activation_name, float alpha, float limit, bool transposed,
-                                  bool interleaved, int threads) {
+                                  const std::string& activation_name, float alpha, float limit,
+                                  bool transposed, bool interleaved, int threads) {
   const ExpertArrays arrays{stacked<StackedMatrices>(gate_up, "gate_up"),
                             stacked<StackedMatrices>(down, "down"),
                             stacked<StackedVectors>(gate_up_bias, "gate_up_bias"),
@@ -62,20 +66,24 @@ std::shared_ptr<ExpertTable> pack(const Array& gate_up, const Array& down, const
   return std::make_shared<ExpertTable>(arrays, act, weights, threads);
 }
 
-std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<ExpertTable>>& layers, int top_k, int ranks,
-                                         int threads, const std::string& dispatcher, int64_t max_tokens,
+std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<ExpertTable>>& layers,
+                                         int top_k, int ranks, int threads,
+                                         const std::string& dispatcher, int64_t max_tokens,
                                          bool share_openmp, double timeout) {
-  if (layers.empty() || layers.front() == nullptr) throw InvalidArgument("a runtime needs at least one layer");
-  if (!(timeout > 0 && timeout < 1e6)) throw InvalidArgument(cat("timeout must be in (0, 1e6) seconds, is ", timeout));
+  if (layers.empty() || layers.front() == nullptr)
+    throw InvalidArgument("a runtime needs at least one layer");
+  if (!(timeout > 0 && timeout < 1e6))
+    throw InvalidArgument(cat("timeout must be in (0, 1e6) seconds, is ", timeout));
   const nb::gil_scoped_release release;
   auto runtime = std::make_shared<MoeRuntime>(
       *layers.front(), top_k,
-      RuntimeOptions{.ranks = ranks,
-                     .threads = threads,
-                     .dispatcher = dispatcher,
-                     .max_tokens = max_tokens,
-                     .share_openmp = share_openmp,
-                     .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)});
+      RuntimeOptions{
+          .ranks = ranks,
+          .threads = threads,
+          .dispatcher = dispatcher,
+          .max_tokens = max_tokens,
+          .share_openmp = share_openmp,
+          .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)});
   for (const auto& layer : layers) runtime->add_layer(layer);
   return runtime;
 }
@@ -83,15 +91,20 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
 template <class T>
 using Contiguous = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-void check_picks(size_t tokens, size_t top_k, size_t wanted_tokens, int wanted_top_k, const char* name) {
+void check_picks(size_t tokens, size_t top_k, size_t wanted_tokens, int wanted_top_k,
+                 const char* name) {
   if (tokens != wanted_tokens || top_k != static_cast<size_t>(wanted_top_k)) {
-    throw InvalidArgument(cat(name, " is [", tokens, ", ", top_k, "], not [", wanted_tokens, ", ", wanted_top_k, "]"));
+    throw InvalidArgument(cat(name, " is [", tokens, ", ", top_k, "], not [", wanted_tokens, ", ",
+                              wanted_top_k, "]"));
   }
 }
 
 void forward(MoeRuntime& runtime, int layer, const Array& x, const Contiguous<int64_t>& ids,
              const Contiguous<float>& weights, const OutArray& out) {
-  RoutedTokens call{rows_of(x, "x"), {ids.data(), ids.size()}, {weights.data(), weights.size()}, rows_of(out, "out")};
+  RoutedTokens call{rows_of(x, "x"),
+                    {ids.data(), ids.size()},
+                    {weights.data(), weights.size()},
+                    rows_of(out, "out")};
   check_picks(ids.shape(0), ids.shape(1), x.shape(0), runtime.top_k(), "ids");
   check_picks(weights.shape(0), weights.shape(1), x.shape(0), runtime.top_k(), "weights");
   const nb::gil_scoped_release release;
@@ -101,7 +114,8 @@ void forward(MoeRuntime& runtime, int layer, const Array& x, const Contiguous<in
   });
 }
 
-// Methods that take the runtime's lock are called without the GIL, which the call that holds the lock may wait for.
+// Methods that take the runtime's lock are called without the GIL, which the call that holds the
+// lock may wait for.
 using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
 
 std::vector<int64_t> copy_of_load(const MoeRuntime& runtime) {
@@ -112,7 +126,8 @@ std::vector<int64_t> copy_of_load(const MoeRuntime& runtime) {
 using LoadArray = nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>;
 LoadArray load(const MoeRuntime& runtime) {
   auto* const counts = new std::vector<int64_t>(copy_of_load(runtime));
-  const nb::capsule owner(counts, [](void* p) noexcept { delete static_cast<std::vector<int64_t>*>(p); });
+  const nb::capsule owner(counts,
+                          [](void* p) noexcept { delete static_cast<std::vector<int64_t>*>(p); });
   const auto experts = static_cast<size_t>(runtime.num_experts());
   return LoadArray(counts->data(), {counts->size() / experts, experts}, owner);
 }
@@ -120,14 +135,15 @@ LoadArray load(const MoeRuntime& runtime) {
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
-  nb::class_<ExpertTable>(m, "ExpertWeights", R"(The experts of one layer, packed for the kernels. Immutable.
+  nb::class_<ExpertTable>(m, "ExpertWeights",
+                          R"(The experts of one layer, packed for the kernels. Immutable.
 
 An expert is out = (act(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down. Arrays are read where they are (numpy,
 torch, whatever has DLPack; float32, bfloat16 or float16; any strides) and not needed afterwards.)")
       .def(nb::new_(&pack), "gate_up"_a.noconvert(), "down"_a.noconvert(), nb::kw_only(),
-           "gate_up_bias"_a.noconvert() = nb::none(), "down_bias"_a.noconvert() = nb::none(), "format"_a = "bf16",
-           "activation"_a = "silu", "alpha"_a = 1.702F, "limit"_a = 7.0F, "transposed"_a = false,
-           "interleaved"_a = false, "threads"_a = 1,
+           "gate_up_bias"_a.noconvert() = nb::none(), "down_bias"_a.noconvert() = nb::none(),
+           "format"_a = "bf16", "activation"_a = "silu", "alpha"_a = 1.702F, "limit"_a = 7.0F,
+           "transposed"_a = false, "interleaved"_a = false, "threads"_a = 1,
            R"(Packs.
 
 gate_up: [experts, 2 * intermediate, hidden], the rows of gate, then those of up; interleaved: gate and up take turns.
@@ -142,14 +158,17 @@ Raises ValueError for shapes and types that do not fit, and for weights that the
       .def_prop_ro("format", [](const ExpertTable& table) { return name(table.format()); })
       .def_prop_ro("nbytes", &ExpertTable::bytes, "Bytes that the packed weights take.");
 
-  nb::class_<MoeRuntime>(m, "MoeRuntime", R"(The experts of a model's layers on ranks that are threads of this process.
+  nb::class_<MoeRuntime>(
+      m, "MoeRuntime", R"(The experts of a model's layers on ranks that are threads of this process.
 
 Each rank holds a share of every layer's experts. A call deals its tokens to the ranks, brings them to their experts and
 the results back; the output of a token does not depend on ranks, threads or placement. Threads may share a runtime: calls
 run one after another. In the child of a fork every call is a RuntimeError.)")
-      .def(nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = 1, "threads"_a = 1,
-           "dispatcher"_a = "auto", "max_tokens"_a = 2048, "share_openmp"_a = true, "timeout"_a = 60.0,
-           R"(layers: list of ExpertWeights, all of the same sizes and format; top_k: experts of a token.
+      .def(
+          nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = 1,
+          "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "share_openmp"_a = true,
+          "timeout"_a = 60.0,
+          R"(layers: list of ExpertWeights, all of the same sizes and format; top_k: experts of a token.
 
 ranks, threads: as many ranks, with so many threads each. dispatcher: a name (docs/dispatch.md) or "auto".
 max_tokens: of one pass of all ranks together; longer calls take several, between which Ctrl-C is heard. Memory is
@@ -158,9 +177,11 @@ share_openmp: run on the threads of the process's OpenMP runtime (torch's) where
 timeout: the longest that ranks wait for each other, in seconds.
 Raises ValueError for what does not fit.)")
       .def("add_layer", &MoeRuntime::add_layer, "weights"_a, WithoutGil(),
-           "Adds a layer; returns its number. ValueError: other sizes, or another format, than the first one's.")
-      .def("forward", &forward, "layer"_a, "x"_a.noconvert(), "ids"_a.noconvert(), "weights"_a.noconvert(),
-           "out"_a.noconvert(), R"(out[t] = sum over k of weights[t, k] * expert ids[t, k] (x[t]).
+           "Adds a layer; returns its number. ValueError: other sizes, or another format, than the "
+           "first one's.")
+      .def("forward", &forward, "layer"_a, "x"_a.noconvert(), "ids"_a.noconvert(),
+           "weights"_a.noconvert(), "out"_a.noconvert(),
+           R"(out[t] = sum over k of weights[t, k] * expert ids[t, k] (x[t]).
 
 x: [tokens, hidden] and out: the same, apart from it; float32 or bfloat16 both. ids: int64 [tokens, top_k]; an id below 0,
 or not below num_experts, is nobody. weights: float32 [tokens, top_k]. Sums are in float32. Releases the GIL. Raises
@@ -176,7 +197,8 @@ ValueError before anything is done, RuntimeError when a rank fails.)")
 
 The slots of rank r are those from r * (slots / ranks) on. An empty list: experts in order, as at the beginning. Nothing
 is copied: ranks share memory. ValueError: ranks do not divide slots, or an expert has no slot.)")
-      .def("load", &load, "Tokens that each expert has had since reset_load(): int64 [layers, experts].")
+      .def("load", &load,
+           "Tokens that each expert has had since reset_load(): int64 [layers, experts].")
       .def("reset_load", &MoeRuntime::reset_load, WithoutGil())
       .def_prop_ro("num_layers", &MoeRuntime::num_layers, WithoutGil())
       .def_prop_ro("num_experts", &MoeRuntime::num_experts)
@@ -188,7 +210,8 @@ is copied: ranks share memory. ValueError: ranks do not divide slots, or an expe
       .def_prop_ro("thread_source", &MoeRuntime::threads, WithoutGil(),
                    "Whose threads the ranks are on: \"openmp\" or \"own\".")
       .def_prop_ro("dispatcher", &MoeRuntime::dispatcher)
-      .def_prop_ro("nbytes", &MoeRuntime::weight_bytes, WithoutGil(), "Bytes that the packed weights take.")
+      .def_prop_ro("nbytes", &MoeRuntime::weight_bytes, WithoutGil(),
+                   "Bytes that the packed weights take.")
       .def_prop_ro("workspace_nbytes", &MoeRuntime::workspace_bytes, WithoutGil(),
                    "The most that calls have taken beside them.");
   m.def(

@@ -14,8 +14,8 @@ const pid_t kLoadedIn = getpid();
 
 }  // namespace
 
-// The entry points of libgomp, which the runtimes of LLVM and Intel have too. They are looked up, not linked: another
-// copy of the library would have threads of its own.
+// The entry points of libgomp, which the runtimes of LLVM and Intel have too. They are looked up,
+// not linked: another copy of the library would have threads of its own.
 class OpenMp {
  public:
   // Null where the process has none that works.
@@ -25,12 +25,13 @@ class OpenMp {
     openmp->parallel_ = symbol<Parallel>("GOMP_parallel");
     openmp->thread_num_ = symbol<Query>("omp_get_thread_num");
     openmp->num_threads_ = symbol<Query>("omp_get_num_threads");
-    const bool found =
-        openmp->parallel_ != nullptr && openmp->thread_num_ != nullptr && openmp->num_threads_ != nullptr;
+    const bool found = openmp->parallel_ != nullptr && openmp->thread_num_ != nullptr &&
+                       openmp->num_threads_ != nullptr;
     return found ? std::move(openmp) : nullptr;
   }
 
-  // False, and body is not called: there are fewer threads to be had, as inside another parallel region.
+  // False, and body is not called: there are fewer threads to be had, as inside another parallel
+  // region.
   bool run(int size, const std::function<void(int)>& body) const {
     Region region{*this, body, size, {}};
     parallel_(&OpenMp::enter, &region, static_cast<unsigned>(size), 0);
@@ -64,7 +65,8 @@ class OpenMp {
   Query thread_num_ = nullptr, num_threads_ = nullptr;
 };
 
-Crew::Crew(int size, bool share_openmp) : size_(size), openmp_(share_openmp ? OpenMp::find() : nullptr) {
+Crew::Crew(int size, bool share_openmp)
+    : size_(size), openmp_(share_openmp ? OpenMp::find() : nullptr) {
   if (openmp_ == nullptr) own_ = std::make_unique<Team>(size);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trimtab's errors as Python's, with their text: what a caller or a file got wrong is a ValueError, all others are
-// RuntimeErrors.
+// Trimtab's errors as Python's, with their text: what a caller or a file got wrong is a ValueError,
+// all others are RuntimeErrors.
 #include "bindings.h"
 #include "trimtab/error.h"
 
@@ -19,7 +19,8 @@ void bind_errors(nb::module_& m) {
   });
   nb::exception<FormatError>(m, "FormatError", PyExc_ValueError).doc() =
       "A file is not what it claims to be. The text names the file, the part and the byte offset.";
-  nb::exception<CommError>(m, "CommError", PyExc_RuntimeError).doc() = "A peer rank is lost, late, or failed.";
+  nb::exception<CommError>(m, "CommError", PyExc_RuntimeError).doc() =
+      "A peer rank is lost, late, or failed.";
 }
 
 }  // namespace trimtab::python

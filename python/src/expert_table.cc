@@ -13,8 +13,8 @@ const std::byte* element(const std::byte* data, DType dtype, int64_t index) {
 }
 
 // `rows` rows of one expert's matrix, from `first` on, `step` apart.
-MatrixSource matrix(const StackedMatrices& all, int64_t expert, bool transposed, int64_t first, int64_t step,
-                    int64_t rows) {
+MatrixSource matrix(const StackedMatrices& all, int64_t expert, bool transposed, int64_t first,
+                    int64_t step, int64_t rows) {
   const int row = transposed ? 2 : 1, col = transposed ? 1 : 2;
   const int64_t begin = expert * all.strides[0] + first * all.strides[row];
   return {element(all.data, all.dtype, begin),
@@ -26,7 +26,8 @@ MatrixSource matrix(const StackedMatrices& all, int64_t expert, bool transposed,
           {}};
 }
 
-VectorSource vector(const StackedVectors& all, int64_t expert, int64_t first, int64_t step, int64_t size) {
+VectorSource vector(const StackedVectors& all, int64_t expert, int64_t first, int64_t step,
+                    int64_t size) {
   if (all.data == nullptr) return {};
   const int64_t begin = expert * all.strides[0] + first * all.strides[1];
   return {element(all.data, all.dtype, begin), all.dtype, size, step * all.strides[1]};
@@ -59,16 +60,18 @@ Sizes check(const ExpertArrays& arrays) {
   const auto& d = arrays.down.shape;
   const int row = arrays.transposed ? 2 : 1, col = arrays.transposed ? 1 : 2;
   const Sizes sizes{g[0], g[col], g[row] / 2};
-  if (sizes.experts < 1 || sizes.hidden < 1 || sizes.intermediate < 1 || g[row] % 2 != 0 || d[0] != sizes.experts ||
-      d[row] != sizes.hidden || d[col] != sizes.intermediate) {
-    throw InvalidArgument(cat("gate_up ", text(g), " and down ", text(d), " are not those of gated experts; wanted ",
-                              arrays.transposed
-                                  ? "[experts, hidden, 2 * intermediate] and [experts, intermediate, hidden]"
-                                  : "[experts, 2 * intermediate, hidden] and [experts, hidden, intermediate]"));
+  if (sizes.experts < 1 || sizes.hidden < 1 || sizes.intermediate < 1 || g[row] % 2 != 0 ||
+      d[0] != sizes.experts || d[row] != sizes.hidden || d[col] != sizes.intermediate) {
+    throw InvalidArgument(
+        cat("gate_up ", text(g), " and down ", text(d), " are not those of gated experts; wanted ",
+            arrays.transposed
+                ? "[experts, hidden, 2 * intermediate] and [experts, intermediate, hidden]"
+                : "[experts, 2 * intermediate, hidden] and [experts, hidden, intermediate]"));
   }
   const auto check_bias = [&](const StackedVectors& bias, const char* name, int64_t size) {
     if (bias.data != nullptr && (bias.shape[0] != sizes.experts || bias.shape[1] != size)) {
-      throw InvalidArgument(cat(name, " is ", text(bias.shape), ", not [", sizes.experts, ", ", size, "]"));
+      throw InvalidArgument(
+          cat(name, " is ", text(bias.shape), ", not [", sizes.experts, ", ", size, "]"));
     }
   };
   check_bias(arrays.gate_up_bias, "gate_up_bias", 2 * sizes.intermediate);
@@ -78,22 +81,24 @@ Sizes check(const ExpertArrays& arrays) {
 
 }  // namespace
 
-ExpertTable::ExpertTable(const ExpertArrays& arrays, Activation activation, WeightFormat format, int threads) {
+ExpertTable::ExpertTable(const ExpertArrays& arrays, Activation activation, WeightFormat format,
+                         int threads) {
   const Sizes sizes = check(arrays);
   if (threads < 1) throw InvalidArgument(cat("packing needs at least 1 thread, not ", threads));
-  experts_.resize(static_cast<size_t>(sizes.experts));
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(threads));
+  experts_.resize(sizes.experts);
+  std::vector<std::exception_ptr> errors(threads);
   Crew(threads, true).run([&](int member) {
     // Blocks, not turns: a rank's experts are in memory that its threads have touched first.
-    const int64_t first = sizes.experts * member / threads, last = sizes.experts * (member + 1) / threads;
+    const int64_t first = sizes.experts * member / threads,
+                  last = sizes.experts * (member + 1) / threads;
     BufferArena arena;
     try {
       for (int64_t e = first; e < last; ++e) {
-        experts_[static_cast<size_t>(e)] = std::make_shared<Mlp>(source(arrays, e, sizes.hidden, sizes.intermediate),
-                                                                 activation, format, nullptr, &arena);
+        experts_[e] = std::make_shared<Mlp>(source(arrays, e, sizes.hidden, sizes.intermediate),
+                                            activation, format, nullptr, &arena);
       }
     } catch (...) {
-      errors[static_cast<size_t>(member)] = std::current_exception();
+      errors[member] = std::current_exception();
     }
   });
   for (const std::exception_ptr& error : errors) {

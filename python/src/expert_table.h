@@ -26,14 +26,15 @@ struct ExpertArrays {
   StackedMatrices gate_up;  // [experts, 2 * intermediate, hidden]
   StackedMatrices down;     // [experts, hidden, intermediate]
   StackedVectors gate_up_bias, down_bias;
-  bool transposed = false;   // gate_up: [experts, hidden, 2 * intermediate], down: [experts, intermediate, hidden]
+  bool transposed =
+      false;  // gate_up: [experts, hidden, 2 * intermediate], down: [experts, intermediate, hidden]
   bool interleaved = false;  // gate and up take turns, instead of all of gate, then all of up
 };
 
 class ExpertTable {
  public:
-  // Packs with that many threads, each a block of experts. Throws InvalidArgument for shapes that do not fit, and as
-  // Mlp's constructor.
+  // Packs with that many threads, each a block of experts. Throws InvalidArgument for shapes that
+  // do not fit, and as Mlp's constructor.
   ExpertTable(const ExpertArrays& arrays, Activation activation, WeightFormat format, int threads);
 
   const std::vector<std::shared_ptr<const Mlp>>& experts() const { return experts_; }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recordings and placements in the files of other engines. Numpy reads .npy itself; these functions read one for what
-// it holds.
-#include "trimtab/formats.h"
-
+// Recordings and placements in the files of other engines. Numpy reads .npy itself; these functions
+// read one for what it holds.
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -12,6 +10,7 @@
 #include <filesystem>
 
 #include "planning.h"
+#include "trimtab/recordings.h"
 
 namespace trimtab::python {
 namespace {
@@ -41,55 +40,62 @@ model, num_experts_per_token. file: where it came from, for messages. Raises Val
           nb::arg("load"), nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
           nb::arg("metadata") = Metadata(), nb::arg("file") = "")
       .def_prop_ro(
-          "load", [](const Recording& r) -> const Load& { return r.load; }, nb::rv_policy::reference_internal)
+          "load", [](const Recording& r) -> const Load& { return r.load; },
+          nb::rv_policy::reference_internal)
       .def_ro("layer_ids", &Recording::layer_ids, "[layers]")
       .def_ro("step_ids", &Recording::step_ids, "[steps]")
       .def_ro("metadata", &Recording::metadata)
       .def_ro("file", &Recording::file)
       .def_prop_ro(
-          "format", [](const Recording& r) { return std::string(name(r.format)); }, "What it was read as.")
+          "format", [](const Recording& r) { return std::string(name(r.format)); },
+          "What it was read as.")
       .def(
           "write",
           [](const Recording& r, const std::filesystem::path& path, const std::string& format) {
             const nb::gil_scoped_release release;
             write_recording(path.string(), r, file_format(format));
           },
-          nb::arg("path"), nb::arg("format") = "json", R"(Writes the loads in one of the formats of docs/formats.md.
+          nb::arg("path"), nb::arg("format") = "json",
+          R"(Writes the loads in one of the formats of docs/formats.md.
 
 Replaces the file when complete; trtllm: a folder. Raises ValueError for formats that are not written, RuntimeError when
 it can't be.)")
       .def("__repr__", [](const Recording& r) {
         return cat("Recording(", r.file.empty() ? "" : r.file + ", ", r.load.num_steps,
-                   r.load.num_steps == 1 ? " step, " : " steps, ", r.load.num_layers, " layers of ", r.load.num_experts,
-                   " experts)");
+                   r.load.num_steps == 1 ? " step, " : " steps, ", r.load.num_layers, " layers of ",
+                   r.load.num_experts, " experts)");
       });
   m.def(
       "read_recording",
-      [](const std::filesystem::path& path, const std::optional<std::string>& format, int num_experts,
-         int64_t tokens_per_step) {
+      [](const std::filesystem::path& path, const std::optional<std::string>& format,
+         int num_experts, int64_t tokens_per_step) {
         const nb::gil_scoped_release release;
         return read_recording(path.string(), {format_or_any(format), num_experts, tokens_per_step});
       },
       nb::arg("path"), nb::kw_only(), nb::arg("format") = nb::none(), nb::arg("num_experts") = 0,
-      nb::arg("tokens_per_step") = 0, "One file, or a folder of TensorRT-LLM statistics; see trimtab.read_recording.");
+      nb::arg("tokens_per_step") = 0,
+      "One file, or a folder of TensorRT-LLM statistics; see trimtab.read_recording.");
   m.def(
-      "merge_recordings", [](const std::vector<Recording>& parts) { return merge_recordings(parts); }, nb::arg("parts"),
+      "merge_recordings",
+      [](const std::vector<Recording>& parts) { return merge_recordings(parts); }, nb::arg("parts"),
       R"(The sum of what several ranks recorded.
 
 Raises ValueError when there are none, when layers, steps or experts differ, or when a sum exceeds 63 bits.)");
 }
 
 void bind_placement_file(nb::module_& m) {
-  nb::class_<PlacementFile>(m, "PlacementFile", R"(A Placement with what the engine calls its layers.
+  nb::class_<PlacementFile>(m, "PlacementFile",
+                            R"(A Placement with what the engine calls its layers.
 
 layer_ids: [layers] ascending; 0, 1, ... when left out. metadata: texts, e.g. policy.)")
       .def(
           "__init__",
-          [](PlacementFile* self, const Placement& placement, std::optional<std::vector<int>> layer_ids,
-             Metadata metadata) {
-            new (self)
-                PlacementFile{placement, ids_or_counted(std::move(layer_ids), placement.num_layers(), "layer_ids"),
-                              std::move(metadata), FileFormat::kJson};
+          [](PlacementFile* self, const Placement& placement,
+             std::optional<std::vector<int>> layer_ids, Metadata metadata) {
+            new (self) PlacementFile{
+                placement,
+                ids_or_counted(std::move(layer_ids), placement.num_layers(), "layer_ids"),
+                std::move(metadata), FileFormat::kJson};
           },
           nb::arg("placement"), nb::arg("layer_ids") = nb::none(), nb::arg("metadata") = Metadata())
       .def_prop_ro(
@@ -98,7 +104,8 @@ layer_ids: [layers] ascending; 0, 1, ... when left out. metadata: texts, e.g. po
       .def_ro("layer_ids", &PlacementFile::layer_ids, "[layers]")
       .def_ro("metadata", &PlacementFile::metadata)
       .def_prop_ro(
-          "format", [](const PlacementFile& p) { return std::string(name(p.format)); }, "What it was read as.")
+          "format", [](const PlacementFile& p) { return std::string(name(p.format)); },
+          "What it was read as.")
       .def(
           "write",
           [](const PlacementFile& p, const std::filesystem::path& path, const std::string& format) {
@@ -112,11 +119,12 @@ of slots where the format can't say so, RuntimeError when it can't be written.)"
       "read_placement",
       [](const std::filesystem::path& path, const std::optional<std::string>& format, int num_ranks,
          std::vector<int> slots_per_rank, int num_experts) {
-        return read_placement(path.string(),
-                              {format_or_any(format), num_ranks, std::move(slots_per_rank), num_experts});
+        return read_placement(path.string(), {format_or_any(format), num_ranks,
+                                              std::move(slots_per_rank), num_experts});
       },
       nb::arg("path"), nb::kw_only(), nb::arg("format") = nb::none(), nb::arg("num_ranks") = 0,
-      nb::arg("slots_per_rank") = std::vector<int>(), nb::arg("num_experts") = 0, R"(A placement from a file.
+      nb::arg("slots_per_rank") = std::vector<int>(), nb::arg("num_experts") = 0,
+      R"(A placement from a file.
 
 format: detected when left out. num_ranks (equally many slots each) or slots_per_rank: only json and vllm-ascend say it
 themselves. num_experts: the file's own number, or the highest id + 1, when left out. Raises ValueError (FormatError for
@@ -128,14 +136,17 @@ what the file has wrong, with the byte), RuntimeError when it can't be read.)");
 void bind_formats(nb::module_& m) {
   bind_recording(m);
   bind_placement_file(m);
-  nb::class_<FileFormatInfo>(m, "FileFormat", "What a format can hold; docs/formats.md describes them.")
+  nb::class_<FileFormatInfo>(m, "FileFormat",
+                             "What a format can hold; docs/formats.md describes them.")
       .def_prop_ro("name", [](const FileFormatInfo& f) { return std::string(f.name); })
       .def_ro("reads_loads", &FileFormatInfo::reads_loads)
       .def_ro("writes_loads", &FileFormatInfo::writes_loads)
       .def_ro("placements", &FileFormatInfo::placements, "Reads and writes them.")
       .def_prop_ro("about", [](const FileFormatInfo& f) { return std::string(f.about); })
-      .def("__repr__", [](const FileFormatInfo& f) { return cat("FileFormat(", f.name, ": ", f.about, ")"); });
-  m.def("file_formats", [] { return std::vector<FileFormatInfo>(file_formats().begin(), file_formats().end()); });
+      .def("__repr__",
+           [](const FileFormatInfo& f) { return cat("FileFormat(", f.name, ": ", f.about, ")"); });
+  m.def("file_formats",
+        [] { return std::vector<FileFormatInfo>(file_formats().begin(), file_formats().end()); });
 }
 
 }  // namespace trimtab::python

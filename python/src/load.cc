@@ -24,13 +24,16 @@ int dimension(size_t size, const char* what) {
   return static_cast<int>(size);
 }
 
-Placement placement_of(nb::handle logical, std::optional<int> num_experts, std::optional<int> num_ranks,
-                       std::optional<std::vector<int>> slots_per_rank, uint64_t version) {
+Placement placement_of(nb::handle logical, std::optional<int> num_experts,
+                       std::optional<int> num_ranks, std::optional<std::vector<int>> slots_per_rank,
+                       uint64_t version) {
   const WholeNumbers numbers = whole_numbers(logical, "logical", 0, kMostInt);
   if (numbers.shape.size() != 2) {
-    throw InvalidArgument(cat("logical has ", numbers.shape.size(), " dimensions, not [layers, slots]"));
+    throw InvalidArgument(
+        cat("logical has ", numbers.shape.size(), " dimensions, not [layers, slots]"));
   }
-  const int layers = dimension(numbers.shape[0], "layers"), slots = dimension(numbers.shape[1], "slots");
+  const int layers = dimension(numbers.shape[0], "layers"),
+            slots = dimension(numbers.shape[1], "slots");
   std::vector<int32_t> ids;
   ids.reserve(numbers.values.size());
   int32_t most = -1;
@@ -43,12 +46,14 @@ Placement placement_of(nb::handle logical, std::optional<int> num_experts, std::
   }
   if (num_ranks) {
     if (*num_ranks < 1 || slots % *num_ranks != 0) {
-      throw InvalidArgument(cat(slots, " slots are not equally many on ", *num_ranks, " ranks; give slots_per_rank"));
+      throw InvalidArgument(
+          cat(slots, " slots are not equally many on ", *num_ranks, " ranks; give slots_per_rank"));
     }
     slots_per_rank.emplace(static_cast<size_t>(*num_ranks), slots / *num_ranks);
   }
   if (most == kMostInt && !num_experts) throw InvalidArgument(cat("logical has expert ", most));
-  return {layers, num_experts.value_or(most + 1), std::move(*slots_per_rank), std::move(ids), version};
+  return {layers, num_experts.value_or(most + 1), std::move(*slots_per_rank), std::move(ids),
+          version};
 }
 
 void bind_load_class(nb::module_& m) {
@@ -57,8 +62,9 @@ void bind_load_class(nb::module_& m) {
 counts: int array [steps, layers, experts] or [layers, experts] (one step), from numpy, torch (CPU), JAX or lists; floats
 that are whole numbers will do. Copied once, as int64. Raises ValueError, with the place, for negative or broken numbers.)")
       .def(
-          "__init__", [](Load* self, const nb::object& counts) { new (self) Load(load_of(counts)); }, nb::arg("counts"),
-          nb::sig("def __init__(self, counts: numpy.typing.ArrayLike) -> None"))
+          "__init__",
+          [](Load* self, const nb::object& counts) { new (self) Load(load_of(counts)); },
+          nb::arg("counts"), nb::sig("def __init__(self, counts: numpy.typing.ArrayLike) -> None"))
       .def_ro("num_steps", &Load::num_steps)
       .def_ro("num_layers", &Load::num_layers)
       .def_ro("num_experts", &Load::num_experts)
@@ -74,20 +80,22 @@ that are whole numbers will do. Copied once, as int64. Raises ValueError, with t
           "int64 [steps, layers, experts]: a read-only view, no copy.",
           nb::sig("def counts(self) -> numpy.typing.NDArray[numpy.int64]"))
       .def("__repr__", [](const Load& load) {
-        return cat("Load(", load.num_steps, load.num_steps == 1 ? " step, " : " steps, ", load.num_layers,
-                   " layers of ", load.num_experts, " experts)");
+        return cat("Load(", load.num_steps, load.num_steps == 1 ? " step, " : " steps, ",
+                   load.num_layers, " layers of ", load.num_experts, " experts)");
       });
   m.def(
       "par",
       [](const nb::object& rank_load) {
-        return par(whole_numbers(rank_load, "rank_load", 0, std::numeric_limits<int64_t>::max()).values);
+        return par(
+            whole_numbers(rank_load, "rank_load", 0, std::numeric_limits<int64_t>::max()).values);
       },
       nb::arg("rank_load"), "max / mean of the ranks' loads [ranks]; 1.0 when nothing was routed.",
       nb::sig("def par(rank_load: numpy.typing.ArrayLike) -> float"));
   m.def(
       "noise_floor",
       [](const Load& load, int num_ranks) {
-        if (num_ranks < 1) throw InvalidArgument(cat("num_ranks must be at least 1, not ", num_ranks));
+        if (num_ranks < 1)
+          throw InvalidArgument(cat("num_ranks must be at least 1, not ", num_ranks));
         std::vector<double> floors;
         {
           const nb::gil_scoped_release release;
@@ -101,7 +109,8 @@ that are whole numbers will do. Copied once, as int64. Raises ValueError, with t
       R"(The mean step PAR that chance alone leaves when all ranks expect the same.
 
 Mean over the steps of E[max] / mean of as many independent Poisson counts as there are ranks, float64 [layers].)",
-      nb::sig("def noise_floor(load: Load, num_ranks: int) -> numpy.typing.NDArray[numpy.float64]"));
+      nb::sig(
+          "def noise_floor(load: Load, num_ranks: int) -> numpy.typing.NDArray[numpy.float64]"));
   m.def(
       "par_per_step",
       [](const Placement& placement, const Load& load) {
@@ -111,9 +120,11 @@ Mean over the steps of E[max] / mean of as many independent Poisson counts as th
           series = report_series("", placement, load);
         }
         const size_t steps = series.par.size();
-        return nb::make_tuple(array_of(std::move(series.par), {steps}), array_of(std::move(series.worst), {steps}));
+        return nb::make_tuple(array_of(std::move(series.par), {steps}),
+                              array_of(std::move(series.worst), {steps}));
       },
-      nb::arg("placement"), nb::arg("load"), R"(PAR of every step under a placement, replicas sharing equally.
+      nb::arg("placement"), nb::arg("load"),
+      R"(PAR of every step under a placement, replicas sharing equally.
 
 Returns two float64 arrays [steps]: the mean over the layers, and the worst layer. Raises ValueError when the load's
 layers or experts are not the placement's.)",
@@ -122,25 +133,33 @@ layers or experts are not the placement's.)",
 }
 
 void bind_placement_class(nb::module_& m) {
-  nb::class_<Placement>(m, "Placement",
-                        R"(Which logical expert each slot (physical expert) of each layer holds; immutable.
+  nb::class_<Placement>(
+      m, "Placement",
+      R"(Which logical expert each slot (physical expert) of each layer holds; immutable.
 
 logical: int array [layers, slots of all ranks], rank by rank. num_experts: of a layer; the highest id + 1 when left out.
 Give num_ranks (equally many slots each) or slots_per_rank ([ranks]). Raises ValueError when an id is out of range or an
 expert of some layer has no slot.)")
       .def(
           "__init__",
-          [](Placement* self, const nb::object& logical, std::optional<int> num_experts, std::optional<int> num_ranks,
-             std::optional<std::vector<int>> slots_per_rank, uint64_t version) {
-            new (self) Placement(placement_of(logical, num_experts, num_ranks, std::move(slots_per_rank), version));
+          [](Placement* self, const nb::object& logical, std::optional<int> num_experts,
+             std::optional<int> num_ranks, std::optional<std::vector<int>> slots_per_rank,
+             uint64_t version) {
+            new (self) Placement(
+                placement_of(logical, num_experts, num_ranks, std::move(slots_per_rank), version));
           },
-          nb::arg("logical"), nb::kw_only(), nb::arg("num_experts") = nb::none(), nb::arg("num_ranks") = nb::none(),
-          nb::arg("slots_per_rank") = nb::none(), nb::arg("version") = 0,
-          nb::sig("def __init__(self, logical: numpy.typing.ArrayLike, *, num_experts: int | None = None, num_ranks: "
-                  "int | None = None, slots_per_rank: collections.abc.Sequence[int] | None = None, version: int = 0) "
+          nb::arg("logical"), nb::kw_only(), nb::arg("num_experts") = nb::none(),
+          nb::arg("num_ranks") = nb::none(), nb::arg("slots_per_rank") = nb::none(),
+          nb::arg("version") = 0,
+          nb::sig("def __init__(self, logical: numpy.typing.ArrayLike, *, num_experts: int | None "
+                  "= None, num_ranks: "
+                  "int | None = None, slots_per_rank: collections.abc.Sequence[int] | None = None, "
+                  "version: int = 0) "
                   "-> None"))
-      .def_static("linear", &Placement::linear, nb::arg("num_layers"), nb::arg("num_experts"), nb::arg("num_ranks"),
-                  "Experts in order, no replicas; where ranks do not divide experts, the first ranks hold one more.")
+      .def_static("linear", &Placement::linear, nb::arg("num_layers"), nb::arg("num_experts"),
+                  nb::arg("num_ranks"),
+                  "Experts in order, no replicas; where ranks do not divide experts, the first "
+                  "ranks hold one more.")
       .def_prop_ro("num_layers", &Placement::num_layers)
       .def_prop_ro("num_experts", &Placement::num_experts)
       .def_prop_ro("num_ranks", &Placement::num_ranks)
@@ -150,7 +169,8 @@ expert of some layer has no slot.)")
           "slots_per_rank",
           [](const Placement& placement) {
             std::vector<int> slots;
-            for (int rank = 0; rank < placement.num_ranks(); ++rank) slots.push_back(placement.slots_of_rank(rank));
+            for (int rank = 0; rank < placement.num_ranks(); ++rank)
+              slots.push_back(placement.slots_of_rank(rank));
             return slots;
           },
           "[ranks]")
@@ -160,7 +180,8 @@ expert of some layer has no slot.)")
             const auto& placement = nb::cast<const Placement&>(self);
             const int layers = placement.num_layers();
             return view(layers > 0 ? placement.logical(0).data() : nullptr,
-                        {static_cast<size_t>(layers), static_cast<size_t>(placement.num_slots())}, self);
+                        {static_cast<size_t>(layers), static_cast<size_t>(placement.num_slots())},
+                        self);
           },
           "int32 [layers, slots], the logical expert in each slot: a read-only view, no copy.",
           nb::sig("def logical(self) -> numpy.typing.NDArray[numpy.int32]"))
@@ -168,16 +189,19 @@ expert of some layer has no slot.)")
       .def(
           "log2phy",
           [](const Placement& placement, int layer, int rank) {
-            return array_of(placement.log2phy(layer, rank), {static_cast<size_t>(placement.num_experts())});
+            return array_of(placement.log2phy(layer, rank),
+                            {static_cast<size_t>(placement.num_experts())});
           },
-          nb::arg("layer"), nb::arg("rank"), R"(int32 [experts]: the slot of each expert that a rank's tokens go to.
+          nb::arg("layer"), nb::arg("rank"),
+          R"(int32 [experts]: the slot of each expert that a rank's tokens go to.
 
 Its own where it has one; else the expert's slots are dealt round robin to the ranks that have none. Raises ValueError
 when layer or rank is out of range.)",
           nb::sig("def log2phy(self, layer: int, rank: int) -> numpy.typing.NDArray[numpy.int32]"))
       .def("__repr__", [](const Placement& placement) {
-        return cat("Placement(", placement.num_layers(), " layers of ", placement.num_experts(), " experts in ",
-                   placement.num_slots(), " slots on ", placement.num_ranks(), " ranks)");
+        return cat("Placement(", placement.num_layers(), " layers of ", placement.num_experts(),
+                   " experts in ", placement.num_slots(), " slots on ", placement.num_ranks(),
+                   " ranks)");
       });
   m.def("default_placement", &default_placement, nb::arg("num_layers"), nb::arg("num_experts"),
         nb::arg("slots_per_rank"), R"(A placement to start from when there is none.
@@ -192,8 +216,8 @@ Load load_of(nb::handle counts) {
   WholeNumbers numbers = whole_numbers(counts, "counts", 0, std::numeric_limits<int64_t>::max());
   if (numbers.shape.size() == 2) numbers.shape.insert(numbers.shape.begin(), 1);
   if (numbers.shape.size() != 3) {
-    throw InvalidArgument(
-        cat("counts has ", numbers.shape.size(), " dimensions, not [steps, layers, experts] or [layers, experts]"));
+    throw InvalidArgument(cat("counts has ", numbers.shape.size(),
+                              " dimensions, not [steps, layers, experts] or [layers, experts]"));
   }
   return {static_cast<int64_t>(numbers.shape[0]), dimension(numbers.shape[1], "layers"),
           dimension(numbers.shape[2], "experts"), std::move(numbers.values)};

@@ -3,7 +3,8 @@
 
 NB_MODULE(_core, m) {
   using namespace trimtab::python;
-  nanobind::set_leak_warnings(false);  // what modules still hold when the interpreter ends is no leak
+  nanobind::set_leak_warnings(
+      false);  // what modules still hold when the interpreter ends is no leak
   m.doc() = "Trimtab's C++ library; use it through the package trimtab.";
   m.attr("version") = TRIMTAB_VERSION;
   bind_errors(m);

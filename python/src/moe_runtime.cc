@@ -17,10 +17,11 @@ namespace {
 
 RuntimeOptions checked(RuntimeOptions options) {
   if (options.ranks < 1) throw InvalidArgument(cat("ranks must be at least 1, is ", options.ranks));
-  if (options.threads < 1) throw InvalidArgument(cat("threads of a rank must be at least 1, is ", options.threads));
+  if (options.threads < 1)
+    throw InvalidArgument(cat("threads of a rank must be at least 1, is ", options.threads));
   if (options.max_tokens < options.ranks) {
-    throw InvalidArgument(
-        cat("max_tokens must be at least the number of ranks, ", options.ranks, ", is ", options.max_tokens));
+    throw InvalidArgument(cat("max_tokens must be at least the number of ranks, ", options.ranks,
+                              ", is ", options.max_tokens));
   }
   return options;
 }
@@ -39,8 +40,9 @@ bool is_comm_error(const std::exception_ptr& error) {
 Placement placement_of(int num_experts, int ranks, std::span<const int32_t> logical) {
   if (logical.empty()) return Placement::linear(1, num_experts, ranks);
   const auto slots = static_cast<int>(logical.size());
-  if (slots % ranks != 0) throw InvalidArgument(cat(slots, " slots can't be dealt evenly to ", ranks, " ranks"));
-  return {1, num_experts, std::vector<int>(static_cast<size_t>(ranks), slots / ranks),
+  if (slots % ranks != 0)
+    throw InvalidArgument(cat(slots, " slots can't be dealt evenly to ", ranks, " ranks"));
+  return {1, num_experts, std::vector<int>(ranks, slots / ranks),
           std::vector<int32_t>(logical.begin(), logical.end())};
 }
 
@@ -57,11 +59,13 @@ MoeRuntime::MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions option
   if (top_k < 1 || top_k > num_experts_) {
     throw InvalidArgument(cat("top_k must be in [1, ", num_experts_, "], is ", top_k));
   }
-  const DispatchRule rule = choose_dispatcher({.ranks = options_.ranks, .hosts = 1}, options_.dispatcher);
+  const DispatchRule rule =
+      choose_dispatcher({.ranks = options_.ranks, .hosts = 1}, options_.dispatcher);
   dispatcher_name_ = rule.dispatcher;
   const auto made = dispatcher_for(placement_of(num_experts_, options_.ranks, {}), 0);
   if (made->format() != Format::kStandard || !made->output_is_reduced()) {
-    throw InvalidArgument(cat("dispatcher ", dispatcher_name_, " does not bring standard rows and whole outputs"));
+    throw InvalidArgument(
+        cat("dispatcher ", dispatcher_name_, " does not bring standard rows and whole outputs"));
   }
 }
 
@@ -72,8 +76,9 @@ MoeRuntime::~MoeRuntime() {
   for (auto& seat : seats_) static_cast<void>(seat.release());
 }
 
-std::shared_ptr<const Dispatcher> MoeRuntime::dispatcher_for(const Placement& placement, int rank) const {
-  const std::vector<int32_t> hosts(static_cast<size_t>(options_.ranks));
+std::shared_ptr<const Dispatcher> MoeRuntime::dispatcher_for(const Placement& placement,
+                                                             int rank) const {
+  const std::vector<int32_t> hosts(options_.ranks);
   return make_dispatcher(dispatcher_name_,
                          {.max_tokens = rank_tokens(),
                           .hidden = static_cast<int>(hidden_),
@@ -83,31 +88,35 @@ std::shared_ptr<const Dispatcher> MoeRuntime::dispatcher_for(const Placement& pl
                          rank, hosts);
 }
 
-MoeRuntime::Layer MoeRuntime::place_table(std::shared_ptr<const ExpertTable> table, Placement placement) const {
+MoeRuntime::Layer MoeRuntime::place_table(std::shared_ptr<const ExpertTable> table,
+                                          Placement placement) const {
   Layer layer{std::move(table), std::move(placement), {}, {}};
-  layer.load.resize(static_cast<size_t>(num_experts_));
+  layer.load.resize(num_experts_);
   for (int r = 0; r < options_.ranks; ++r) {
     std::vector<std::shared_ptr<const Mlp>> slots;
     for (int s = layer.placement.first_slot(r); s < layer.placement.first_slot(r + 1); ++s) {
-      slots.push_back(layer.table->experts()[static_cast<size_t>(layer.placement.logical(0)[static_cast<size_t>(s)])]);
+      slots.push_back(layer.table->experts()[static_cast<size_t>(layer.placement.logical(0)[s])]);
     }
     layer.ranks.push_back({.dispatcher = dispatcher_for(layer.placement, r),
                            .experts = make_grouped_experts(std::move(slots), hidden_, format_),
                            .log2phy = layer.placement.log2phy(0, r),
-                           .received = std::vector<int64_t>(static_cast<size_t>(layer.placement.slots_of_rank(r)))});
+                           .received = std::vector<int64_t>(layer.placement.slots_of_rank(r))});
   }
   return layer;
 }
 
 int MoeRuntime::add_layer(std::shared_ptr<const ExpertTable> table) {
-  if (table->num_experts() != num_experts_ || table->hidden() != hidden_ || table->format() != format_) {
-    throw InvalidArgument(cat("a layer of ", table->num_experts(), " experts of hidden size ", table->hidden(), " in ",
-                              name(table->format()), ", the first one has ", num_experts_, " of ", hidden_, " in ",
+  if (table->num_experts() != num_experts_ || table->hidden() != hidden_ ||
+      table->format() != format_) {
+    throw InvalidArgument(cat("a layer of ", table->num_experts(), " experts of hidden size ",
+                              table->hidden(), " in ", name(table->format()),
+                              ", the first one has ", num_experts_, " of ", hidden_, " in ",
                               name(format_)));
   }
   check_process();
   const std::lock_guard lock(mutex_);
-  Layer& layer = layers_.emplace_back(place_table(std::move(table), placement_of(num_experts_, options_.ranks, {})));
+  Layer& layer = layers_.emplace_back(
+      place_table(std::move(table), placement_of(num_experts_, options_.ranks, {})));
   make_room(layer);
   return static_cast<int>(layers_.size()) - 1;
 }
@@ -126,7 +135,7 @@ MoeRuntime::Layer& MoeRuntime::layer_at(int layer) {
   if (layer < 0 || layer >= std::ssize(layers_)) {
     throw InvalidArgument(cat("layer ", layer, " is not there; there are ", layers_.size()));
   }
-  return layers_[static_cast<size_t>(layer)];
+  return layers_[layer];
 }
 
 void MoeRuntime::make_room(const Layer& layer) {
@@ -147,7 +156,8 @@ void MoeRuntime::make_seats(const Layer& layer) {
     if (member % options_.threads != 0) return;
     const auto r = static_cast<size_t>(member / options_.threads);
     try {
-      seats_[r] = std::make_unique<Seat>(std::move(ends[r]), *layer.ranks[r].dispatcher, seat_bytes_, options_.threads);
+      seats_[r] = std::make_unique<Seat>(std::move(ends[r]), *layer.ranks[r].dispatcher,
+                                         seat_bytes_, options_.threads);
     } catch (...) {
       errors[r] = std::current_exception();
     }
@@ -161,19 +171,20 @@ void MoeRuntime::make_seats(const Layer& layer) {
 
 void MoeRuntime::check_process() const {
   if (getpid() == process_) return;
-  throw Error(cat("this runtime's ranks are threads of process ", process_, "; this is process ", getpid(),
-                  ", forked from it: make the runtime (or call trimtab.transformers.enable) after the fork"));
+  throw Error(cat(
+      "this runtime's ranks are threads of process ", process_, "; this is process ", getpid(),
+      ", forked from it: make the runtime (or call trimtab.transformers.enable) after the fork"));
 }
 
 void MoeRuntime::check(const RoutedTokens& call) const {
   const auto picks = static_cast<size_t>(call.x.rows * top_k_);
   if (call.x.cols != hidden_ || call.out.cols != hidden_ || call.out.rows != call.x.rows) {
-    throw InvalidArgument(cat("x is [", call.x.rows, ", ", call.x.cols, "], out [", call.out.rows, ", ", call.out.cols,
-                              "], wanted both [tokens, ", hidden_, "]"));
+    throw InvalidArgument(cat("x is [", call.x.rows, ", ", call.x.cols, "], out [", call.out.rows,
+                              ", ", call.out.cols, "], wanted both [tokens, ", hidden_, "]"));
   }
   if (call.ids.size() != picks || call.weights.size() != picks) {
-    throw InvalidArgument(cat(call.ids.size(), " ids and ", call.weights.size(), " weights for ", call.x.rows,
-                              " tokens of ", top_k_, " picks"));
+    throw InvalidArgument(cat(call.ids.size(), " ids and ", call.weights.size(), " weights for ",
+                              call.x.rows, " tokens of ", top_k_, " picks"));
   }
   for (const DType dtype : {call.x.dtype, call.out.dtype}) {
     if (dtype != DType::kF32 && dtype != DType::kBF16) {
@@ -182,7 +193,8 @@ void MoeRuntime::check(const RoutedTokens& call) const {
   }
 }
 
-void MoeRuntime::forward(int layer, const RoutedTokens& call, const std::function<void()>& between) {
+void MoeRuntime::forward(int layer, const RoutedTokens& call,
+                         const std::function<void()>& between) {
   check_process();  // before the lock, which may be held in the child for ever
   check(call);
   const std::lock_guard lock(mutex_);
@@ -192,8 +204,8 @@ void MoeRuntime::forward(int layer, const RoutedTokens& call, const std::functio
     if (first > 0) between();
     const int64_t count = std::min(options_.max_tokens, call.x.rows - first);
     const auto begin = static_cast<size_t>(first) * k, picks = static_cast<size_t>(count) * k;
-    run_ranks(own, {call.x.slice(first, count), call.ids.subspan(begin, picks), call.weights.subspan(begin, picks),
-                    call.out.slice(first, count)});
+    run_ranks(own, {call.x.slice(first, count), call.ids.subspan(begin, picks),
+                    call.weights.subspan(begin, picks), call.out.slice(first, count)});
   }
 }
 
@@ -202,7 +214,8 @@ void MoeRuntime::run_ranks(Layer& layer, const RoutedTokens& pass) {
   for (auto& seat : seats_) seat->team.admit();
   crew_->run([&](int member) {
     const auto r = static_cast<size_t>(member / options_.threads);
-    if (const int helper = member % options_.threads; helper != 0) return seats_[r]->team.help(helper);
+    if (const int helper = member % options_.threads; helper != 0)
+      return seats_[r]->team.help(helper);
     run_pass(layer.ranks[r], pass, top_k_, *seats_[r]);
     seats_[r]->team.dismiss();
   });
@@ -243,8 +256,8 @@ std::vector<int64_t> MoeRuntime::Layer::total_load() const {
   std::vector<int64_t> sum = load;
   for (int r = 0; r < placement.num_ranks(); ++r) {
     for (int s = 0; s < placement.slots_of_rank(r); ++s) {
-      const int32_t expert = placement.logical(0)[static_cast<size_t>(placement.first_slot(r) + s)];
-      sum[static_cast<size_t>(expert)] += ranks[static_cast<size_t>(r)].received[static_cast<size_t>(s)];
+      const int32_t expert = placement.logical(0)[placement.first_slot(r) + s];
+      sum[expert] += ranks[r].received[s];
     }
   }
   return sum;

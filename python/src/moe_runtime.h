@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts of a model's layers, run expert-parallel over ranks that are threads of this process: whoever has routed
-// hands in tokens with their expert ids and weights. Any thread may call; calls run one after another.
+// The experts of a model's layers, run expert-parallel over ranks that are threads of this process:
+// whoever has routed hands in tokens with their expert ids and weights. Any thread may call; calls
+// run one after another.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,8 @@ struct RuntimeOptions {
   int ranks = 1;
   int threads = 1;                  // of each rank
   std::string dispatcher = "auto";  // as choose_dispatcher()
-  // Tokens of one pass, of all ranks together; longer calls take several. Memory is reserved for them.
+  // Tokens of one pass, of all ranks together; longer calls take several. Memory is reserved for
+  // them.
   int64_t max_tokens = 2048;
   bool share_openmp = true;  // as Crew
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
@@ -32,20 +34,23 @@ struct RuntimeOptions {
 
 class MoeRuntime {
  public:
-  // like: a layer that all others have the sizes and format of; it is not added. Throws InvalidArgument.
+  // like: a layer that all others have the sizes and format of; it is not added. Throws
+  // InvalidArgument.
   MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions options);
   ~MoeRuntime();
   MoeRuntime(const MoeRuntime&) = delete;
   MoeRuntime& operator=(const MoeRuntime&) = delete;
 
-  // Returns its number: 0, 1, ... Throws InvalidArgument for other sizes, or another format, than the first one's.
+  // Returns its number: 0, 1, ... Throws InvalidArgument for other sizes, or another format, than
+  // the first one's.
   int add_layer(std::shared_ptr<const ExpertTable> table);
-  // From the next call on the layer's experts are in these slots. logical: [slots]; slot s is on rank s / (slots /
-  // ranks). Empty: as at the beginning, experts in order. Weights are not copied. Throws InvalidArgument when ranks do
-  // not divide slots, or an expert has no slot.
+  // From the next call on the layer's experts are in these slots. logical: [slots]; slot s is on
+  // rank s / (slots / ranks). Empty: as at the beginning, experts in order. Weights are not copied.
+  // Throws InvalidArgument when ranks do not divide slots, or an expert has no slot.
   void place(int layer, std::span<const int32_t> logical);
-  // Throws InvalidArgument for what does not fit, before anything is done; Error after a fork, in whose child the ranks
-  // do not exist. between: called between passes on the calling thread; what it throws ends the call.
+  // Throws InvalidArgument for what does not fit, before anything is done; Error after a fork, in
+  // whose child the ranks do not exist. between: called between passes on the calling thread; what
+  // it throws ends the call.
   void forward(int layer, const RoutedTokens& call, const std::function<void()>& between);
   // [layers, experts] Tokens that each expert has had since the last reset.
   std::vector<int64_t> load() const;
@@ -80,7 +85,9 @@ class MoeRuntime {
   void make_seats(const Layer& layer);
   void run_ranks(Layer& layer, const RoutedTokens& pass);
   void rethrow_failure();
-  int64_t rank_tokens() const { return (options_.max_tokens + options_.ranks - 1) / options_.ranks; }
+  int64_t rank_tokens() const {
+    return (options_.max_tokens + options_.ranks - 1) / options_.ranks;
+  }
 
   RuntimeOptions options_;
   int top_k_, num_experts_;

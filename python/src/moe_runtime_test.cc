@@ -19,7 +19,7 @@ constexpr int64_t kHidden = 16, kIntermediate = 8;
 std::vector<float> random_floats(int64_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> values(-1.0F, 1.0F);
-  std::vector<float> all(static_cast<size_t>(count));
+  std::vector<float> all(count);
   for (float& value : all) value = values(random);
   return all;
 }
@@ -46,13 +46,16 @@ std::unique_ptr<MoeRuntime> make_runtime(const RuntimeOptions& options) {
   return runtime;
 }
 
-std::vector<float> forward(MoeRuntime& runtime, int64_t tokens, const std::function<void()>& between = [] {}) {
+std::vector<float> forward(
+    MoeRuntime& runtime, int64_t tokens, const std::function<void()>& between = [] {}) {
   const auto x = random_floats(tokens * kHidden, 3);
   const auto weights = random_floats(tokens * kTopK, 4);
   std::vector<int64_t> ids(static_cast<size_t>(tokens * kTopK));
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7 % kExperts);
   std::vector<float> out(x.size());
-  runtime.forward(0, {ConstRows(x.data(), tokens, kHidden), ids, weights, Rows(out.data(), tokens, kHidden)}, between);
+  runtime.forward(
+      0, {ConstRows(x.data(), tokens, kHidden), ids, weights, Rows(out.data(), tokens, kHidden)},
+      between);
   return out;
 }
 
@@ -61,7 +64,8 @@ TEST(MoeRuntime, BitsDoNotDependOnRanksAndThreads) {
   for (const int ranks : {1, 2, 3}) {
     for (const int threads : {1, 2}) {
       const auto runtime = make_runtime({.ranks = ranks, .threads = threads, .max_tokens = 10});
-      for (int round = 0; round < 5; ++round) EXPECT_EQ(forward(*runtime, 23), wanted) << ranks << " x " << threads;
+      for (int round = 0; round < 5; ++round)
+        EXPECT_EQ(forward(*runtime, 23), wanted) << ranks << " x " << threads;
     }
   }
 }

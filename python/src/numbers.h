@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays between Python and C++: what comes in is anything that DLPack, the buffer protocol or numpy.asarray makes an
-// array of; what goes out are read-only numpy views of C++ memory, or arrays that own theirs. Nothing is copied but
-// what C++ keeps.
+// Arrays between Python and C++: what comes in is anything that DLPack, the buffer protocol or
+// numpy.asarray makes an array of; what goes out are read-only numpy views of C++ memory, or arrays
+// that own theirs. Nothing is copied but what C++ keeps.
 #pragma once
 
 #include <nanobind/ndarray.h>
@@ -19,16 +19,16 @@
 
 namespace trimtab::python {
 
-// Lists and other sequences go through numpy.asarray; those that it can't make an array of (a tensor on a GPU) raise
-// what it raises.
+// Lists and other sequences go through numpy.asarray; those that it can't make an array of (a
+// tensor on a GPU) raise what it raises.
 nb::ndarray<nb::ro, nb::device::cpu> as_array(nb::handle object);
 
 struct WholeNumbers {
   std::vector<size_t> shape;
   std::vector<int64_t> values;  // C order
 };
-// A copy as int64. Throws InvalidArgument, naming `what` and the place, for other dtypes than integers and floats, for
-// numbers that are not whole, and for those outside [least, most].
+// A copy as int64. Throws InvalidArgument, naming `what` and the place, for other dtypes than
+// integers and floats, for numbers that are not whole, and for those outside [least, most].
 WholeNumbers whole_numbers(nb::handle object, const std::string& what, int64_t least, int64_t most);
 // The same of int32.
 std::vector<int32_t> small_numbers(nb::handle object, const std::string& what);

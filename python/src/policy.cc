@@ -12,7 +12,7 @@
 
 #include "numbers.h"
 #include "planning.h"
-#include "trimtab/formats.h"
+#include "trimtab/recordings.h"
 #include "trimtab/report.h"
 
 namespace trimtab::python {
@@ -34,19 +34,24 @@ int64_t limit(std::optional<int64_t> value) {
 }
 
 Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
-                  std::optional<std::vector<int32_t>> node_of_rank, int num_groups, int64_t expert_bytes,
-                  std::optional<int64_t> max_moves_per_layer, std::optional<int64_t> max_bytes,
-                  std::optional<int64_t> max_layers, std::optional<int64_t> max_receive_per_rank,
-                  const History* history, std::optional<std::vector<int>> layer_ids,
+                  std::optional<std::vector<int32_t>> node_of_rank, int num_groups,
+                  int64_t expert_bytes, std::optional<int64_t> max_moves_per_layer,
+                  std::optional<int64_t> max_bytes, std::optional<int64_t> max_layers,
+                  std::optional<int64_t> max_receive_per_rank, const History* history,
+                  std::optional<std::vector<int>> layer_ids,
                   std::optional<std::vector<int64_t>> step_ids) {
-  Problem problem{.load = nb::cast<const Load&>(load), .current = nb::cast<const Placement&>(current)};
+  Problem problem{.load = nb::cast<const Load&>(load),
+                  .current = nb::cast<const Placement&>(current)};
   if (node_of_rank) problem.topology.node_of_rank = *node_of_rank;
-  problem.limits = {limit(max_moves_per_layer), limit(max_bytes), limit(max_layers), limit(max_receive_per_rank)};
+  problem.limits = {limit(max_moves_per_layer), limit(max_bytes), limit(max_layers),
+                    limit(max_receive_per_rank)};
   problem.expert_bytes = expert_bytes;
   problem.num_groups = num_groups;
   problem.history = history;
-  std::vector<int> layers = ids_or_counted(std::move(layer_ids), problem.load.num_layers, "layer_ids");
-  std::vector<int64_t> steps = ids_or_counted(std::move(step_ids), problem.load.num_steps, "step_ids");
+  std::vector<int> layers =
+      ids_or_counted(std::move(layer_ids), problem.load.num_layers, "layer_ids");
+  std::vector<int64_t> steps =
+      ids_or_counted(std::move(step_ids), problem.load.num_steps, "step_ids");
   std::optional<Plan> plan;
   double seconds = 0;
   {
@@ -55,16 +60,18 @@ Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Pl
     plan = policy.rebalance(problem);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  return {std::move(*plan),           nb::borrow(load), nb::borrow(current),
-          std::string(policy.name()), seconds,          node_of_rank.value_or(std::vector<int32_t>{}),
-          std::move(layers),          std::move(steps)};
+  return {
+      std::move(*plan),           nb::borrow(load), nb::borrow(current),
+      std::string(policy.name()), seconds,          node_of_rank.value_or(std::vector<int32_t>{}),
+      std::move(layers),          std::move(steps)};
 }
 
 std::string page_of(const Planned& planned, const std::optional<std::string>& title) {
   const auto& load = nb::cast<const Load&>(planned.load);
   const auto& current = nb::cast<const Placement&>(planned.current);
   const nb::gil_scoped_release release;
-  Report report = plan_report({load, current, planned.plan, planned.layer_ids, planned.step_ids, planned.node_of_rank});
+  Report report = plan_report(
+      {load, current, planned.plan, planned.layer_ids, planned.step_ids, planned.node_of_rank});
   report.title = title.value_or("Plan");
   report.made_by = cat("trimtab ", TRIMTAB_VERSION, " in Python");
   report.facts = {{"Policy", planned.policy},
@@ -78,11 +85,12 @@ std::string text_of(const Planned& planned) {
   const Plan& plan = planned.plan;
   std::ostringstream out;
   out.precision(4);
-  out << std::fixed << "Plan of " << planned.policy << " for " << plan.layers.size() << " layers: PAR of a step "
-      << plan.mean(&LayerPrediction::par_step_before) << " -> " << plan.mean(&LayerPrediction::par_step_after)
-      << ", of the window " << plan.mean(&LayerPrediction::par_before) << " -> "
-      << plan.mean(&LayerPrediction::par_after) << " (bound " << plan.mean(&LayerPrediction::bound_equal) << "), "
-      << plan.moves.size() << " moves, " << planned.seconds << " s";
+  out << std::fixed << "Plan of " << planned.policy << " for " << plan.layers.size()
+      << " layers: PAR of a step " << plan.mean(&LayerPrediction::par_step_before) << " -> "
+      << plan.mean(&LayerPrediction::par_step_after) << ", of the window "
+      << plan.mean(&LayerPrediction::par_before) << " -> " << plan.mean(&LayerPrediction::par_after)
+      << " (bound " << plan.mean(&LayerPrediction::bound_equal) << "), " << plan.moves.size()
+      << " moves, " << planned.seconds << " s";
   return out.str();
 }
 
@@ -95,13 +103,16 @@ nb::object predictions(nb::handle self) {
 }
 
 void bind_plan(nb::module_& m) {
-  nb::class_<History>(m, "History", "Earlier loads, condensed: what plan(..., history=) takes from the plan before.")
+  nb::class_<History>(
+      m, "History",
+      "Earlier loads, condensed: what plan(..., history=) takes from the plan before.")
       .def_ro("steps_seen", &History::steps_seen)
       .def_ro("episodes", &History::episodes, "Load [episodes, layers, experts]")
       .def_ro("weights", &History::weights, "[episodes], steps halved with age; newest last");
 
-  nb::class_<Planned>(m, "Plan",
-                      R"(A placement, what it costs and what it is worth, as predicted on the loads it was made from.
+  nb::class_<Planned>(
+      m, "Plan",
+      R"(A placement, what it costs and what it is worth, as predicted on the loads it was made from.
 
 PAR is the peak-to-average rank load, 1.0 is level; every expert's tokens shared equally among its replicas. All arrays
 are read-only views, no copies; those of PAR are float64 [layers].)")
@@ -124,7 +135,8 @@ are read-only views, no copies; those of PAR are float64 [layers].)")
             static_assert(sizeof(Move) == 3 * sizeof(int32_t));
             return view(moves.empty() ? nullptr : &moves[0].layer, {moves.size(), 3}, self);
           },
-          "int32 [moves, 3]: layer, slot, expert of each weight that a rank must receive; by layer, then slot.",
+          "int32 [moves, 3]: layer, slot, expert of each weight that a rank must receive; by "
+          "layer, then slot.",
           nb::sig("def moves(self) -> numpy.typing.NDArray[numpy.int32]"))
       .def_prop_ro(
           "receive_peak",
@@ -146,21 +158,28 @@ are read-only views, no copies; those of PAR are float64 [layers].)")
           "bytes", [](const Planned& p) { return p.plan.bytes; }, "moves x expert_bytes")
       .def_prop_ro(
           "history", [](const Planned& p) -> const History& { return p.plan.history; },
-          nb::rv_policy::reference_internal, "For the next plan's history=; empty for policies that remember nothing.")
+          nb::rv_policy::reference_internal,
+          "For the next plan's history=; empty for policies that remember nothing.")
       .def_prop_ro(
-          "layer_ids", [](const Planned& p) { return p.layer_ids; }, "[layers]: the engine's numbers")
+          "layer_ids", [](const Planned& p) { return p.layer_ids; },
+          "[layers]: the engine's numbers")
 #define TRIMTAB_PREDICTION(name, doc)                            \
   .def_prop_ro(#name, &predictions<&LayerPrediction::name>, doc, \
                nb::sig("def " #name "(self) -> numpy.typing.NDArray[numpy.float64]"))
           TRIMTAB_PREDICTION(par_before, "Of the loads summed over the window, before.")
               TRIMTAB_PREDICTION(par_after, "Of the loads summed over the window, after.")
-                  TRIMTAB_PREDICTION(par_step_before, "Mean over the steps of the step's PAR, before.")
-                      TRIMTAB_PREDICTION(par_step_after, "Mean over the steps of the step's PAR, after.")
-                          TRIMTAB_PREDICTION(par_step_after_high, "Upper end of a 95 % interval of par_step_after.")
-                              TRIMTAB_PREDICTION(bound_equal,
-                                                 "Proved: no placement with these slots has a lower par_after.")
+                  TRIMTAB_PREDICTION(par_step_before,
+                                     "Mean over the steps of the step's PAR, before.")
+                      TRIMTAB_PREDICTION(par_step_after,
+                                         "Mean over the steps of the step's PAR, after.")
+                          TRIMTAB_PREDICTION(par_step_after_high,
+                                             "Upper end of a 95 % interval of par_step_after.")
+                              TRIMTAB_PREDICTION(
+                                  bound_equal,
+                                  "Proved: no placement with these slots has a lower par_after.")
                                   TRIMTAB_PREDICTION(bound_exact,
-                                                     "The same where tokens may be split over replicas in any parts.")
+                                                     "The same where tokens may be split over "
+                                                     "replicas in any parts.")
 #undef TRIMTAB_PREDICTION
       .def(
           "write",
@@ -174,7 +193,8 @@ format: json, npy, sglang, trtllm, vllm or vllm-ascend (docs/formats.md). Replac
 ValueError for formats without placements, RuntimeError when it can't be written.)",
           nb::sig("def write(self, path: os.PathLike | str, format: str = 'json') -> None"))
       .def("report_html", &page_of, nb::arg("title") = nb::none(),
-           "The report as one HTML page that needs nothing else; docs/planning.md says how to read it.")
+           "The report as one HTML page that needs nothing else; docs/planning.md says how to read "
+           "it.")
       .def(
           "show",
           [](const nb::object& self) {
@@ -185,36 +205,44 @@ ValueError for formats without placements, RuntimeError when it can't be written
 }
 
 void bind_policy_class(nb::module_& m) {
-  nb::class_<Policy>(m, "Policy", R"(A way to plan: pure and deterministic, so that all ranks get the same plan.
+  nb::class_<Policy>(m, "Policy",
+                     R"(A way to plan: pure and deterministic, so that all ranks get the same plan.
 
 name: see policy_names(). preset: of trim: fast, balanced, deep. time_budget_s: of trim; the plan then depends on the
 machine. move_price: of trim: PAR that a move must gain its layer. keep_slots: of deepseek. seed: of random. Options of
 other policies are passed over. Raises ValueError with the names for one that is none of them.)")
       .def_prop_ro("name", [](const Policy& policy) { return std::string(policy.name()); })
       .def("rebalance", &rebalance, nb::arg("load"), nb::arg("current"), nb::kw_only(),
-           nb::arg("node_of_rank") = nb::none(), nb::arg("num_groups") = 1, nb::arg("expert_bytes") = 0,
-           nb::arg("max_moves_per_layer") = nb::none(), nb::arg("max_bytes") = nb::none(),
-           nb::arg("max_layers") = nb::none(), nb::arg("max_receive_per_rank") = nb::none(),
-           nb::arg("history") = nb::none(), nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
+           nb::arg("node_of_rank") = nb::none(), nb::arg("num_groups") = 1,
+           nb::arg("expert_bytes") = 0, nb::arg("max_moves_per_layer") = nb::none(),
+           nb::arg("max_bytes") = nb::none(), nb::arg("max_layers") = nb::none(),
+           nb::arg("max_receive_per_rank") = nb::none(), nb::arg("history") = nb::none(),
+           nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
            R"(A plan for these loads from this placement, within these limits.
 
 node_of_rank: [ranks]; all on one when left out. num_groups: expert groups, for deepseek. expert_bytes: of one expert's
 weights, which max_bytes needs. max_...: limits; one that is reached stops further moves. history: of the last plan; load
 then holds only the steps since. layer_ids [layers], step_ids [steps]: the engine's numbers. The GIL is released. Raises
 ValueError when sizes do not fit each other.)",
-           nb::sig("def rebalance(self, load: Load, current: Placement, *, node_of_rank: collections.abc.Sequence[int] "
-                   "| None = None, num_groups: int = 1, expert_bytes: int = 0, max_moves_per_layer: int | None = None, "
-                   "max_bytes: int | None = None, max_layers: int | None = None, max_receive_per_rank: int | None = "
-                   "None, history: History | None = None, layer_ids: collections.abc.Sequence[int] | None = None, "
+           nb::sig("def rebalance(self, load: Load, current: Placement, *, node_of_rank: "
+                   "collections.abc.Sequence[int] "
+                   "| None = None, num_groups: int = 1, expert_bytes: int = 0, "
+                   "max_moves_per_layer: int | None = None, "
+                   "max_bytes: int | None = None, max_layers: int | None = None, "
+                   "max_receive_per_rank: int | None = "
+                   "None, history: History | None = None, layer_ids: collections.abc.Sequence[int] "
+                   "| None = None, "
                    "step_ids: collections.abc.Sequence[int] | None = None) -> Plan"));
   m.def(
       "make_policy",
-      [](const std::string& name, const std::string& preset, std::optional<double> time_budget_s, bool keep_slots,
-         std::optional<double> move_price,
-         uint64_t seed) { return make_policy(name, {preset, time_budget_s, keep_slots, move_price, seed}).release(); },
+      [](const std::string& name, const std::string& preset, std::optional<double> time_budget_s,
+         bool keep_slots, std::optional<double> move_price, uint64_t seed) {
+        return make_policy(name, {preset, time_budget_s, keep_slots, move_price, seed}).release();
+      },
       nb::rv_policy::take_ownership, nb::arg("name"), nb::kw_only(), nb::arg("preset") = "balanced",
-      nb::arg("time_budget_s") = nb::none(), nb::arg("keep_slots") = true, nb::arg("move_price") = nb::none(),
-      nb::arg("seed") = 0, "The policy of this name; see Policy for the options.");
+      nb::arg("time_budget_s") = nb::none(), nb::arg("keep_slots") = true,
+      nb::arg("move_price") = nb::none(), nb::arg("seed") = 0,
+      "The policy of this name; see Policy for the options.");
   m.def(
       "policy_names",
       [] {
@@ -231,9 +259,13 @@ void bind_policy(nb::module_& m) {
   bind_plan(m);
   bind_policy_class(m);
   m.def(
-      "even_nodes", [](int num_ranks, int num_nodes) { return Topology::even(num_ranks, num_nodes).node_of_rank; },
+      "even_nodes",
+      [](int num_ranks, int num_nodes) {
+        return Topology::even(num_ranks, num_nodes).node_of_rank;
+      },
       nb::arg("num_ranks"), nb::arg("num_nodes"),
-      "node_of_rank [ranks] of ranks numbered node by node, equally many on each. Raises ValueError when nodes do "
+      "node_of_rank [ranks] of ranks numbered node by node, equally many on each. Raises "
+      "ValueError when nodes do "
       "not divide ranks.");
 }
 

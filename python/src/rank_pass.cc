@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "trimtab/table.h"
 
 namespace trimtab::python {
 namespace {
@@ -16,7 +17,7 @@ std::vector<Communicator*> pointers_to(const std::vector<std::unique_ptr<Communi
 }
 
 size_t row_bytes(int64_t rows, int64_t cols, DType dtype) {
-  return Workspace::padded(static_cast<size_t>(rows * cols) * static_cast<size_t>(bits(dtype)) / 8);
+  return Workspace::padded(cells(rows * cols, bits(dtype)) / 8);
 }
 
 void round_row(const float* from, int64_t cols, bf16_t* to) {
@@ -26,7 +27,8 @@ void round_row(const float* from, int64_t cols, bf16_t* to) {
 // Rows of one of the types f32 and bf16 as the other.
 void convert(const ConstRows& from, const Rows& to, Team& team) {
   team.for_each(from.rows, [&](int64_t t) {
-    if (to.dtype == DType::kBF16) return round_row(from.row_as<float>(t), from.cols, to.row_as<bf16_t>(t));
+    if (to.dtype == DType::kBF16)
+      return round_row(from.row_as<float>(t), from.cols, to.row_as<bf16_t>(t));
     const bf16_t* source = from.row_as<bf16_t>(t);
     float* wide = to.row_as<float>(t);
     for (int64_t i = 0; i < from.cols; ++i) wide[i] = to_float(source[i]);
@@ -38,15 +40,15 @@ RoutedTokens share(const RoutedTokens& all, int top_k, const Communicator& comm)
   const int64_t first = all.x.rows * comm.rank() / comm.size();
   const int64_t count = all.x.rows * (comm.rank() + 1) / comm.size() - first;
   const auto begin = static_cast<size_t>(first * top_k), picks = static_cast<size_t>(count * top_k);
-  return {all.x.slice(first, count), all.ids.subspan(begin, picks), all.weights.subspan(begin, picks),
-          all.out.slice(first, count)};
+  return {all.x.slice(first, count), all.ids.subspan(begin, picks),
+          all.weights.subspan(begin, picks), all.out.slice(first, count)};
 }
 
 std::span<const int32_t> physical(std::span<const int64_t> ids, const std::vector<int32_t>& log2phy,
                                   Workspace& memory) {
   const std::span<int32_t> slots = memory.take<int32_t>(ids.size());
   std::ranges::transform(ids, slots.begin(), [&](int64_t id) {
-    return id >= 0 && id < std::ssize(log2phy) ? log2phy[static_cast<size_t>(id)] : -1;
+    return id >= 0 && id < std::ssize(log2phy) ? log2phy[id] : -1;
   });
   return slots;
 }
@@ -60,8 +62,12 @@ void run(RankLayer& layer, const RoutedTokens& tokens, int top_k, Lane& lane) {
     convert(x, converted, lane.team);
     x = converted;
   }
-  const ExchangePtr exchange = layer.dispatcher->dispatch(
-      {.x = x, .ids = physical(tokens.ids, layer.log2phy, memory), .weights = tokens.weights, .top_k = top_k}, lane);
+  const ExchangePtr exchange =
+      layer.dispatcher->dispatch({.x = x,
+                                  .ids = physical(tokens.ids, layer.log2phy, memory),
+                                  .weights = tokens.weights,
+                                  .top_k = top_k},
+                                 lane);
   exchange->wait(Stage::kArrived);
   const Tokens& arrived = exchange->tokens();
   for (size_t s = 0; s < layer.received.size(); ++s) layer.received[s] += arrived.counts[s];
@@ -81,7 +87,8 @@ void run(RankLayer& layer, const RoutedTokens& tokens, int top_k, Lane& lane) {
 
 }  // namespace
 
-Seat::Seat(std::unique_ptr<Communicator> end, const Dispatcher& dispatcher, size_t workspace_bytes, int threads)
+Seat::Seat(std::unique_ptr<Communicator> end, const Dispatcher& dispatcher, size_t workspace_bytes,
+           int threads)
     : comm(std::move(end)),
       owned_groups(dispatcher.make_groups(*comm)),
       groups(pointers_to(owned_groups)),

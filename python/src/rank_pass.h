@@ -34,7 +34,8 @@ struct RankLayer {
 
 // What a rank has for all of its passes.
 struct Seat {
-  Seat(std::unique_ptr<Communicator> end, const Dispatcher& dispatcher, size_t workspace_bytes, int threads);
+  Seat(std::unique_ptr<Communicator> end, const Dispatcher& dispatcher, size_t workspace_bytes,
+       int threads);
 
   std::unique_ptr<Communicator> comm;
   std::vector<std::unique_ptr<Communicator>> owned_groups;
@@ -48,8 +49,8 @@ struct Seat {
 // Workspace of a pass with at most so many tokens of this rank.
 size_t pass_bytes(const RankLayer& layer, int64_t max_tokens, int top_k);
 
-// Takes this rank's share of the tokens, an even piece, through the layer. Every rank of the group does so at the same
-// time. An exception fails the group and is left in seat.error.
+// Takes this rank's share of the tokens, an even piece, through the layer. Every rank of the group
+// does so at the same time. An exception fails the group and is left in seat.error.
 void run_pass(RankLayer& layer, const RoutedTokens& all, int top_k, Seat& seat) noexcept;
 
 }  // namespace trimtab::python

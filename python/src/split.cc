@@ -23,7 +23,8 @@ std::span<int32_t> span_of(const Int32Array& array) {
 nb::object split(const SplitTable& table, const nb::object& counts, const std::string& rule_name) {
   const SplitRule rule = parse_split_rule(rule_name);
   const std::vector<int32_t> tokens = small_numbers(counts, "counts");
-  const auto ranks = static_cast<size_t>(table.num_ranks), slots = static_cast<size_t>(table.num_slots);
+  const auto ranks = static_cast<size_t>(table.num_ranks),
+             slots = static_cast<size_t>(table.num_slots);
   std::vector<int32_t> shares(ranks * slots);
   {
     const nb::gil_scoped_release release;
@@ -36,23 +37,28 @@ nb::object split(const SplitTable& table, const nb::object& counts, const std::s
 }  // namespace
 
 void bind_split(nb::module_& m) {
-  nb::class_<SplitTable>(m, "SplitTable", R"(The replicas of one layer, laid out for sharing tokens out; read-only.
+  nb::class_<SplitTable>(m, "SplitTable",
+                         R"(The replicas of one layer, laid out for sharing tokens out; read-only.
 
 node_of_rank: int array [ranks]; all on one node when left out. Raises ValueError when sizes do not fit.)")
       .def(
           "__init__",
-          [](SplitTable* self, const Placement& placement, int layer, const nb::object& node_of_rank) {
-            const std::vector<int32_t> nodes =
-                node_of_rank.is_none() ? std::vector<int32_t>{} : small_numbers(node_of_rank, "node_of_rank");
+          [](SplitTable* self, const Placement& placement, int layer,
+             const nb::object& node_of_rank) {
+            const std::vector<int32_t> nodes = node_of_rank.is_none()
+                                                   ? std::vector<int32_t>{}
+                                                   : small_numbers(node_of_rank, "node_of_rank");
             new (self) SplitTable(placement, layer, nodes);
           },
           nb::arg("placement"), nb::arg("layer"), nb::arg("node_of_rank") = nb::none(),
-          nb::sig("def __init__(self, placement: Placement, layer: int, node_of_rank: numpy.typing.ArrayLike | None = "
+          nb::sig("def __init__(self, placement: Placement, layer: int, node_of_rank: "
+                  "numpy.typing.ArrayLike | None = "
                   "None) -> None"))
       .def_ro("num_ranks", &SplitTable::num_ranks)
       .def_ro("num_experts", &SplitTable::num_experts)
       .def_ro("num_slots", &SplitTable::num_slots)
-      .def("split", &split, nb::arg("counts"), nb::arg("rule") = "split", R"(How many tokens go to each replica.
+      .def("split", &split, nb::arg("counts"), nb::arg("rule") = "split",
+           R"(How many tokens go to each replica.
 
 counts: int [ranks, experts], tokens of each source rank for each expert. rule: static (one replica for each source
 rank), round_robin (replicas get equally many), split (the peak rank load is as low as whole tokens allow; then most stay
@@ -74,13 +80,16 @@ has no share left.)")
       .def(
           "rank_loads",
           [](const SplitTable& table, const nb::object& shares) {
-            std::vector<int64_t> loads(static_cast<size_t>(table.num_ranks));
+            std::vector<int64_t> loads(table.num_ranks);
             split_rank_loads(table, small_numbers(shares, "shares"), loads);
             const size_t ranks = loads.size();
             return array_of(std::move(loads), {ranks});
           },
-          nb::arg("shares"), "int64 [ranks]: the tokens that each rank receives under shares, as split() returns them.",
-          nb::sig("def rank_loads(self, shares: numpy.typing.ArrayLike) -> numpy.typing.NDArray[numpy.int64]"));
+          nb::arg("shares"),
+          "int64 [ranks]: the tokens that each rank receives under shares, as split() returns "
+          "them.",
+          nb::sig("def rank_loads(self, shares: numpy.typing.ArrayLike) -> "
+                  "numpy.typing.NDArray[numpy.int64]"));
 }
 
 }  // namespace trimtab::python

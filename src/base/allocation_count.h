@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests that a path does not allocate: link allocation_count.cc into the test, which then counts operator new.
+// For tests that a path does not allocate: link allocation_count.cc into the test, which then
+// counts operator new.
 #pragma once
 
 #include <cstdint>

@@ -10,9 +10,9 @@ namespace {
 
 constexpr size_t kLanes = 8;  // so many multiplications are under way at a time
 
-// For a given word a bijection of the hash, and for a given hash one of the word: a difference never dies out by
-// itself. Both are multiplied, so that what another word would have to be to make up for one flipped bit has nothing
-// simple in it.
+// For a given word a bijection of the hash, and for a given hash one of the word: a difference
+// never dies out by itself. Both are multiplied, so that what another word would have to be to make
+// up for one flipped bit has nothing simple in it.
 uint64_t mix(uint64_t hash, uint64_t word) {
   return std::rotl(hash ^ word * 0x9e3779b97f4a7c15U, 29) * 0xd1342543de82ef95U;
 }

@@ -42,7 +42,8 @@ TEST(Checksum, SeesBlocksInAnotherOrderAndOtherLengths) {
   EXPECT_NE(checksum(bytes), right);
   std::set<uint64_t> sums;
   const std::vector<std::byte> zeros(300);
-  for (size_t size = 0; size <= zeros.size(); ++size) sums.insert(checksum(std::span(zeros).first(size)));
+  for (size_t size = 0; size <= zeros.size(); ++size)
+    sums.insert(checksum(std::span(zeros).first(size)));
   EXPECT_EQ(sums.size(), zeros.size() + 1);
 }
 

@@ -8,8 +8,8 @@
 
 namespace trimtab {
 
-// The name with the fewest letters to change, add, leave out or swap with its neighbour; the first of several. Empty
-// when more than a third of the letters would have to change.
+// The name with the fewest letters to change, add, leave out or swap with its neighbour; the first
+// of several. Empty when more than a third of the letters would have to change.
 std::string_view nearest_name(std::string_view wrong, std::span<const std::string_view> names);
 // " (did you mean \"x\"?)", or nothing.
 std::string did_you_mean(std::string_view wrong, std::span<const std::string_view> names);

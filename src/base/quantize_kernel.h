@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantising one row, as plain loops over plain arrays that every instruction set vectorises in its own way with the
-// same bits. Compiled once for each of them: includes nothing but fixed-size integers, and everything is local to the
-// including file (see experts/gemm.h). bf16 elements are uint16_t here. The definitions are in quantize_rows.h.
+// Quantising one row, as plain loops over plain arrays that every instruction set vectorises in its
+// own way with the same bits. Compiled once for each of them: includes nothing but fixed-size
+// integers, and everything is local to the including file (see experts/gemm.h). bf16 elements are
+// uint16_t here. The definitions are in quantize_rows.h.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ inline float widened(uint16_t x) {
   return bits_as<float>(static_cast<uint32_t>(x) << 16);
 }
 
-// The bits of the largest magnitude: non-negative floats order as their bits do, and integers have a maximum that
-// vectorises. 0x7f800000 or more: the row has an infinity or a NaN.
+// The bits of the largest magnitude: non-negative floats order as their bits do, and integers have
+// a maximum that vectorises. 0x7f800000 or more: the row has an infinity or a NaN.
 template <class T>
 int32_t largest_magnitude(const T* x, int64_t count) {
   int32_t largest = 0;
@@ -59,7 +60,8 @@ void quantize_int8_row(const T* x, int64_t count, int8_t* __restrict q, float* s
   }
 }
 
-// The e8m0 scale of a block: the biased exponent of the magnitude is floor(log2) + 127, and e8m0 has the same bias.
+// The e8m0 scale of a block: the biased exponent of the magnitude is floor(log2) + 127, and e8m0
+// has the same bias.
 inline int mx_scale(int32_t largest) {
   if (largest >= 0x7f800000) return kE8M0NaN;
   const int scale = (largest >> 23) - 8;
@@ -69,7 +71,8 @@ inline int mx_scale(int32_t largest) {
 // The e4m3 code of the magnitude of x, |x| < 2^9: to nearest, ties to even, at most 448.
 inline uint32_t e4m3_magnitude(float x) {
   const uint32_t magnitude = bits_as<uint32_t>(x) & 0x7fffffffU;
-  // From 2^-6 on: 3 bits of mantissa stay, the bias goes from 127 to 7. Below: multiples of 2^-9, the unit of 2^14.
+  // From 2^-6 on: 3 bits of mantissa stay, the bias goes from 127 to 7. Below: multiples of 2^-9,
+  // the unit of 2^14.
   const uint32_t normal = ((magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
   const uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + 16384.0F) - 0x46800000U;
   const uint32_t code = magnitude >= 0x3c800000U ? normal : subnormal;
@@ -79,11 +82,13 @@ inline uint32_t e4m3_magnitude(float x) {
 // q and scales of whole blocks.
 template <class T>
 void quantize_mx_row(const T* x, int64_t count, uint8_t* __restrict q, uint8_t* __restrict scales) {
-  for (int64_t block = 0; block < count / kQuantizeBlock; ++block, x += kQuantizeBlock, q += kQuantizeBlock) {
+  for (int64_t block = 0; block < count / kQuantizeBlock;
+       ++block, x += kQuantizeBlock, q += kQuantizeBlock) {
     const int scale = mx_scale(largest_magnitude(x, kQuantizeBlock));
     scales[block] = static_cast<uint8_t>(scale);
     // A block with a NaN: all codes are 0. 254 - 255 would be no exponent.
-    const float inverse = scale == kE8M0NaN ? 0.0F : bits_as<float>(static_cast<uint32_t>(254 - scale) << 23);
+    const float inverse =
+        scale == kE8M0NaN ? 0.0F : bits_as<float>(static_cast<uint32_t>(254 - scale) << 23);
     for (int i = 0; i < kQuantizeBlock; ++i) {
       const float y = widened(x[i]) * inverse;
       const uint32_t code = e4m3_magnitude(y) | ((bits_as<uint32_t>(y) >> 24) & 0x80U);
@@ -93,14 +98,18 @@ void quantize_mx_row(const T* x, int64_t count, uint8_t* __restrict q, uint8_t* 
 }
 
 // What an e4m3 row stands for, in bf16. Exact, but that results below the normal range are 0.
-inline void dequantize_mx_row(const uint8_t* q, const uint8_t* scales, int64_t count, uint16_t* __restrict y) noexcept {
-  for (int64_t block = 0; block < count / kQuantizeBlock; ++block, q += kQuantizeBlock, y += kQuantizeBlock) {
+inline void dequantize_mx_row(const uint8_t* q, const uint8_t* scales, int64_t count,
+                              uint16_t* __restrict y) noexcept {
+  for (int64_t block = 0; block < count / kQuantizeBlock;
+       ++block, q += kQuantizeBlock, y += kQuantizeBlock) {
     const int scale = scales[block];
-    const float power = scale == kE8M0NaN
-                            ? bits_as<float>(0x7fc00000)
-                            : bits_as<float>(scale == 0 ? 0x00400000U : static_cast<uint32_t>(scale) << 23);
+    const float power =
+        scale == kE8M0NaN
+            ? bits_as<float>(0x7fc00000)
+            : bits_as<float>(scale == 0 ? 0x00400000U : static_cast<uint32_t>(scale) << 23);
     for (int i = 0; i < kQuantizeBlock; ++i) {
-      // With its fields in the place of a float's it is 2^-120 of the value: the exponent's bias is 7, not 127.
+      // With its fields in the place of a float's it is 2^-120 of the value: the exponent's bias is
+      // 7, not 127.
       const uint32_t code = q[i];
       const float value = bits_as<float>((code & 0x7fU) << 20) * 0x1p120F * power;
       const uint32_t bits = bits_as<uint32_t>(value);

@@ -22,13 +22,15 @@ void check(ConstRows x, ConstRows q, ConstRows scales) {
     throw InvalidArgument(cat("quantised rows are I8 or F8_E4M3, not ", name(q.dtype)));
   }
   if (q.dtype == DType::kF8E4M3 && q.cols % kMxBlock != 0) {
-    throw InvalidArgument(cat("F8_E4M3 rows have blocks of ", kMxBlock, " elements; ", q.cols, " is no multiple"));
+    throw InvalidArgument(
+        cat("F8_E4M3 rows have blocks of ", kMxBlock, " elements; ", q.cols, " is no multiple"));
   }
   const ScaleShape shape = scale_shape(q.dtype, q.cols);
   if (x.rows != q.rows || x.cols != q.cols || scales.rows != q.rows || scales.cols != shape.cols ||
       scales.dtype != shape.dtype) {
-    throw InvalidArgument(cat("quantised rows: x [", x.rows, ", ", x.cols, "], q ", name(q.dtype), " [", q.rows, ", ",
-                              q.cols, "], scales ", name(scales.dtype), " [", scales.rows, ", ", scales.cols, "]"));
+    throw InvalidArgument(cat("quantised rows: x [", x.rows, ", ", x.cols, "], q ", name(q.dtype),
+                              " [", q.rows, ", ", q.cols, "], scales ", name(scales.dtype), " [",
+                              scales.rows, ", ", scales.cols, "]"));
   }
 }
 
@@ -53,7 +55,8 @@ void quantize_rows(ConstRows x, Rows q, Rows scales) {
     if (x.dtype == DType::kF32) {
       quantize_row(x.row_as<float>(i), x.cols, q.row(i), q.dtype, scales.row(i));
     } else {
-      quantize_row(reinterpret_cast<const uint16_t*>(x.row(i)), x.cols, q.row(i), q.dtype, scales.row(i));
+      quantize_row(reinterpret_cast<const uint16_t*>(x.row(i)), x.cols, q.row(i), q.dtype,
+                   scales.row(i));
     }
   }
 }

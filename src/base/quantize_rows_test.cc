@@ -29,7 +29,8 @@ Quantised quantise(const std::vector<T>& x, int64_t cols, DType dtype) {
   const auto rows = static_cast<int64_t>(x.size()) / cols;
   const ScaleShape shape = scale_shape(dtype, cols);
   Quantised result{std::vector<std::byte>(x.size()),
-                   std::vector<std::byte>(static_cast<size_t>(rows) * shape.row_bytes()), std::vector<float>(x.size())};
+                   std::vector<std::byte>(static_cast<size_t>(rows) * shape.row_bytes()),
+                   std::vector<float>(x.size())};
   const Rows q(result.q.data(), rows, cols, cols, dtype);
   const Rows scales(result.scales.data(), rows, shape.cols, shape.cols, shape.dtype);
   quantize_rows(ConstRows(x.data(), rows, cols), q, scales);
@@ -40,7 +41,8 @@ Quantised quantise(const std::vector<T>& x, int64_t cols, DType dtype) {
 TEST(QuantizeInt8, ScalesByTheLargestMagnitudeAndRoundsTiesToEven) {
   const Quantised r = quantise<float>({-254, 1, 3, 5, -5, 253, 0, -0.0F}, 8, DType::kI8);
   EXPECT_EQ(r.scale(0), 2.0F);
-  const std::vector<int> expected{-127, 0, 2, 2, -2, 126, 0, 0};  // 0.5 -> 0, 1.5 -> 2, 2.5 -> 2, 126.5 -> 126
+  const std::vector<int> expected{-127, 0,   2, 2,
+                                  -2,   126, 0, 0};  // 0.5 -> 0, 1.5 -> 2, 2.5 -> 2, 126.5 -> 126
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(r.i8(i), expected[i]) << i;
 }
 
@@ -49,7 +51,8 @@ TEST(QuantizeInt8, IsTheNearestMultipleForRandomRows) {
   std::normal_distribution<float> value;
   for (const int64_t cols : {1, 2, 7, 32, 100, 2048}) {
     std::vector<float> x(static_cast<size_t>(cols * 5));
-    for (size_t i = 0; i < x.size(); ++i) x[i] = value(random) * std::ldexp(1.0F, static_cast<int>(i) % 30 - 15);
+    for (size_t i = 0; i < x.size(); ++i)
+      x[i] = value(random) * std::ldexp(1.0F, static_cast<int>(i) % 30 - 15);
     const Quantised r = quantise(x, cols, DType::kI8);
     for (size_t i = 0; i < x.size(); ++i) {
       const float scale = r.scale(i / static_cast<size_t>(cols));
@@ -60,7 +63,8 @@ TEST(QuantizeInt8, IsTheNearestMultipleForRandomRows) {
 }
 
 TEST(QuantizeInt8, ZerosTinyRowsNaNAndInfinity) {
-  const Quantised r = quantise<float>({0, 0, 1e-40F, 0, 1, kNaN, 2, -kInf, -kNaN, 5, 3e38F, 3e38F}, 2, DType::kI8);
+  const Quantised r =
+      quantise<float>({0, 0, 1e-40F, 0, 1, kNaN, 2, -kInf, -kNaN, 5, 3e38F, 3e38F}, 2, DType::kI8);
   for (const size_t row : {0U, 1U}) EXPECT_EQ(r.scale(row), 0.0F);
   for (size_t i = 0; i < 10; ++i) EXPECT_EQ(r.i8(i), 0) << i;
   for (const size_t row : {2U, 3U, 4U}) EXPECT_TRUE(std::isnan(r.scale(row))) << row;
@@ -84,7 +88,8 @@ std::vector<double> e4m3_values() {
   for (int exponent = 0; exponent < 16; ++exponent) {
     for (int mantissa = 0; mantissa < 8; ++mantissa) {
       if (exponent == 15 && mantissa == 7) continue;
-      values.push_back(exponent == 0 ? mantissa / 512.0 : std::ldexp(1 + mantissa / 8.0, exponent - 7));
+      values.push_back(exponent == 0 ? mantissa / 512.0
+                                     : std::ldexp(1 + mantissa / 8.0, exponent - 7));
     }
   }
   return values;
@@ -97,7 +102,8 @@ TEST(QuantizeMx, IsTheNearestValueOfTheFormatTiesToEven) {
   std::uniform_int_distribution<int> power(-100, 100), kind(0, 2);
   for (int round = 0; round < 300; ++round) {
     const int exponent = power(random);
-    // The first element makes the scale 2^exponent; the others are values of the format, midpoints and in between.
+    // The first element makes the scale 2^exponent; the others are values of the format, midpoints
+    // and in between.
     std::vector<float> x{std::ldexp(256.0F, exponent)};
     std::vector<size_t> code{120};
     while (x.size() < static_cast<size_t>(kMxBlock)) {
@@ -137,7 +143,8 @@ TEST(QuantizeMx, ZerosTinyBlocksNaNAndInfinity) {
   x[128] = std::numeric_limits<float>::max();
   const Quantised r = quantise(x, 32, DType::kF8E4M3);
   const std::vector<int> scales{0, 0, 255, 255, 127 + 119};
-  for (size_t block = 0; block < 5; ++block) EXPECT_EQ(static_cast<int>(r.scales[block]), scales[block]) << block;
+  for (size_t block = 0; block < 5; ++block)
+    EXPECT_EQ(static_cast<int>(r.scales[block]), scales[block]) << block;
   for (size_t i = 0; i < 128; ++i) EXPECT_EQ(static_cast<int>(r.q[i]), 0) << i;
   EXPECT_TRUE(std::isnan(r.back[64]));
   EXPECT_TRUE(std::isnan(r.back[65]));
@@ -148,15 +155,23 @@ TEST(QuantizeRows, RefusesWhatDoesNotFit) {
   std::vector<float> x(64);
   std::vector<std::byte> q(64), s(64);
   const ConstRows rows(x.data(), 2, 32);
-  const auto to = [&](int64_t n, int64_t cols, DType dtype) { return Rows(q.data(), n, cols, cols, dtype); };
-  const auto scales = [&](int64_t cols, DType dtype) { return Rows(s.data(), 2, cols, cols, dtype); };
-  EXPECT_THROW(quantize_rows(rows, to(2, 32, DType::kBF16), scales(1, DType::kF32)), InvalidArgument);
+  const auto to = [&](int64_t n, int64_t cols, DType dtype) {
+    return Rows(q.data(), n, cols, cols, dtype);
+  };
+  const auto scales = [&](int64_t cols, DType dtype) {
+    return Rows(s.data(), 2, cols, cols, dtype);
+  };
+  EXPECT_THROW(quantize_rows(rows, to(2, 32, DType::kBF16), scales(1, DType::kF32)),
+               InvalidArgument);
   EXPECT_THROW(quantize_rows(rows, to(1, 32, DType::kI8), scales(1, DType::kF32)), InvalidArgument);
   EXPECT_THROW(quantize_rows(rows, to(2, 32, DType::kI8), scales(2, DType::kF32)), InvalidArgument);
-  EXPECT_THROW(quantize_rows(rows, to(2, 32, DType::kF8E4M3), scales(1, DType::kF32)), InvalidArgument);
-  EXPECT_THROW(quantize_rows(ConstRows(x.data(), 2, 31), to(2, 31, DType::kF8E4M3), scales(0, DType::kF8E8M0)),
+  EXPECT_THROW(quantize_rows(rows, to(2, 32, DType::kF8E4M3), scales(1, DType::kF32)),
                InvalidArgument);
-  EXPECT_THROW(quantize_rows(to(2, 32, DType::kI8), to(2, 32, DType::kI8), scales(1, DType::kF32)), InvalidArgument);
+  EXPECT_THROW(quantize_rows(ConstRows(x.data(), 2, 31), to(2, 31, DType::kF8E4M3),
+                             scales(0, DType::kF8E8M0)),
+               InvalidArgument);
+  EXPECT_THROW(quantize_rows(to(2, 32, DType::kI8), to(2, 32, DType::kI8), scales(1, DType::kF32)),
+               InvalidArgument);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace trimtab {
 namespace {
 
 // stop is guarded by mutex and looked at when start is notified.
-void stop_and_join(std::mutex& mutex, bool& stop, std::condition_variable& start, std::vector<std::thread>& helpers) {
+void stop_and_join(std::mutex& mutex, bool& stop, std::condition_variable& start,
+                   std::vector<std::thread>& helpers) {
   {
     const std::lock_guard lock(mutex);
     stop = true;
@@ -24,15 +25,16 @@ void stop_and_join(std::mutex& mutex, bool& stop, std::condition_variable& start
 
 Team::Team(int threads, Helpers helpers) {
   if (threads < 1) throw InvalidArgument(cat("a team needs at least 1 thread, got ", threads));
-  scratch_.resize(static_cast<size_t>(threads));
-  seen_.resize(static_cast<size_t>(threads));
+  scratch_.resize(threads);
+  seen_.resize(threads);
   if (helpers == Helpers::kVisitors) return;
-  helpers_.reserve(static_cast<size_t>(threads - 1));
+  helpers_.reserve(threads - 1);
   try {
     for (int i = 1; i < threads; ++i) helpers_.emplace_back([this, i] { help(i); });
   } catch (const std::system_error& error) {  // a thread that is not joined would end the process
     stop_and_join(mutex_, stop_, start_, helpers_);
-    throw Error(cat("can't start thread ", helpers_.size() + 2, " of a team of ", threads, ": ", error.what()));
+    throw Error(cat("can't start thread ", helpers_.size() + 2, " of a team of ", threads, ": ",
+                    error.what()));
   }
 }
 
@@ -89,7 +91,7 @@ void Team::help(int member) {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      uint64_t& seen = seen_[static_cast<size_t>(member)];
+      uint64_t& seen = seen_[member];
       start_.wait(lock, [&] { return stop_ || generation_ != seen; });
       if (stop_) return;
       seen = generation_;

@@ -29,9 +29,9 @@ TEST_P(TeamOf, EveryIndexOnce) {
   Team team(GetParam());
   EXPECT_EQ(team.size(), GetParam());
   for (const int64_t count : {0, 1, 2, 3, 5, 64, 1000}) {
-    std::vector<int> visits(static_cast<size_t>(count));  // each element is written by one index alone
-    team.for_each(count, [&](int64_t i) { ++visits[static_cast<size_t>(i)]; });
-    EXPECT_EQ(visits, std::vector<int>(static_cast<size_t>(count), 1)) << count << " indices";
+    std::vector<int> visits(count);  // each element is written by one index alone
+    team.for_each(count, [&](int64_t i) { ++visits[i]; });
+    EXPECT_EQ(visits, std::vector<int>(count, 1)) << count << " indices";
   }
 }
 
@@ -39,9 +39,9 @@ TEST_P(TeamOf, WritesAreSeenAfterTheJoin) {
   Team team(GetParam());
   std::vector<int64_t> values(37);
   for (int64_t round = 1; round <= 2000; ++round) {
-    team.for_each(37, [&](int64_t i) { values[static_cast<size_t>(i)] += round * i; });
+    team.for_each(37, [&](int64_t i) { values[i] += round * i; });
   }
-  for (int64_t i = 0; i < 37; ++i) ASSERT_EQ(values[static_cast<size_t>(i)], i * 2001000);
+  for (int64_t i = 0; i < 37; ++i) ASSERT_EQ(values[i], i * 2001000);
 }
 
 TEST_P(TeamOf, ExceptionsReachTheCallerAndTheTeamGoesOn) {
@@ -78,7 +78,7 @@ TEST_P(TeamOf, OneOfManyExceptionsIsRethrown) {
 TEST_P(TeamOf, ForEachDoesNotAllocate) {
   Team team(GetParam());
   std::vector<int64_t> values(64);
-  auto body = [&](int64_t i) { values[static_cast<size_t>(i)] = i; };
+  auto body = [&](int64_t i) { values[i] = i; };
   team.for_each(64, body);
   const int64_t before = allocation_count();
   for (int round = 0; round < 100; ++round) team.for_each(64, body);
@@ -87,16 +87,16 @@ TEST_P(TeamOf, ForEachDoesNotAllocate) {
 
 TEST_P(TeamOf, AMemberRunsOneIndexAtATime) {
   Team team(GetParam());
-  std::vector<std::atomic<int>> inside(static_cast<size_t>(GetParam()));
+  std::vector<std::atomic<int>> inside(GetParam());
   std::atomic<int64_t> sum{0}, at_once{0};
   for (const int64_t count : {1, 2, 200}) {
     sum = 0;
     team.for_each(count, [&](int64_t i, int member) {
       ASSERT_GE(member, 0);
       ASSERT_LT(member, GetParam());
-      at_once += inside[static_cast<size_t>(member)]++;
+      at_once += inside[member]++;
       if (i % 8 == 0) std::this_thread::yield();
-      --inside[static_cast<size_t>(member)];
+      --inside[member];
       sum += i;
     });
     EXPECT_EQ(sum, count * (count - 1) / 2);
@@ -118,7 +118,8 @@ TEST_P(TeamOf, EachMemberHasScratchOfItsOwn) {
       spoiled += std::count(scratch, scratch + bytes, value) != static_cast<std::ptrdiff_t>(bytes);
     });
     EXPECT_EQ(spoiled, 0) << bytes;
-    for (int m = 0; m < GetParam(); ++m) EXPECT_EQ(reinterpret_cast<uintptr_t>(team.scratch(m)) % 64, 0U);
+    for (int m = 0; m < GetParam(); ++m)
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(team.scratch(m)) % 64, 0U);
   }
 }
 
@@ -191,7 +192,8 @@ TEST(TeamDeathTest, ThreadsThatCantStartAreAnError) {
     }
     std::_Exit(0);
   };
-  EXPECT_EXIT(start_too_many(), testing::ExitedWithCode(3), "can't start thread [0-9]+ of a team of 1000");
+  EXPECT_EXIT(start_too_many(), testing::ExitedWithCode(3),
+              "can't start thread [0-9]+ of a team of 1000");
 }
 #endif
 
@@ -201,13 +203,14 @@ TEST_P(TeamOf, VisitorsHelpUntilTheyAreDismissed) {
   for (int64_t round = 1; round <= 200; ++round) {
     team.admit();
     std::vector<std::jthread> visitors;
-    for (int member = 1; member < team.size(); ++member) visitors.emplace_back([&, member] { team.help(member); });
+    for (int member = 1; member < team.size(); ++member)
+      visitors.emplace_back([&, member] { team.help(member); });
     for (int call = 0; call < 3; ++call) {
-      team.for_each(41, [&](int64_t i) { values[static_cast<size_t>(i)] += i; });
+      team.for_each(41, [&](int64_t i) { values[i] += i; });
     }
     team.dismiss();
   }
-  for (int64_t i = 0; i < 41; ++i) ASSERT_EQ(values[static_cast<size_t>(i)], i * 600);
+  for (int64_t i = 0; i < 41; ++i) ASSERT_EQ(values[i], i * 600);
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trimtab/tensor.h"
 
-#include <algorithm>
-
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -50,7 +49,8 @@ size_t round_up(size_t bytes, size_t unit) {
 // Zero pages that cost nothing until they are touched, at a huge page's border.
 void* map_pages(size_t bytes) {
   const size_t size = round_up(bytes, kHugePage);
-  void* map = ::mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* map =
+      ::mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) throw std::bad_alloc();
   auto* begin = static_cast<std::byte*>(map);
   const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(map) % kHugePage) % kHugePage;

@@ -16,12 +16,15 @@ TEST(DTypes, NamesAndBitsAreThoseOfSafetensors) {
     DType type;
     const char* text;
     int width;
-  } all[] = {{DType::kBool, "BOOL", 8},      {DType::kU8, "U8", 8},          {DType::kI8, "I8", 8},
-             {DType::kI16, "I16", 16},       {DType::kU16, "U16", 16},       {DType::kF16, "F16", 16},
-             {DType::kBF16, "BF16", 16},     {DType::kI32, "I32", 32},       {DType::kU32, "U32", 32},
-             {DType::kF32, "F32", 32},       {DType::kI64, "I64", 64},       {DType::kU64, "U64", 64},
-             {DType::kF64, "F64", 64},       {DType::kF8E4M3, "F8_E4M3", 8}, {DType::kF8E5M2, "F8_E5M2", 8},
-             {DType::kF8E8M0, "F8_E8M0", 8}, {DType::kF4, "F4", 4},          {DType::kU4, "U4", 4}};
+  } all[] = {{DType::kBool, "BOOL", 8},      {DType::kU8, "U8", 8},
+             {DType::kI8, "I8", 8},          {DType::kI16, "I16", 16},
+             {DType::kU16, "U16", 16},       {DType::kF16, "F16", 16},
+             {DType::kBF16, "BF16", 16},     {DType::kI32, "I32", 32},
+             {DType::kU32, "U32", 32},       {DType::kF32, "F32", 32},
+             {DType::kI64, "I64", 64},       {DType::kU64, "U64", 64},
+             {DType::kF64, "F64", 64},       {DType::kF8E4M3, "F8_E4M3", 8},
+             {DType::kF8E5M2, "F8_E5M2", 8}, {DType::kF8E8M0, "F8_E8M0", 8},
+             {DType::kF4, "F4", 4},          {DType::kU4, "U4", 4}};
   for (const auto& [type, text, width] : all) {
     EXPECT_EQ(name(type), text);
     EXPECT_EQ(bits(type), width) << text;
@@ -52,14 +55,17 @@ void expect_same(float got, double want, uint32_t pattern) {
 }
 
 TEST(Conversions, EveryF16) {
-  for (uint32_t u = 0; u < 65536; ++u) expect_same(to_float(f16_t{static_cast<uint16_t>(u)}), value_of(u, 5, 10), u);
+  for (uint32_t u = 0; u < 65536; ++u)
+    expect_same(to_float(f16_t{static_cast<uint16_t>(u)}), value_of(u, 5, 10), u);
 }
 
-// E4M3 is a binary float whose greatest exponent is one like the others, but for the code of all ones.
+// E4M3 is a binary float whose greatest exponent is one like the others, but for the code of all
+// ones.
 TEST(Conversions, EveryE4M3) {
   for (uint32_t u = 0; u < 256; ++u) {
     const uint32_t magnitude = u & 0x7f;
-    double want = magnitude < 8 ? magnitude * 0x1p-9 : (8 + magnitude % 8) * std::pow(2.0, magnitude / 8 - 10.0);
+    double want = magnitude < 8 ? magnitude * 0x1p-9
+                                : (8 + magnitude % 8) * std::pow(2.0, magnitude / 8 - 10.0);
     if (magnitude == 0x7f) want = std::nan("");
     expect_same(to_float(e4m3_t{static_cast<uint8_t>(u)}), u < 128 ? want : -want, u);
   }
@@ -68,14 +74,16 @@ TEST(Conversions, EveryE4M3) {
 TEST(Conversions, EveryE2M1) {
   for (uint32_t u = 0; u < 16; ++u) {
     const uint32_t magnitude = u & 7;
-    const double want = magnitude < 2 ? magnitude * 0.5 : (2 + magnitude % 2) * std::pow(2.0, magnitude / 2 - 2.0);
+    const double want =
+        magnitude < 2 ? magnitude * 0.5 : (2 + magnitude % 2) * std::pow(2.0, magnitude / 2 - 2.0);
     expect_same(to_float(e2m1_t{static_cast<uint8_t>(u)}), u < 8 ? want : -want, u);
   }
 }
 
 TEST(Conversions, EveryE8M0) {
   for (uint32_t u = 0; u < 255; ++u) {
-    expect_same(to_float(e8m0_t{static_cast<uint8_t>(u)}), std::pow(2.0, static_cast<int>(u) - 127), u);
+    expect_same(to_float(e8m0_t{static_cast<uint8_t>(u)}), std::pow(2.0, static_cast<int>(u) - 127),
+                u);
   }
   EXPECT_TRUE(std::isnan(to_float(e8m0_t{255})));
 }
@@ -92,7 +100,8 @@ TEST(Conversions, EveryBf16ThereAndBack) {
   }
 }
 
-// Between every bf16 and the next one above: the middle goes to the even one, its neighbours to the nearer one.
+// Between every bf16 and the next one above: the middle goes to the even one, its neighbours to the
+// nearer one.
 TEST(Conversions, Bf16RoundsToNearestTiesToEven) {
   for (uint32_t u = 0; u < 0x7f80; ++u) {
     for (const uint32_t sign : {0U, 0x8000U}) {
@@ -110,7 +119,8 @@ TEST(Conversions, Bf16RoundsToNearestTiesToEven) {
 }
 
 TEST(Conversions, NanStaysNanWhicheverBitsItHas) {
-  for (const uint32_t payload : {0x7f800001U, 0x7fffffffU, 0xff800001U, 0xffffffffU, 0x7fc00000U, 0x7f80ffffU}) {
+  for (const uint32_t payload :
+       {0x7f800001U, 0x7fffffffU, 0xff800001U, 0xffffffffU, 0x7fc00000U, 0x7f80ffffU}) {
     const bf16_t got = to_bf16(std::bit_cast<float>(payload));
     EXPECT_TRUE(std::isnan(to_float(got))) << payload;
     EXPECT_EQ(got.bits >> 15, payload >> 31) << payload;

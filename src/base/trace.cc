@@ -16,13 +16,14 @@ TraceBuffer::TraceBuffer(int64_t capacity) {
   }
   const auto size = std::bit_ceil(static_cast<uint64_t>(capacity));
   mask_ = static_cast<int64_t>(size) - 1;
-  events_ = std::make_unique<TraceEvent[]>(size);  // writes all of it, so that recording meets no new page
+  events_ = std::make_unique<TraceEvent[]>(
+      size);  // writes all of it, so that recording meets no new page
 }
 
 std::vector<TraceEvent> TraceBuffer::events() const {
   std::vector<TraceEvent> all;
-  all.reserve(static_cast<size_t>(std::min(recorded_, capacity())));
-  for (int64_t i = overwritten(); i < recorded_; ++i) all.push_back(events_[static_cast<size_t>(i & mask_)]);
+  all.reserve(std::min(recorded_, capacity()));
+  for (int64_t i = overwritten(); i < recorded_; ++i) all.push_back(events_[i & mask_]);
   return all;
 }
 

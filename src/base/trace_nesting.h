@@ -11,8 +11,9 @@ namespace trimtab {
 
 // slices: (begin, end), in any order.
 inline bool slices_nest(std::vector<std::pair<int64_t, int64_t>> slices) {
-  std::sort(slices.begin(), slices.end(),
-            [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : a.second > b.second; });
+  std::sort(slices.begin(), slices.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : a.second > b.second;
+  });
   std::vector<int64_t> open;  // ends
   for (const auto& [begin, end] : slices) {
     if (end < begin) return false;

@@ -45,7 +45,7 @@ TEST(TraceBuffer, TheNewestOverwriteTheOldest) {
     const auto kept = std::min<int64_t>(i + 1, 4);
     ASSERT_EQ(std::ssize(events), kept);
     EXPECT_EQ(buffer.overwritten(), i + 1 - kept);
-    for (int64_t k = 0; k < kept; ++k) EXPECT_EQ(events[static_cast<size_t>(k)].time, i + 1 - kept + k);
+    for (int64_t k = 0; k < kept; ++k) EXPECT_EQ(events[k].time, i + 1 - kept + k);
   }
 }
 

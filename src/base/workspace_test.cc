@@ -63,8 +63,10 @@ TEST(Workspace, ThrowsInsteadOfGrowing) {
     return std::string();
   };
   const std::string text = refused(129);
-  for (const char* part : {"129", "128", "256"}) EXPECT_NE(text.find(part), std::string::npos) << text;
-  for (size_t less = 0; less < 130; less += 43) EXPECT_NE(refused(std::numeric_limits<size_t>::max() - less), "");
+  for (const char* part : {"129", "128", "256"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  for (size_t less = 0; less < 130; less += 43)
+    EXPECT_NE(refused(std::numeric_limits<size_t>::max() - less), "");
   EXPECT_EQ(workspace.mark(), 128U);  // a refusal takes nothing
   EXPECT_NE(workspace.take_bytes(128), nullptr);
   EXPECT_NE(refused(1), "");

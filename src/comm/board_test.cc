@@ -17,7 +17,8 @@ class Boards : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Boards, testing::ValuesIn(rank_counts({1, 2, 3, 4, 7})),
                          testing::PrintToStringParamName());
 
-// Memory behind item n is written again as soon as the rule allows it: a race here is one that TSan sees.
+// Memory behind item n is written again as soon as the rule allows it: a race here is one that TSan
+// sees.
 TEST_P(Boards, ItemsAreReadInPlaceAndMemoryMayBeReusedAfterTheNextPost) {
   const int ranks = GetParam();
   run_group(ranks, [&](Communicator& comm) {
@@ -32,7 +33,8 @@ TEST_P(Boards, ItemsAreReadInPlaceAndMemoryMayBeReusedAfterTheNextPost) {
       EXPECT_TRUE(board.posted(n));
       EXPECT_FALSE(board.posted(n + 1));
       const Board::Reading reading(board);
-      for (int r = 0; r < ranks; ++r) EXPECT_EQ(*static_cast<const int*>(board.item(r, n)), r * 1000 + round);
+      for (int r = 0; r < ranks; ++r)
+        EXPECT_EQ(*static_cast<const int*>(board.item(r, n)), r * 1000 + round);
     }
     comm.barrier();
   });
@@ -81,8 +83,8 @@ TEST(BoardTest, GroupsHaveBoardsOfTheirOwn) {
   });
 }
 
-// What pull relies on: memory of allocate() is the same memory at the same address on all ranks, other memory only
-// where ranks are threads.
+// What pull relies on: memory of allocate() is the same memory at the same address on all ranks,
+// other memory only where ranks are threads.
 TEST(BoardTest, SharesWhatIsAllocated) {
   TRIMTAB_NEEDS_RANKS(2);
   run_group(2, [](Communicator& comm) {
@@ -98,7 +100,8 @@ TEST(BoardTest, SharesWhatIsAllocated) {
     {
       // Each writes into the other's memory.
       const Board::Reading reading(*comm.board());
-      auto* theirs = static_cast<std::byte*>(const_cast<void*>(comm.board()->item(1 - comm.rank(), 1)));
+      auto* theirs =
+          static_cast<std::byte*>(const_cast<void*>(comm.board()->item(1 - comm.rank(), 1)));
       theirs[9999] = static_cast<std::byte>(comm.rank() + 1);
     }
     comm.barrier();

@@ -55,12 +55,12 @@ TEST_P(Collectives, AllGatherConcatenatesInRankOrder) {
       const std::vector<int32_t> send = numbers(comm.rank(), round);
       const std::vector<int32_t> expected = all_numbers(ranks(), round);
       std::vector<int32_t> recv(expected.size());
-      std::vector<int64_t> sizes(static_cast<size_t>(ranks()), -1);
+      std::vector<int64_t> sizes(ranks(), -1);
       Pending pending = comm.all_gather_v(bytes(send), bytes(recv), sizes);
       pending.wait();
       EXPECT_EQ(recv, expected);
       for (int r = 0; r < ranks(); ++r) {
-        EXPECT_EQ(sizes[static_cast<size_t>(r)], static_cast<int64_t>(numbers(r, round).size() * sizeof(int32_t)));
+        EXPECT_EQ(sizes[r], static_cast<int64_t>(numbers(r, round).size() * sizeof(int32_t)));
       }
       EXPECT_TRUE(pending.done());
       pending.wait_released();
@@ -74,18 +74,20 @@ TEST_P(Collectives, ReduceScatterAddsInRankOrder) {
     const auto n = static_cast<size_t>(ranks());
     std::vector<int64_t> counts(n);
     for (size_t r = 0; r < n; ++r) counts[r] = static_cast<int64_t>((r + 1) % 3);
-    const auto total = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+    const auto total =
+        static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
     // Values whose f32 sum depends on the order of addition.
     const auto value = [](size_t rank, size_t i) {
       constexpr float kValues[] = {1.0e8F, 3.25F, -1.0e8F, 0.1F};
       return kValues[(rank + i) % 4];
     };
     std::vector<float> send(total);
-    for (size_t i = 0; i < total; ++i) send[i] = value(static_cast<size_t>(comm.rank()), i);
-    std::vector<float> recv(static_cast<size_t>(counts[static_cast<size_t>(comm.rank())]), -7.0F);
+    for (size_t i = 0; i < total; ++i) send[i] = value(comm.rank(), i);
+    std::vector<float> recv(counts[comm.rank()], -7.0F);
     Pending pending = comm.reduce_scatter_v(send, counts, recv);
     pending.wait();
-    const auto offset = static_cast<size_t>(std::accumulate(counts.begin(), counts.begin() + comm.rank(), int64_t{0}));
+    const auto offset = static_cast<size_t>(
+        std::accumulate(counts.begin(), counts.begin() + comm.rank(), int64_t{0}));
     for (size_t i = 0; i < recv.size(); ++i) {
       float expected = value(0, offset + i);
       for (size_t r = 1; r < n; ++r) expected += value(r, offset + i);
@@ -109,7 +111,8 @@ TEST_P(Collectives, AllToAllExchangesTheBlocksOfEachPair) {
       std::vector<int32_t> send, expected;
       std::vector<int64_t> send_bytes, expected_bytes, recv_bytes(n, -1);
       for (int r = 0; r < ranks(); ++r) {
-        const std::vector<int32_t> to = block(comm.rank(), r, round), from = block(r, comm.rank(), round);
+        const std::vector<int32_t> to = block(comm.rank(), r, round),
+                                   from = block(r, comm.rank(), round);
         send.insert(send.end(), to.begin(), to.end());
         send_bytes.push_back(std::ssize(bytes(to)));
         expected.insert(expected.end(), from.begin(), from.end());
@@ -150,11 +153,11 @@ TEST(Hosts, SplitBySharedMemory) {
             [](Communicator& comm) {
               EXPECT_TRUE(std::ranges::equal(comm.hosts(), std::vector<int32_t>{0, 1, 0, 2, 1}));
               EXPECT_EQ(comm.board(), nullptr);
-              const auto host = comm.split(comm.hosts()[static_cast<size_t>(comm.rank())], comm.rank());
+              const auto host = comm.split(comm.hosts()[comm.rank()], comm.rank());
               EXPECT_NE(host->board(), nullptr);
               for (const int32_t number : host->hosts()) EXPECT_EQ(number, 0);
               const std::vector<int> sizes{2, 2, 1};
-              EXPECT_EQ(host->size(), sizes[static_cast<size_t>(comm.hosts()[static_cast<size_t>(comm.rank())])]);
+              EXPECT_EQ(host->size(), sizes[static_cast<size_t>(comm.hosts()[comm.rank()])]);
             },
             {.hosts = {7, 3, 7, 5, 3}});
   run_ranks(2, [](Communicator& comm) {
@@ -169,10 +172,11 @@ TEST_P(Collectives, BarrierHoldsUntilAllHaveCome) {
     if (comm.board() == nullptr) return;  // no memory in which to look at each other
     // Rank 0's counter, at the same address on all.
     const Buffer memory = comm.allocate(sizeof(std::atomic<int>));
-    std::vector<std::byte*> counters(static_cast<size_t>(ranks()));
+    std::vector<std::byte*> counters(ranks());
     std::vector<int64_t> sizes(counters.size());
     std::byte* const mine = memory.data();
-    comm.all_gather_v(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(counters)), sizes)
+    comm.all_gather_v(std::as_bytes(std::span(&mine, 1)),
+                      std::as_writable_bytes(std::span(counters)), sizes)
         .wait_released();
     auto& entered = *reinterpret_cast<std::atomic<int>*>(counters[0]);
     for (int round = 1; round <= 50; ++round) {
@@ -189,7 +193,7 @@ TEST_P(Collectives, EightMayBeInFlightAndTheNinthIsRefused) {
     constexpr auto kInFlight = static_cast<size_t>(Communicator::kMaxInFlight);
     for (int repeat = 0; repeat < 3; ++repeat) {
       std::vector<std::vector<int32_t>> send(kInFlight), recv(kInFlight);
-      std::vector<std::vector<int64_t>> sizes(kInFlight, std::vector<int64_t>(static_cast<size_t>(ranks())));
+      std::vector<std::vector<int64_t>> sizes(kInFlight, std::vector<int64_t>(ranks()));
       std::vector<Pending> pending;
       for (size_t i = 0; i < kInFlight; ++i) {
         send[i] = numbers(comm.rank(), static_cast<int>(i));
@@ -201,7 +205,8 @@ TEST_P(Collectives, EightMayBeInFlightAndTheNinthIsRefused) {
       for (size_t i = 0; i <= 5; ++i) EXPECT_TRUE(pending[i].done());
       for (Pending& p : pending) p.wait();
       for (Pending& p : pending) p.wait_released();
-      for (size_t i = 0; i < kInFlight; ++i) EXPECT_EQ(recv[i], all_numbers(ranks(), static_cast<int>(i)));
+      for (size_t i = 0; i < kInFlight; ++i)
+        EXPECT_EQ(recv[i], all_numbers(ranks(), static_cast<int>(i)));
     }
   });
 }
@@ -209,8 +214,8 @@ TEST_P(Collectives, EightMayBeInFlightAndTheNinthIsRefused) {
 TEST_P(Collectives, ShortReceiveBufferIsAnErrorHereAndTheGroupGoesOn) {
   run_group(ranks(), [&](Communicator& comm) {
     const std::vector<int32_t> send{comm.rank()};
-    std::vector<int32_t> recv(static_cast<size_t>(comm.rank() == 0 ? ranks() - 1 : ranks()), -1);
-    std::vector<int64_t> sizes(static_cast<size_t>(ranks()));
+    std::vector<int32_t> recv(comm.rank() == 0 ? ranks() - 1 : ranks(), -1);
+    std::vector<int64_t> sizes(ranks());
     Pending pending = comm.all_gather_v(bytes(send), bytes(recv), sizes);
     if (comm.rank() == 0) {
       EXPECT_THROW(pending.wait(), InvalidArgument);
@@ -236,7 +241,8 @@ TEST(CollectiveErrors, SizesThatDoNotFitAreRefusedAtTheStart) {
     EXPECT_THROW(comm.all_gather_v({}, {}, sizes), InvalidArgument);
     std::vector<int64_t> one_size(1);
     EXPECT_THROW(comm.all_to_all_v({}, sizes, {}, sizes), InvalidArgument);
-    EXPECT_THROW(comm.all_to_all_v(std::as_bytes(std::span(two)), counts, {}, one_size), InvalidArgument);
+    EXPECT_THROW(comm.all_to_all_v(std::as_bytes(std::span(two)), counts, {}, one_size),
+                 InvalidArgument);
     EXPECT_THROW(comm.all_to_all_v({}, negative, {}, one_size), InvalidArgument);
   });
 }
@@ -267,7 +273,7 @@ TEST(CollectiveErrors, AnotherOperationOnAnotherRankIsTyped) {
 // The ranks of a group, as all_gather sees them: each sends its number in the first group.
 std::vector<int32_t> who(Communicator& group, int number) {
   const std::vector<int32_t> send{number};
-  std::vector<int32_t> recv(static_cast<size_t>(group.size()));
+  std::vector<int32_t> recv(group.size());
   std::vector<int64_t> sizes(recv.size());
   Pending pending = group.all_gather_v(bytes(send), bytes(recv), sizes);
   pending.wait();
@@ -285,7 +291,7 @@ TEST_P(Collectives, SplitGroupsByColorAndOrdersByKey) {
         if (r % 2 == rank % 2) expected.push_back(r);
       }
       ASSERT_EQ(half->size(), static_cast<int>(expected.size()));
-      EXPECT_EQ(expected[static_cast<size_t>(half->rank())], rank);
+      EXPECT_EQ(expected[half->rank()], rank);
       EXPECT_EQ(who(*half, rank), expected);
       const auto single = half->split(half->rank(), 0);
       EXPECT_EQ(who(*single, rank), std::vector<int32_t>{rank});
@@ -309,8 +315,9 @@ TEST_P(Collectives, DuplicateHasAnOrderOfItsOwn) {
   run_group(ranks(), [&](Communicator& comm) {
     const auto other = comm.duplicate();
     const std::vector<int32_t> a = numbers(comm.rank(), 1), b = numbers(comm.rank(), 2);
-    std::vector<int32_t> all_a(all_numbers(ranks(), 1).size()), all_b(all_numbers(ranks(), 2).size());
-    std::vector<int64_t> sizes_a(static_cast<size_t>(ranks())), sizes_b(sizes_a);
+    std::vector<int32_t> all_a(all_numbers(ranks(), 1).size()),
+        all_b(all_numbers(ranks(), 2).size());
+    std::vector<int64_t> sizes_a(ranks()), sizes_b(sizes_a);
     // Odd ranks start them the other way round: within one Communicator that would be an error.
     Pending pa, pb;
     if (comm.rank() % 2 == 0) pa = comm.all_gather_v(bytes(a), bytes(all_a), sizes_a);
@@ -323,8 +330,8 @@ TEST_P(Collectives, DuplicateHasAnOrderOfItsOwn) {
   });
 }
 
-// MPI counts bytes in int: more than 2 GiB between two ranks. Takes 5 GiB of memory, so only with TRIMTAB_HEAVY=1; 4
-// MiB and a bit otherwise.
+// MPI counts bytes in int: more than 2 GiB between two ranks. Takes 5 GiB of memory, so only with
+// TRIMTAB_HEAVY=1; 4 MiB and a bit otherwise.
 TEST(LongMessages, ArriveWhole) {
   TRIMTAB_NEEDS_RANKS(2);
   const char* heavy = std::getenv("TRIMTAB_HEAVY");
@@ -333,23 +340,26 @@ TEST(LongMessages, ArriveWhole) {
   const auto pattern = [](int64_t i) { return static_cast<std::byte>(i * 2654435761 >> 11); };
   run_group(2, [&](Communicator& comm) {
     const bool sends = comm.rank() == 0;
-    const Buffer memory = comm.allocate(static_cast<size_t>(bytes));
+    const Buffer memory = comm.allocate(bytes);
     const std::span<std::byte> all(memory.data(), memory.bytes());
     if (sends) {
-      for (int64_t i = 0; i < bytes; ++i) all[static_cast<size_t>(i)] = pattern(i);
+      for (int64_t i = 0; i < bytes; ++i) all[i] = pattern(i);
     }
     const std::vector<int64_t> send_bytes{0, sends ? bytes : 0};
     std::vector<int64_t> recv_bytes(2);
-    comm.all_to_all_v(sends ? all : all.first(0), send_bytes, sends ? all.first(0) : all, recv_bytes).wait_released();
+    comm.all_to_all_v(sends ? all : all.first(0), send_bytes, sends ? all.first(0) : all,
+                      recv_bytes)
+        .wait_released();
     EXPECT_EQ(recv_bytes, (std::vector<int64_t>{sends ? 0 : bytes, 0}));
     int64_t wrong = 0;
-    for (int64_t i = 0; i < bytes; ++i) wrong += all[static_cast<size_t>(i)] != pattern(i) ? 1 : 0;
+    for (int64_t i = 0; i < bytes; ++i) wrong += all[i] != pattern(i) ? 1 : 0;
     EXPECT_EQ(wrong, 0);
   });
 }
 
 TEST(ProgressThread, MovesMessagesWhileARankComputes) {
-  if (!has_progress_thread()) GTEST_SKIP() << "for processes with a progress thread: hosts_progress_thread";
+  if (!has_progress_thread())
+    GTEST_SKIP() << "for processes with a progress thread: hosts_progress_thread";
   constexpr auto kComputing = std::chrono::seconds(2);
   run_group(2, [&](Communicator& comm) {
     ASSERT_EQ(comm.board(), nullptr) << "the ranks must be on two hosts";

@@ -23,13 +23,15 @@ size_t checked_ranks(int ranks) {
 }
 
 std::chrono::milliseconds checked_timeout(std::chrono::milliseconds timeout) {
-  if (timeout.count() <= 0) throw InvalidArgument(cat("the timeout must be above 0 ms, got ", timeout.count()));
+  if (timeout.count() <= 0)
+    throw InvalidArgument(cat("the timeout must be above 0 ms, got ", timeout.count()));
   return std::min(timeout, kLongestTimeout);
 }
 
 std::vector<int32_t> checked_hosts(const std::vector<int32_t>& hosts, size_t ranks) {
   if (hosts.empty()) return std::vector<int32_t>(ranks, 0);
-  if (hosts.size() != ranks) throw InvalidArgument(cat("hosts of ", hosts.size(), " ranks for a group of ", ranks));
+  if (hosts.size() != ranks)
+    throw InvalidArgument(cat("hosts of ", hosts.size(), " ranks for a group of ", ranks));
   return hosts;
 }
 
@@ -72,8 +74,8 @@ FailureDomain::FailureDomain(int ranks, const GroupOptions& options)
       kept_(state_bytes(ranks)),
       state_(kept_.as<State>()) {}
 
-FailureDomain::FailureDomain(int ranks, const GroupOptions& options, std::shared_ptr<SharedMemory> memory, Buffer kept,
-                             void* state)
+FailureDomain::FailureDomain(int ranks, const GroupOptions& options,
+                             std::shared_ptr<SharedMemory> memory, Buffer kept, void* state)
     : timeout_(checked_timeout(options.timeout)),
       hosts_(checked_hosts(options.hosts, checked_ranks(ranks))),
       may_spin_(most_on_a_host(hosts_) <= std::thread::hardware_concurrency()),
@@ -116,24 +118,25 @@ void FailureDomain::fail(int rank, int blamed, const char* reason, bool tell_out
   // No peer begins to read any more; copies that have begun end soon and wait for nobody.
   for (int r = 0; r < ranks(); ++r) {
     if (r == rank) continue;
-    while (state().member(static_cast<size_t>(r)).reading > 0 && memory_->alive(r)) std::this_thread::yield();
+    while (state().member(r).reading > 0 && memory_->alive(r)) std::this_thread::yield();
   }
 }
 
 bool FailureDomain::begin_read(int rank) noexcept {
-  // First the mark, then the look; fail() does it the other way round. One of the two sees the other (seq_cst).
-  ++state().member(static_cast<size_t>(rank)).reading;
+  // First the mark, then the look; fail() does it the other way round. One of the two sees the
+  // other (seq_cst).
+  ++state().member(rank).reading;
   if (state().phase == State::kFine) return true;
   end_read(rank);
   return false;
 }
 
 void FailureDomain::end_read(int rank) noexcept {
-  --state().member(static_cast<size_t>(rank)).reading;
+  --state().member(rank).reading;
 }
 
 FailureDomain::Sleeper::Sleeper(FailureDomain& domain, int rank)
-    : state_(domain.state()), rank_(static_cast<size_t>(rank)) {
+    : state_(domain.state()), rank_(rank) {
   ++state_.member(rank_).sleepers;
 }
 FailureDomain::Sleeper::~Sleeper() {
@@ -147,12 +150,12 @@ void FailureDomain::Sleeper::sleep(uint32_t word, std::chrono::nanoseconds timeo
 }
 
 bool FailureDomain::sleeps(int rank) const noexcept {
-  return state().member(static_cast<size_t>(rank)).sleepers > 0;
+  return state().member(rank).sleepers > 0;
 }
 
 void FailureDomain::wake(int rank) noexcept {
   if (!sleeps(rank)) return;
-  std::atomic<uint32_t>& word = state().member(static_cast<size_t>(rank)).word;
+  std::atomic<uint32_t>& word = state().member(rank).word;
   ++word;
   futex_wake_all(word);
 }

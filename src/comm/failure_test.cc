@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that throws, aborts, leaves or is late: its peers get a CommError that says who and what, soon.
+// A rank that throws, aborts, leaves or is late: its peers get a CommError that says who and what,
+// soon.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -36,7 +37,8 @@ CommError comm_error(const Wait& wait) {
 }
 
 class Failures : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Failures, testing::Values(2, 3, 4, 7), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ranks, Failures, testing::Values(2, 3, 4, 7),
+                         testing::PrintToStringParamName());
 
 TEST_P(Failures, TheExceptionOfARankIsRethrownAndPeersAreTold) {
   const int ranks = GetParam();
@@ -59,8 +61,8 @@ TEST_P(Failures, TheExceptionOfARankIsRethrownAndPeersAreTold) {
   EXPECT_EQ(told, ranks - 1);
 }
 
-// On its way out the exception destroys an end of a sub-group: a peer that waits there sees a rank that has left, and
-// fails before the exception is caught. It is a consequence all the same.
+// On its way out the exception destroys an end of a sub-group: a peer that waits there sees a rank
+// that has left, and fails before the exception is caught. It is a consequence all the same.
 TEST(FailureTest, TheCauseIsRethrownAlsoWhenAPeerNoticesItFirst) {
   std::atomic<bool> noticed{false};
   struct UntilNoticed {
@@ -94,7 +96,8 @@ TEST_P(Failures, ARankThatLeavesIsNamedAtOnce) {
                            if (comm.rank() == 0) return;
                            const CommError error = comm_error([&] { comm.barrier(); });
                            EXPECT_EQ(error.peer(), 0) << error.what();
-                           EXPECT_NE(std::string(error.what()).find("left"), std::string::npos) << error.what();
+                           EXPECT_NE(std::string(error.what()).find("left"), std::string::npos)
+                               << error.what();
                            throw error;
                          }),
                CommError);
@@ -117,7 +120,7 @@ TEST_P(Failures, ALateRankIsNamedWithTheTimeout) {
                 EXPECT_THROW(comm.barrier(), CommError);  // the others have given up
                 return;
               }
-              std::vector<int64_t> sizes(static_cast<size_t>(ranks));
+              std::vector<int64_t> sizes(ranks);
               const CommError error = comm_error([&] { comm.all_gather_v({}, {}, sizes).wait(); });
               EXPECT_EQ(error.rank(), comm.rank());
               EXPECT_EQ(error.peer(), late);
@@ -207,7 +210,8 @@ TEST(FailureTest, ImpossibleGroupsAreRefused) {
   run_ranks(2, [](Communicator& comm) { comm.barrier(); }, {.timeout = milliseconds::max()});
 }
 
-// A rank that gives up must not return to its caller, who may free what peers read, while a peer is reading.
+// A rank that gives up must not return to its caller, who may free what peers read, while a peer is
+// reading.
 template <class GiveUp>
 void expect_wait_for_reader(const GiveUp& give_up, const GroupOptions& options) {
   std::atomic<bool> reading{false}, ended{false};
@@ -237,7 +241,7 @@ TEST(RankGroup, EndsWorkOnThreadsOfTheCaller) {
         threads.emplace_back([&all, &end] {
           const auto own = static_cast<std::byte>(end->rank());
           std::vector<int64_t> bytes(3);
-          Pending pending = end->all_gather_v({&own, 1}, all[static_cast<size_t>(end->rank())], bytes);
+          Pending pending = end->all_gather_v({&own, 1}, all[end->rank()], bytes);
           pending.wait();
           pending.wait_released();
         });

@@ -11,7 +11,8 @@ bool FaultyCommunicator::strike() {
   if (!fault_ || operation != fault_->operation) return false;
   switch (fault_->kind) {
     case Fault::Kind::kDelay:
-    case Fault::Kind::kDrop:  // peers that have given up fail the group, so the operation then throws
+    case Fault::Kind::kDrop:  // peers that have given up fail the group, so the operation then
+                              // throws
       std::this_thread::sleep_for(fault_->time);
       return false;
     case Fault::Kind::kCorrupt:
@@ -46,14 +47,16 @@ Pending FaultyCommunicator::all_gather_v(std::span<const std::byte> send, std::s
   return keep(comm_.all_gather_v(struck(send), recv, bytes_of_rank));
 }
 
-Pending FaultyCommunicator::reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
+Pending FaultyCommunicator::reduce_scatter_v(std::span<const float> send,
+                                             std::span<const int64_t> counts,
                                              std::span<float> recv) {
   const auto bytes = struck(std::as_bytes(send));
   const std::span<const float> floats(reinterpret_cast<const float*>(bytes.data()), send.size());
   return keep(comm_.reduce_scatter_v(floats, counts, recv));
 }
 
-Pending FaultyCommunicator::all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes,
+Pending FaultyCommunicator::all_to_all_v(std::span<const std::byte> send,
+                                         std::span<const int64_t> send_bytes,
                                          std::span<std::byte> recv, std::span<int64_t> recv_bytes) {
   return keep(comm_.all_to_all_v(struck(send), send_bytes, recv, recv_bytes));
 }

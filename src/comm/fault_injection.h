@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a rank's end of any group, threads or processes, on which something goes wrong at a chosen operation.
-// Collectives, barriers and posts on the board count, from 0, in the order in which this rank starts them; groups that
-// come from it by split() are as they are.
+// For tests: a rank's end of any group, threads or processes, on which something goes wrong at a
+// chosen operation. Collectives, barriers and posts on the board count, from 0, in the order in
+// which this rank starts them; groups that come from it by split() are as they are.
 #pragma once
 
 #include <array>
@@ -47,9 +47,11 @@ class FaultyCommunicator final : public Communicator {
                        std::span<int64_t> bytes_of_rank) override;
   Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
                            std::span<float> recv) override;
-  Pending all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> recv,
-                       std::span<int64_t> recv_bytes) override;
-  std::unique_ptr<Communicator> split(int color, int key) override { return comm_.split(color, key); }
+  Pending all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes,
+                       std::span<std::byte> recv, std::span<int64_t> recv_bytes) override;
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return comm_.split(color, key);
+  }
   Board* board() override { return comm_.board() == nullptr ? nullptr : &board_; }
   Buffer allocate(size_t bytes) override { return comm_.allocate(bytes); }
   void abort(const char* reason) noexcept override { comm_.abort(reason); }
@@ -60,9 +62,13 @@ class FaultyCommunicator final : public Communicator {
     explicit FaultyBoard(FaultyCommunicator& comm) : comm_(comm) {}
     uint64_t post(const void* item) override;
     bool posted(uint64_t n) override { return inner().posted(n); }
-    void wait_posted(uint64_t n, const char* operation) override { inner().wait_posted(n, operation); }
+    void wait_posted(uint64_t n, const char* operation) override {
+      inner().wait_posted(n, operation);
+    }
     const void* item(int rank, uint64_t n) const override { return inner().item(rank, n); }
-    bool shares(const void* memory, size_t bytes) const override { return inner().shares(memory, bytes); }
+    bool shares(const void* memory, size_t bytes) const override {
+      return inner().shares(memory, bytes);
+    }
 
    private:
     Board& inner() const { return *comm_.comm_.board(); }

@@ -33,14 +33,16 @@ struct Meeting {
 class Forked {
  public:
   explicit Forked(int ranks) : ranks_(ranks) {
-    void* p = ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* p =
+        ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     meeting_ = static_cast<Meeting*>(p);
   }
   ~Forked() { ::munmap(meeting_, sizeof(Meeting)); }
   Forked(const Forked&) = delete;
   Forked& operator=(const Forked&) = delete;
 
-  // Runs body on each rank; returns what waitpid says of each. A body that returns "" has succeeded.
+  // Runs body on each rank; returns what waitpid says of each. A body that returns "" has
+  // succeeded.
   std::vector<int> run(const std::function<std::string(Communicator&)>& body) {
     std::fflush(nullptr);  // a child would print it once more
     std::vector<pid_t> children;
@@ -59,10 +61,12 @@ class Forked {
     std::string problem;
     try {
       GroupOptions options;
-      const HostMemory::Exchange exchange = [&](std::span<const std::byte> mine) { return meet(rank, mine); };
+      const HostMemory::Exchange exchange = [&](std::span<const std::byte> mine) {
+        return meet(rank, mine);
+      };
       options.hosts = find_hosts(exchange);
       const auto [domain, state] = begin_process_group(rank, options, exchange);
-      std::vector<int> members(static_cast<size_t>(ranks_));
+      std::vector<int> members(ranks_);
       std::iota(members.begin(), members.end(), 0);
       GroupCommunicator comm(domain, members, rank, state);
       problem = body(comm);
@@ -98,7 +102,8 @@ std::string told_of(Communicator& comm, int dead, const char* part) {
   } catch (const CommError& error) {
     const std::string text = error.what();
     if (error.peer() != dead || text.find(part) == std::string::npos) return text;
-    return std::chrono::steady_clock::now() - begin < std::chrono::seconds(20) ? "" : "late: " + text;
+    return std::chrono::steady_clock::now() - begin < std::chrono::seconds(20) ? ""
+                                                                               : "late: " + text;
   }
   return "no CommError";
 }
@@ -110,7 +115,7 @@ TEST(ForkedRanks, ReduceInOrder) {
          float sum = -1;
          comm.reduce_scatter_v(send, counts, std::span(&sum, 1)).wait_released();
          const std::vector<float> expected{3.0e8F, 9.0F, 3.0F};
-         return sum == expected[static_cast<size_t>(comm.rank())] ? "" : "sum " + std::to_string(sum);
+         return sum == expected[comm.rank()] ? "" : "sum " + std::to_string(sum);
        })) {
     EXPECT_EQ(status, 0);
   }

@@ -14,18 +14,20 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// A sleep and a wake-up cost 5 to 50 us; one round of spinning is about 20 ns a rank. A rank that was right to spin may
-// do so for longer the next time, one that was not gives up sooner.
+// A sleep and a wake-up cost 5 to 50 us; one round of spinning is about 20 ns a rank. A rank that
+// was right to spin may do so for longer the next time, one that was not gives up sooner.
 constexpr int kMinSpins = 8;
 constexpr int kMaxSpins = 512;
-// Ranks that share cores can hand them on without sleeping, which saves the wake-ups: 0.10 ms for a round trip of 4
-// ranks on 2 idle cores instead of 0.15. But a core that others want too may be gone for a time slice of milliseconds,
-// and nobody wakes who has yielded; then it is better to sleep, for so many waits, and for more if it happens again.
+// Ranks that share cores can hand them on without sleeping, which saves the wake-ups: 0.10 ms for a
+// round trip of 4 ranks on 2 idle cores instead of 0.15. But a core that others want too may be
+// gone for a time slice of milliseconds, and nobody wakes who has yielded; then it is better to
+// sleep, for so many waits, and for more if it happens again.
 constexpr std::chrono::microseconds kLongYield{200};
 constexpr int kMinNaps = 64, kMaxNaps = 512;
 // How often a rank that waits for a process looks whether it is still there.
 constexpr std::chrono::milliseconds kCheckProcesses{100};
-// A message from another host wakes nobody: whoever waits for one looks again after this long, at first and at last.
+// A message from another host wakes nobody: whoever waits for one looks again after this long, at
+// first and at last.
 constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{500};
 
 std::vector<int32_t> number_hosts(const FailureDomain& domain, const std::vector<int>& members) {
@@ -57,18 +59,21 @@ const char* name(Operation::Kind kind) {
 std::span<const std::byte> Operation::block_for(int rank) const {
   if (kind != Kind::kAllToAll && kind != Kind::kReduceScatter) return send;
   const size_t unit = kind == Kind::kReduceScatter ? sizeof(float) : 1;
-  const auto before = counts.first(static_cast<size_t>(rank));
-  const auto offset = static_cast<size_t>(std::accumulate(before.begin(), before.end(), int64_t{0}));
+  const auto before = counts.first(rank);
+  const auto offset =
+      static_cast<size_t>(std::accumulate(before.begin(), before.end(), int64_t{0}));
   return send.subspan(offset * unit, static_cast<size_t>(counts[before.size()]) * unit);
 }
 
 uint64_t Operation::checksum() const {
   uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const std::byte byte : std::as_bytes(counts)) hash = (hash ^ static_cast<uint64_t>(byte)) * 1099511628211U;
+  for (const std::byte byte : std::as_bytes(counts))
+    hash = (hash ^ static_cast<uint64_t>(byte)) * 1099511628211U;
   return hash;
 }
 
-Group::Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank, GroupState* state)
+Group::Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank,
+             GroupState* state)
     : domain_(std::move(domain)),
       members_(std::move(members)),
       hosts_(number_hosts(*domain_, members_)),
@@ -77,7 +82,7 @@ Group::Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, in
       seats_(members_.size()),
       spins_(domain_->may_spin() ? kMaxSpins : 0) {
   for (size_t r = 0; r < members_.size(); ++r) {
-    if (domain_->outside() != nullptr && hosts_[r] != hosts_[static_cast<size_t>(rank)]) continue;
+    if (domain_->outside() != nullptr && hosts_[r] != hosts_[rank]) continue;
     seats_[r] = &state->seat(static_cast<int>(here_.size()));
     here_.push_back(static_cast<int>(r));
   }
@@ -92,13 +97,14 @@ bool Group::on_one_host() const {
 }
 
 void Group::advance(Milestone what, uint64_t n) {
-  // Store, then look for sleepers; a sleeper registers, then looks at the counters. Both orders are seq_cst, so one of
-  // the two sees the other. The last rank that comes to n sees all others there: it alone has to wake anybody.
+  // Store, then look for sleepers; a sleeper registers, then looks at the counters. Both orders are
+  // seq_cst, so one of the two sees the other. The last rank that comes to n sees all others there:
+  // it alone has to wake anybody.
   seat(rank_).progress[static_cast<size_t>(what)] = n;
   const bool anybody =
-      std::ranges::any_of(here_, [&](int r) { return domain_->sleeps(members_[static_cast<size_t>(r)]); });
+      std::ranges::any_of(here_, [&](int r) { return domain_->sleeps(members_[r]); });
   if (!anybody || standing(what, n).missing >= 0) return;
-  for (const int r : here_) domain_->wake(members_[static_cast<size_t>(r)]);
+  for (const int r : here_) domain_->wake(members_[r]);
 }
 
 Standing Group::standing(Milestone what, uint64_t n) const {
@@ -118,7 +124,7 @@ Standing Group::standing(Milestone what, uint64_t n) const {
 
 void Group::leave() noexcept {
   seat(rank_).left = true;
-  for (const int r : here_) domain_->wake(members_[static_cast<size_t>(r)]);
+  for (const int r : here_) domain_->wake(members_[r]);
 }
 
 bool Group::settled(Standing now, const char* operation) {
@@ -130,7 +136,7 @@ bool Group::settled(Standing now, const char* operation) {
 
 void Group::fail(int peer, const char* operation, const std::string& what) {
   const CommError error(rank_, peer, operation, what);
-  domain_->fail(member(), members_[static_cast<size_t>(peer)], error.what());
+  domain_->fail(member(), members_[peer], error.what());
   throw error;
 }
 
@@ -180,19 +186,21 @@ bool Group::Nap::over(Standing now, const char* operation) {
   const auto time = steady_clock::now();
   if (time - checked_ >= kCheckProcesses) {
     checked_ = time;
-    if (!group_.domain_->memory().alive(group_.members_[static_cast<size_t>(now.missing)])) {
+    if (!group_.domain_->memory().alive(group_.members_[now.missing])) {
       group_.fail(now.missing, operation, "its process has ended");
     }
   }
   if (time >= end_) {
-    group_.fail(now.missing, operation, cat("did not come within ", group_.domain_->timeout().count(), " ms"));
+    group_.fail(now.missing, operation,
+                cat("did not come within ", group_.domain_->timeout().count(), " ms"));
   }
   return false;
 }
 
 void Group::Nap::sleep() {
   // over() has looked after word_ was read: had a peer come since, the word would be another one.
-  std::chrono::nanoseconds longest = std::min<std::chrono::nanoseconds>(end_ - steady_clock::now(), kCheckProcesses);
+  std::chrono::nanoseconds longest =
+      std::min<std::chrono::nanoseconds>(end_ - steady_clock::now(), kCheckProcesses);
   if (Outside* outside = group_.domain_->outside(); outside != nullptr) {
     longest = std::min<std::chrono::nanoseconds>(longest, slice_);
     slice_ = std::min(2 * slice_, kLongestNap);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's end of a group, as far as ranks share memory: how far each has come, what it has published, and the one
-// place where they wait for each other. Counters only grow; all waiting is "until every rank has come to n".
+// One rank's end of a group, as far as ranks share memory: how far each has come, what it has
+// published, and the one place where they wait for each other. Counters only grow; all waiting is
+// "until every rank has come to n".
 #pragma once
 
 #include <array>
@@ -18,7 +19,8 @@
 
 namespace trimtab {
 
-// What a rank counts: items posted, collectives started, collectives completed (its peers' memory is read).
+// What a rank counts: items posted, collectives started, collectives completed (its peers' memory
+// is read).
 enum class Milestone { kPosted, kStarted, kCompleted };
 
 // What a rank brings to a collective.
@@ -26,7 +28,8 @@ struct Operation {
   enum class Kind : int32_t { kBarrier, kAllGather, kReduceScatter, kAllToAll };
   Kind kind = Kind::kBarrier;
   std::span<const std::byte> send;
-  std::span<const int64_t> counts;  // kReduceScatter: floats of each rank; kAllToAll: bytes for each rank
+  std::span<const int64_t>
+      counts;  // kReduceScatter: floats of each rank; kAllToAll: bytes for each rank
 
   // The part of send that is for a rank.
   std::span<const std::byte> block_for(int rank) const;
@@ -52,7 +55,9 @@ struct GroupState {
   alignas(64) std::atomic<int> ends{0};
   // Behind it: the seats.
   Seat& seat(int seat) { return reinterpret_cast<Seat*>(this + 1)[seat]; }
-  static size_t bytes(int seats) { return sizeof(GroupState) + static_cast<size_t>(seats) * sizeof(Seat); }
+  static size_t bytes(int seats) {
+    return sizeof(GroupState) + static_cast<size_t>(seats) * sizeof(Seat);
+  }
 };
 
 class Group {
@@ -60,9 +65,10 @@ class Group {
   static constexpr uint64_t kRing = GroupState::kRing;
   using Seat = GroupState::Seat;
 
-  // members [size]: the rank in the domain of each rank here. state: shared by those that share memory with this one,
-  // which are all of them but where the domain has an Outside.
-  Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank, GroupState* state);
+  // members [size]: the rank in the domain of each rank here. state: shared by those that share
+  // memory with this one, which are all of them but where the domain has an Outside.
+  Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank,
+        GroupState* state);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -71,29 +77,31 @@ class Group {
   int rank() const { return rank_; }
   const std::shared_ptr<FailureDomain>& domain() const { return domain_; }
   const std::vector<int>& members() const { return members_; }
-  int member() const { return members_[static_cast<size_t>(rank_)]; }
+  int member() const { return members_[rank_]; }
   // [size] numbered in order of first appearance.
   const std::vector<int32_t>& hosts() const { return hosts_; }
   bool on_one_host() const;
   // Does the rank have a seat here?
-  bool is_here(int rank) const { return seats_[static_cast<size_t>(rank)] != nullptr; }
-  Seat& seat(int rank) { return *seats_[static_cast<size_t>(rank)]; }
-  const Seat& seat(int rank) const { return *seats_[static_cast<size_t>(rank)]; }
+  bool is_here(int rank) const { return seats_[rank] != nullptr; }
+  Seat& seat(int rank) { return *seats_[rank]; }
+  const Seat& seat(int rank) const { return *seats_[rank]; }
 
-  // Publishes that this rank has come to n, one more than before, and wakes those who waited for it.
+  // Publishes that this rank has come to n, one more than before, and wakes those who waited for
+  // it.
   void advance(Milestone what, uint64_t n);
   // Which of the ranks here has not come to n?
   Standing standing(Milestone what, uint64_t n) const;
   // This rank takes no further part.
   void leave() noexcept;
 
-  // Asks `look` for a Standing. True when all are there; throws CommError when some are not and never will be.
+  // Asks `look` for a Standing. True when all are there; throws CommError when some are not and
+  // never will be.
   template <class Look>
   bool reached(const char* operation, const Look& look) {
     return settled(look(), operation);
   }
-  // Blocks until reached(): spins where there are cores for it, where there are not lets peers have this one, then
-  // sleeps.
+  // Blocks until reached(): spins where there are cores for it, where there are not lets peers have
+  // this one, then sleeps.
   template <class Look>
   void wait(const char* operation, const Look& look) {
     if (reached(operation, look) || spin(look) || yield(look)) return;

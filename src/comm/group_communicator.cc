@@ -41,14 +41,16 @@ int64_t checked_sum(const char* operation, std::span<const int64_t> counts) {
 }
 
 void copy(std::span<const std::byte> from, std::byte* to) {
-  if (!from.empty()) std::memcpy(to, from.data(), from.size());  // from null it is undefined even for no bytes
+  if (!from.empty())
+    std::memcpy(to, from.data(), from.size());  // from null it is undefined even for no bytes
 }
 
 }  // namespace
 
 uint64_t GroupBoard::post(const void* item) {
   const uint64_t n = last_ + 1;
-  // The ring's place was item n - kRing, which a peer may read until it has posted the one after that.
+  // The ring's place was item n - kRing, which a peer may read until it has posted the one after
+  // that.
   if (n > Group::kRing) group_.wait(Milestone::kPosted, n - Group::kRing + 1, "board post");
   group_.seat(group_.rank()).items[n % Group::kRing] = item;
   last_ = n;
@@ -64,11 +66,12 @@ void GroupBoard::end_read() noexcept {
   group_.domain()->end_read(group_.member());
 }
 
-GroupCommunicator::GroupCommunicator(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank,
-                                     GroupState* state, int64_t number)
+GroupCommunicator::GroupCommunicator(std::shared_ptr<FailureDomain> domain,
+                                     std::vector<int> members, int rank, GroupState* state,
+                                     int64_t number)
     : group_(std::move(domain), std::move(members), rank, state),
       board_(group_),
-      into_(static_cast<size_t>(group_.size())) {
+      into_(group_.size()) {
   std::vector<bool> here;
   for (int r = 0; r < size(); ++r) here.push_back(group_.is_here(r));
   if (std::ranges::find(here, false) != here.end()) {
@@ -92,36 +95,42 @@ void GroupCommunicator::barrier() {
 Pending GroupCommunicator::all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv,
                                         std::span<int64_t> bytes_of_rank) {
   if (bytes_of_rank.size() != static_cast<size_t>(size())) {
-    throw InvalidArgument(
-        cat("all_gather_v: bytes_of_rank has ", bytes_of_rank.size(), " entries for ", size(), " ranks"));
+    throw InvalidArgument(cat("all_gather_v: bytes_of_rank has ", bytes_of_rank.size(),
+                              " entries for ", size(), " ranks"));
   }
   return {this, start({Operation::Kind::kAllGather, send, {}}, {recv, bytes_of_rank, {}})};
 }
 
-Pending GroupCommunicator::reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
+Pending GroupCommunicator::reduce_scatter_v(std::span<const float> send,
+                                            std::span<const int64_t> counts,
                                             std::span<float> recv) {
   if (counts.size() != static_cast<size_t>(size())) {
-    throw InvalidArgument(cat("reduce_scatter_v: ", counts.size(), " counts for ", size(), " ranks"));
+    throw InvalidArgument(
+        cat("reduce_scatter_v: ", counts.size(), " counts for ", size(), " ranks"));
   }
   const auto sum = static_cast<size_t>(checked_sum("reduce_scatter_v", counts));
-  const auto own = static_cast<size_t>(counts[static_cast<size_t>(rank())]);
+  const auto own = static_cast<size_t>(counts[rank()]);
   if (send.size() != sum || recv.size() != own) {
-    throw InvalidArgument(cat("reduce_scatter_v on rank ", rank(), ": the counts ask for ", sum, " floats to send and ",
-                              own, " to receive, got ", send.size(), " and ", recv.size()));
+    throw InvalidArgument(cat("reduce_scatter_v on rank ", rank(), ": the counts ask for ", sum,
+                              " floats to send and ", own, " to receive, got ", send.size(),
+                              " and ", recv.size()));
   }
-  return {this, start({Operation::Kind::kReduceScatter, std::as_bytes(send), counts}, {{}, {}, recv})};
+  return {this,
+          start({Operation::Kind::kReduceScatter, std::as_bytes(send), counts}, {{}, {}, recv})};
 }
 
-Pending GroupCommunicator::all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes,
+Pending GroupCommunicator::all_to_all_v(std::span<const std::byte> send,
+                                        std::span<const int64_t> send_bytes,
                                         std::span<std::byte> recv, std::span<int64_t> recv_bytes) {
   if (send_bytes.size() != static_cast<size_t>(size()) || recv_bytes.size() != send_bytes.size()) {
-    throw InvalidArgument(cat("all_to_all_v: send_bytes has ", send_bytes.size(), " entries and recv_bytes ",
-                              recv_bytes.size(), " for ", size(), " ranks"));
+    throw InvalidArgument(cat("all_to_all_v: send_bytes has ", send_bytes.size(),
+                              " entries and recv_bytes ", recv_bytes.size(), " for ", size(),
+                              " ranks"));
   }
   const int64_t sum = checked_sum("all_to_all_v", send_bytes);
   if (std::ssize(send) != sum) {
-    throw InvalidArgument(
-        cat("all_to_all_v on rank ", rank(), ": send has ", send.size(), " bytes, the blocks have ", sum));
+    throw InvalidArgument(cat("all_to_all_v on rank ", rank(), ": send has ", send.size(),
+                              " bytes, the blocks have ", sum));
   }
   return {this, start({Operation::Kind::kAllToAll, send, send_bytes}, {recv, recv_bytes, {}})};
 }
@@ -133,23 +142,25 @@ std::unique_ptr<Communicator> GroupCommunicator::split(int color, int key) {
   };
   FailureDomain& domain = *group_.domain();
   const Wish wish{domain.next_number(), color, key};
-  std::vector<Wish> wishes(static_cast<size_t>(size()));
+  std::vector<Wish> wishes(size());
   std::vector<int64_t> bytes(wishes.size());
-  all_gather_v(std::as_bytes(std::span(&wish, 1)), std::as_writable_bytes(std::span(wishes)), bytes).wait();
+  all_gather_v(std::as_bytes(std::span(&wish, 1)), std::as_writable_bytes(std::span(wishes)), bytes)
+      .wait();
   const int64_t number = std::ranges::max_element(wishes, {}, &Wish::number)->number;
   domain.set_next_number(number + 1);
 
   std::vector<int> ranks;
   for (int r = 0; r < size(); ++r) {
-    if (color >= 0 && wishes[static_cast<size_t>(r)].color == color) ranks.push_back(r);
+    if (color >= 0 && wishes[r].color == color) ranks.push_back(r);
   }
-  std::ranges::sort(ranks, {}, [&](int r) { return std::pair(wishes[static_cast<size_t>(r)].key, r); });
+  std::ranges::sort(ranks, {}, [&](int r) { return std::pair(wishes[r].key, r); });
   std::vector<int> members, here;
-  for (const int r : ranks) members.push_back(group_.members()[static_cast<size_t>(r)]);
-  std::ranges::copy_if(ranks, std::back_inserter(here), [this](int r) { return group_.is_here(r); });
+  for (const int r : ranks) members.push_back(group_.members()[r]);
+  std::ranges::copy_if(ranks, std::back_inserter(here),
+                       [this](int r) { return group_.is_here(r); });
 
-  // The first rank makes the state. It hands it round in its seat, not on its stack: should a peer fail here, others
-  // may still be taking their share.
+  // The first rank makes the state. It hands it round in its seat, not on its stack: should a peer
+  // fail here, others may still be taking their share.
   if (!here.empty() && here.front() == rank()) {
     group_.seat(rank()).offer = domain.make_group(static_cast<int>(here.size()));
   }
@@ -157,7 +168,8 @@ std::unique_ptr<Communicator> GroupCommunicator::split(int color, int key) {
   std::unique_ptr<Communicator> end;
   if (!ranks.empty()) {
     const auto place = std::ranges::find(ranks, rank()) - ranks.begin();
-    end = std::make_unique<GroupCommunicator>(group_.domain(), std::move(members), static_cast<int>(place),
+    end = std::make_unique<GroupCommunicator>(group_.domain(), std::move(members),
+                                              static_cast<int>(place),
                                               group_.seat(here.front()).offer, number);
   }
   barrier();
@@ -184,7 +196,8 @@ bool GroupCommunicator::done(uint64_t ticket, bool block) {
       if (!all_started) return false;
       begin_to_complete(next);
     }
-    if (outside_ != nullptr && !reached(what, block, [&] { return outside_->receiving(); })) return false;
+    if (outside_ != nullptr && !reached(what, block, [&] { return outside_->receiving(); }))
+      return false;
     complete(next);
   }
   return true;
@@ -200,13 +213,15 @@ bool GroupCommunicator::released(uint64_t ticket, bool block) {
 
 uint64_t GroupCommunicator::start(const Operation& operation, const Destination& destination) {
   if (started_ - completed_ >= kMaxInFlight) {
-    throw InvalidArgument(cat(name(operation.kind), ": ", kMaxInFlight, " collectives are in flight already"));
+    throw InvalidArgument(
+        cat(name(operation.kind), ": ", kMaxInFlight, " collectives are in flight already"));
   }
   const uint64_t ticket = started_ + 1;
   const size_t place = ticket % Group::kRing;
   // The place in the ring belonged to a collective that slower peers may still be reading for.
   if (ticket > Group::kRing) released(ticket - Group::kRing, true);
-  const Operation& published = group_.seat(rank()).operations[place] = shared(operation, staging_[place]);
+  const Operation& published = group_.seat(rank()).operations[place] =
+      shared(operation, staging_[place]);
   destinations_[place] = destination;
   started_ = ticket;
   if (outside_ != nullptr) outside_->start(ticket, published);
@@ -225,7 +240,8 @@ Operation GroupCommunicator::shared(const Operation& operation, Buffer& staging)
   const size_t bytes = counts_bytes + operation.send.size();
   if (staging.bytes() < bytes) {
     staging = {};
-    staging = memory.allocate(bytes + bytes / 2);  // and some more, so that sizes that creep up end soon
+    staging =
+        memory.allocate(bytes + bytes / 2);  // and some more, so that sizes that creep up end soon
   }
   copy(std::as_bytes(operation.counts), staging.data());
   copy(operation.send, staging.data() + counts_bytes);
@@ -249,26 +265,27 @@ void GroupCommunicator::begin_to_complete(uint64_t ticket) {
     for (int r = 0; r < size(); ++r) {
       const size_t bytes = block_bytes(r, ticket);
       if (!destination.bytes_of_rank.empty()) {
-        destination.bytes_of_rank[static_cast<size_t>(r)] = static_cast<int64_t>(bytes);
+        destination.bytes_of_rank[r] = static_cast<int64_t>(bytes);
       }
       total += bytes;
       if (!group_.is_here(r)) outside += bytes;
     }
     const bool sums = mine.kind == Operation::Kind::kReduceScatter;
-    if (!sums && total > destination.bytes.size()) missing_bytes_ = total - destination.bytes.size();
+    if (!sums && total > destination.bytes.size())
+      missing_bytes_ = total - destination.bytes.size();
     const bool aside = sums || missing_bytes_ > 0;
     if (aside && scratch_.size() < outside) scratch_.resize(outside);
     std::byte* to = aside ? scratch_.data() : destination.bytes.data();
     for (int r = 0; r < size(); ++r) {
       if (aside && group_.is_here(r)) continue;
       const size_t bytes = block_bytes(r, ticket);
-      into_[static_cast<size_t>(r)] = {to, bytes};
+      into_[r] = {to, bytes};
       to += bytes;
     }
   }
   if (outside_ != nullptr && mine.kind != Operation::Kind::kBarrier) {
     for (int r = 0; r < size(); ++r) {
-      if (!group_.is_here(r)) outside_->receive(r, into_[static_cast<size_t>(r)]);
+      if (!group_.is_here(r)) outside_->receive(r, into_[r]);
     }
   }
   asked_ = true;
@@ -289,8 +306,9 @@ void GroupCommunicator::complete(uint64_t ticket) {
   completed_ = ticket;
   group_.advance(Milestone::kCompleted, ticket);
   if (missing_bytes_ > 0) {
-    throw InvalidArgument(cat(name(mine.kind), " on rank ", rank(), ": recv has ", destination.bytes.size(), " bytes, ",
-                              missing_bytes_, " less than was sent"));
+    throw InvalidArgument(cat(name(mine.kind), " on rank ", rank(), ": recv has ",
+                              destination.bytes.size(), " bytes, ", missing_bytes_,
+                              " less than was sent"));
   }
 }
 
@@ -335,7 +353,7 @@ size_t GroupCommunicator::block_bytes(int sender, uint64_t ticket) const {
 
 void GroupCommunicator::gather(uint64_t ticket) {
   for (int r = 0; r < size(); ++r) {
-    if (group_.is_here(r)) copy(operation(r, ticket).block_for(rank()), into_[static_cast<size_t>(r)].data());
+    if (group_.is_here(r)) copy(operation(r, ticket).block_for(rank()), into_[r].data());
   }
 }
 
@@ -344,7 +362,7 @@ void GroupCommunicator::reduce(uint64_t ticket, std::span<float> sums) {
   for (int r = 0; r < size(); ++r) {
     const std::span<const std::byte> block = group_.is_here(r)
                                                  ? operation(r, ticket).block_for(rank())
-                                                 : std::span<const std::byte>(into_[static_cast<size_t>(r)]);
+                                                 : std::span<const std::byte>(into_[r]);
     const auto* from = reinterpret_cast<const float*>(block.data());
     if (r == 0) {
       std::copy_n(from, sums.size(), sum);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's end of a group: of threads, of processes on one host, or of processes on several. Within a host nothing is
-// sent: a rank publishes where its data is, and each receiver reads it from there when it completes the operation.
-// Between hosts the Outside carries it. Memory that peers can't read is copied to some that they can first.
+// A rank's end of a group: of threads, of processes on one host, or of processes on several. Within
+// a host nothing is sent: a rank publishes where its data is, and each receiver reads it from there
+// when it completes the operation. Between hosts the Outside carries it. Memory that peers can't
+// read is copied to some that they can first.
 #pragma once
 
 #include <array>
@@ -20,8 +21,12 @@ class GroupBoard final : public Board {
 
   uint64_t post(const void* item) override;
   bool posted(uint64_t n) override { return group_.reached(Milestone::kPosted, n, "board"); }
-  void wait_posted(uint64_t n, const char* operation) override { group_.wait(Milestone::kPosted, n, operation); }
-  const void* item(int rank, uint64_t n) const override { return group_.seat(rank).items[n % Group::kRing]; }
+  void wait_posted(uint64_t n, const char* operation) override {
+    group_.wait(Milestone::kPosted, n, operation);
+  }
+  const void* item(int rank, uint64_t n) const override {
+    return group_.seat(rank).items[n % Group::kRing];
+  }
   bool shares(const void* memory, size_t bytes) const override {
     return group_.domain()->memory().shares(memory, bytes);
   }
@@ -37,8 +42,8 @@ class GroupBoard final : public Board {
 class GroupCommunicator final : public Communicator {
  public:
   // number: of the group; see Outside::peers. Needed where the domain has an Outside.
-  GroupCommunicator(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank, GroupState* state,
-                    int64_t number = 0);
+  GroupCommunicator(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank,
+                    GroupState* state, int64_t number = 0);
   ~GroupCommunicator() override;
   GroupCommunicator(const GroupCommunicator&) = delete;
   GroupCommunicator& operator=(const GroupCommunicator&) = delete;
@@ -51,8 +56,8 @@ class GroupCommunicator final : public Communicator {
                        std::span<int64_t> bytes_of_rank) override;
   Pending reduce_scatter_v(std::span<const float> send, std::span<const int64_t> counts,
                            std::span<float> recv) override;
-  Pending all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes, std::span<std::byte> recv,
-                       std::span<int64_t> recv_bytes) override;
+  Pending all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes,
+                       std::span<std::byte> recv, std::span<int64_t> recv_bytes) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   Board* board() override { return group_.on_one_host() ? &board_ : nullptr; }
   Buffer allocate(size_t bytes) override { return group_.domain()->memory().allocate(bytes); }
@@ -76,7 +81,8 @@ class GroupCommunicator final : public Communicator {
   template <class Look>
   bool reached(const char* what, bool block, const Look& look);
 
-  // A collective that all ranks have started: first what is on other hosts is asked for, then all is put together.
+  // A collective that all ranks have started: first what is on other hosts is asked for, then all
+  // is put together.
   void begin_to_complete(uint64_t ticket);
   void complete(uint64_t ticket);
   void check_agreement(uint64_t ticket);
@@ -94,10 +100,10 @@ class GroupCommunicator final : public Communicator {
   std::array<Buffer, Group::kRing> staging_;
 
   // Of the collective that is being completed.
-  bool asked_ = false;                      // begin_to_complete() is through
-  size_t missing_bytes_ = 0;                // by which the destination is too short; then it is not written
+  bool asked_ = false;        // begin_to_complete() is through
+  size_t missing_bytes_ = 0;  // by which the destination is too short; then it is not written
   std::vector<std::span<std::byte>> into_;  // [size] where each rank's block goes
-  std::vector<std::byte> scratch_;          // for blocks of other hosts that can't go to the destination
+  std::vector<std::byte> scratch_;  // for blocks of other hosts that can't go to the destination
 };
 
 }  // namespace trimtab

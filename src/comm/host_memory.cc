@@ -16,6 +16,7 @@
 
 #include "base/cat.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -29,7 +30,7 @@ size_t round_up(size_t bytes, size_t unit) {
 
 // A window can hold the machine's memory. Only what is allocated in it becomes real.
 size_t bytes_of_window(size_t ranks) {
-  const auto memory = static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const auto memory = cells(::sysconf(_SC_PHYS_PAGES), ::sysconf(_SC_PAGESIZE));
   return std::bit_floor(std::min(std::bit_ceil(memory), kAllWindows / ranks));
 }
 
@@ -37,7 +38,8 @@ std::string error_text() {
   return std::strerror(errno);
 }
 
-// The owner of an object holds a lock on it for life: the kernel takes it away when the process ends, however it does.
+// The owner of an object holds a lock on it for life: the kernel takes it away when the process
+// ends, however it does.
 struct flock whole_file(short type) {
   struct flock lock = {};
   lock.l_type = type;
@@ -55,8 +57,9 @@ std::string HostMemory::host_id() {
   return cat(boot, ":", folder.st_dev);
 }
 
-HostMemory::HostMemory(int rank, std::span<const int32_t> hosts) : rank_(rank), hosts_(hosts.begin(), hosts.end()) {
-  const int32_t here = hosts_[static_cast<size_t>(rank)];
+HostMemory::HostMemory(int rank, std::span<const int32_t> hosts)
+    : rank_(rank), hosts_(hosts.begin(), hosts.end()) {
+  const int32_t here = hosts_[rank];
   for (size_t r = 0; r < hosts_.size(); ++r) {
     if (static_cast<int>(r) == rank) self_ = ranks_.size();
     if (hosts_[r] == here) ranks_.push_back(static_cast<int>(r));
@@ -65,7 +68,8 @@ HostMemory::HostMemory(int rank, std::span<const int32_t> hosts) : rank_(rank), 
   window_bytes_ = bytes_of_window(ranks_.size());
 }
 
-std::shared_ptr<HostMemory> HostMemory::share(int rank, std::span<const int32_t> hosts, const Exchange& exchange) {
+std::shared_ptr<HostMemory> HostMemory::share(int rank, std::span<const int32_t> hosts,
+                                              const Exchange& exchange) {
   const std::shared_ptr<HostMemory> memory(new HostMemory(rank, hosts));
   memory->create();
   memory->agree_on_address(exchange);
@@ -94,11 +98,12 @@ void HostMemory::create() {
     throw Error(cat("shared memory ", name_, ": ", error_text()));
   }
   struct flock lock = whole_file(F_WRLCK);
-  if (::fcntl(file, F_OFD_SETLK, &lock) != 0) throw Error(cat("shared memory ", name_, ": ", error_text()));
+  if (::fcntl(file, F_OFD_SETLK, &lock) != 0)
+    throw Error(cat("shared memory ", name_, ": ", error_text()));
 }
 
-// The first rank of a host proposes an address that is free in its own process; with address space layout
-// randomisation it is free in the others too, almost always.
+// The first rank of a host proposes an address that is free in its own process; with address space
+// layout randomisation it is free in the others too, almost always.
 void HostMemory::agree_on_address(const Exchange& exchange) {
   const size_t bytes = ranks_.size() * window_bytes_;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -110,7 +115,7 @@ void HostMemory::agree_on_address(const Exchange& exchange) {
   bool all_agreed = false;
   for (int attempt = 0; attempt < 16 && !all_agreed; ++attempt) {
     if (self_ == 0 && base_ == nullptr) base_ = reserve(nullptr, 0);
-    std::byte* const proposed = exchange_values(exchange, base_)[static_cast<size_t>(ranks_[0])];
+    std::byte* const proposed = exchange_values(exchange, base_)[ranks_[0]];
     if (self_ != 0 && base_ == nullptr && proposed != nullptr) {
       base_ = reserve(proposed, MAP_FIXED_NOREPLACE);
       if (base_ != nullptr && base_ != proposed) {  // a kernel that does not know the flag
@@ -124,7 +129,7 @@ void HostMemory::agree_on_address(const Exchange& exchange) {
     for (size_t r = 0; r < hosts_.size(); ++r) {
       const bool agreed = bases[r] != nullptr;
       all_agreed = all_agreed && agreed;
-      if (hosts_[r] == hosts_[static_cast<size_t>(rank_)]) agreed_here = agreed_here && agreed;
+      if (hosts_[r] == hosts_[rank_]) agreed_here = agreed_here && agreed;
     }
     if (!agreed_here && base_ != nullptr) {
       if (self_ == 0) {
@@ -136,7 +141,8 @@ void HostMemory::agree_on_address(const Exchange& exchange) {
     }
   }
   for (std::byte* p : refused) ::munmap(p, bytes);
-  if (!all_agreed) throw Error(cat("no address is free for ", bytes, " bytes in the processes of a host"));
+  if (!all_agreed)
+    throw Error(cat("no address is free for ", bytes, " bytes in the processes of a host"));
 }
 
 void HostMemory::map_peers(const Exchange& exchange) {
@@ -148,12 +154,13 @@ void HostMemory::map_peers(const Exchange& exchange) {
   const std::vector<Name> names = exchange_values(exchange, mine);
   std::string problem;
   for (size_t i = 0; i < ranks_.size() && problem.empty(); ++i) {
-    const Name& name = names[static_cast<size_t>(ranks_[i])];
+    const Name& name = names[ranks_[i]];
     if (i != self_) files_[i] = ::shm_open(name.text, O_RDWR, 0);
     void* p = files_[i] < 0 ? MAP_FAILED
                             : ::mmap(window(i), window_bytes_, PROT_READ | PROT_WRITE,
                                      MAP_SHARED | MAP_FIXED | MAP_NORESERVE, files_[i], 0);
-    if (p == MAP_FAILED) problem = cat("shared memory ", name.text, " of rank ", ranks_[i], ": ", error_text());
+    if (p == MAP_FAILED)
+      problem = cat("shared memory ", name.text, " of rank ", ranks_[i], ": ", error_text());
     ::madvise(window(i), window_bytes_, MADV_HUGEPAGE);  // a hint
     if (i != self_) ::madvise(window(i), window_bytes_, MADV_DONTDUMP);
   }
@@ -165,32 +172,38 @@ void HostMemory::map_peers(const Exchange& exchange) {
 
 Buffer HostMemory::allocate(size_t bytes) {
   if (bytes == 0) return {};
-  if (bytes > window_bytes_) throw Error(cat("shared memory: ", bytes, " bytes asked for, at most ", window_bytes_));
+  if (bytes > window_bytes_)
+    throw Error(cat("shared memory: ", bytes, " bytes asked for, at most ", window_bytes_));
   const size_t size = round_up(bytes, kPage);
   size_t offset = 0;
   {
     const std::lock_guard lock(mutex_);
-    const auto hole = std::ranges::find_if(holes_, [size](const auto& h) { return h.second >= size; });
+    const auto hole =
+        std::ranges::find_if(holes_, [size](const auto& h) { return h.second >= size; });
     if (hole != holes_.end()) {
       offset = hole->first;
       const size_t rest = hole->second - size;
       holes_.erase(hole);
       if (rest > 0) holes_[offset + size] = rest;
     } else {
-      if (size > window_bytes_ - end_) throw Error(cat("shared memory: no ", bytes, " bytes are left"));
+      if (size > window_bytes_ - end_)
+        throw Error(cat("shared memory: no ", bytes, " bytes are left"));
       offset = end_;
       end_ += size;
     }
   }
   // Without this a full /dev/shm would be a SIGBUS at the first touch.
-  const int error = ::posix_fallocate(files_[self_], static_cast<off_t>(offset), static_cast<off_t>(size));
+  const int error =
+      ::posix_fallocate(files_[self_], static_cast<off_t>(offset), static_cast<off_t>(size));
   if (error != 0) {
     free(offset, size);
-    throw Error(cat("shared memory (/dev/shm): no room for ", bytes, " bytes: ", std::strerror(error)));
+    throw Error(
+        cat("shared memory (/dev/shm): no room for ", bytes, " bytes: ", std::strerror(error)));
   }
   std::byte* p = window(self_) + offset;
-  return {p, bytes,
-          std::shared_ptr<void>(p, [self = shared_from_this(), offset, size](void*) { self->free(offset, size); })};
+  return {p, bytes, std::shared_ptr<void>(p, [self = shared_from_this(), offset, size](void*) {
+            self->free(offset, size);
+          })};
 }
 
 void HostMemory::free(size_t offset, size_t bytes) noexcept {
@@ -205,7 +218,8 @@ void HostMemory::free(size_t offset, size_t bytes) noexcept {
   } catch (const std::bad_alloc&) {  // then this range is not used again
     return;
   }
-  if (const auto next = std::next(hole); next != holes_.end() && hole->first + hole->second == next->first) {
+  if (const auto next = std::next(hole);
+      next != holes_.end() && hole->first + hole->second == next->first) {
     hole->second += next->second;
     holes_.erase(next);
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that the processes of one host share: a POSIX shared memory object for each rank, all of them mapped in every
-// process at the same address, so that pointers can be handed over as they are. A rank allocates from its own object
-// and needs nobody for it. The names are gone from the file system as soon as all have mapped them.
+// Memory that the processes of one host share: a POSIX shared memory object for each rank, all of
+// them mapped in every process at the same address, so that pointers can be handed over as they
+// are. A rank allocates from its own object and needs nobody for it. The names are gone from the
+// file system as soon as all have mapped them.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,10 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
   // Tells hosts apart: ranks with equal ids see each other's POSIX shared memory.
   static std::string host_id();
 
-  // Collective over the domain. hosts [ranks]: the host of each rank; those of this rank's host come to share memory.
-  static std::shared_ptr<HostMemory> share(int rank, std::span<const int32_t> hosts, const Exchange& exchange);
+  // Collective over the domain. hosts [ranks]: the host of each rank; those of this rank's host
+  // come to share memory.
+  static std::shared_ptr<HostMemory> share(int rank, std::span<const int32_t> hosts,
+                                           const Exchange& exchange);
   ~HostMemory() override;
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes and fail: their peers get a CommError that says who and why, soon. (failure_test.cc has the
-// same for threads, and more cases.)
+// Ranks that are processes and fail: their peers get a CommError that says who and why, soon.
+// (failure_test.cc has the same for threads, and more cases.)
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -25,20 +25,24 @@ std::vector<int32_t> find_hosts(const HostMemory::Exchange& exchange) {
   return hosts;
 }
 
-ProcessGroup begin_process_group(int rank, const GroupOptions& options, const HostMemory::Exchange& exchange) {
+ProcessGroup begin_process_group(int rank, const GroupOptions& options,
+                                 const HostMemory::Exchange& exchange) {
   const std::vector<int32_t>& hosts = options.hosts;
   const auto ranks = static_cast<int>(hosts.size());
   const auto memory = HostMemory::share(rank, hosts, exchange);
 
   // The first rank of each host keeps what the host shares.
-  const auto first = static_cast<size_t>(std::ranges::find(hosts, hosts[static_cast<size_t>(rank)]) - hosts.begin());
+  const auto first = static_cast<size_t>(std::ranges::find(hosts, hosts[rank]) - hosts.begin());
   const bool keeper = first == static_cast<size_t>(rank);
   Buffer kept;
   if (keeper) kept = memory->allocate(FailureDomain::state_bytes(ranks));
   void* const domain_state = exchange_values(exchange, static_cast<void*>(kept.data()))[first];
   ProcessGroup group;
-  group.domain = std::make_shared<FailureDomain>(ranks, options, memory, std::move(kept), domain_state);
-  if (keeper) group.state = group.domain->make_group(static_cast<int>(std::ranges::count(hosts, hosts[first])));
+  group.domain =
+      std::make_shared<FailureDomain>(ranks, options, memory, std::move(kept), domain_state);
+  if (keeper)
+    group.state =
+        group.domain->make_group(static_cast<int>(std::ranges::count(hosts, hosts[first])));
   group.state = exchange_values(exchange, group.state)[first];
   return group;
 }

@@ -8,7 +8,8 @@
 namespace trimtab {
 namespace {
 
-std::vector<std::vector<std::byte>> cut(std::span<const std::byte> all, std::span<const int64_t> sizes) {
+std::vector<std::vector<std::byte>> cut(std::span<const std::byte> all,
+                                        std::span<const int64_t> sizes) {
   std::vector<std::vector<std::byte>> parts;
   auto part = all.begin();
   for (const int64_t bytes : sizes) {
@@ -27,11 +28,11 @@ void complete(Pending pending) {
 template <class Sizes, class Bytes>
 std::vector<std::vector<std::byte>> in_two_steps(Communicator& comm, const Sizes& bring_sizes,
                                                  const Bytes& bring_bytes) {
-  std::vector<int64_t> sizes(static_cast<size_t>(comm.size())), got(sizes.size());
+  std::vector<int64_t> sizes(comm.size()), got(sizes.size());
   std::vector<std::byte> all;
   try {
     complete(bring_sizes(std::as_writable_bytes(std::span(sizes)), std::span(got)));
-    all.resize(static_cast<size_t>(std::accumulate(sizes.begin(), sizes.end(), int64_t{0})));
+    all.resize(std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
     complete(bring_bytes(std::span(all), std::span(got)));
   } catch (const std::exception& error) {
     comm.abort(error.what());
@@ -42,18 +43,22 @@ std::vector<std::vector<std::byte>> in_two_steps(Communicator& comm, const Sizes
 
 }  // namespace
 
-std::vector<std::vector<std::byte>> bytes_of_ranks(Communicator& comm, std::span<const std::byte> mine) {
+std::vector<std::vector<std::byte>> bytes_of_ranks(Communicator& comm,
+                                                   std::span<const std::byte> mine) {
   const auto size = static_cast<int64_t>(mine.size());
   return in_two_steps(
       comm,
       [&](std::span<std::byte> sizes, std::span<int64_t> got) {
         return comm.all_gather_v(std::as_bytes(std::span(&size, 1)), sizes, got);
       },
-      [&](std::span<std::byte> all, std::span<int64_t> got) { return comm.all_gather_v(mine, all, got); });
+      [&](std::span<std::byte> all, std::span<int64_t> got) {
+        return comm.all_gather_v(mine, all, got);
+      });
 }
 
-std::vector<std::vector<std::byte>> bytes_to_rank_0(Communicator& comm, std::span<const std::byte> mine) {
-  std::vector<int64_t> send_bytes(static_cast<size_t>(comm.size()));
+std::vector<std::vector<std::byte>> bytes_to_rank_0(Communicator& comm,
+                                                    std::span<const std::byte> mine) {
+  std::vector<int64_t> send_bytes(comm.size());
   send_bytes[0] = static_cast<int64_t>(mine.size());
   const std::vector<int64_t> of_a_size(send_bytes.size(), sizeof(int64_t));
   return in_two_steps(
@@ -61,7 +66,9 @@ std::vector<std::vector<std::byte>> bytes_to_rank_0(Communicator& comm, std::spa
       [&](std::span<std::byte> sizes, std::span<int64_t> got) {
         return comm.all_to_all_v(std::as_bytes(std::span(send_bytes)), of_a_size, sizes, got);
       },
-      [&](std::span<std::byte> all, std::span<int64_t> got) { return comm.all_to_all_v(mine, send_bytes, all, got); });
+      [&](std::span<std::byte> all, std::span<int64_t> got) {
+        return comm.all_to_all_v(mine, send_bytes, all, got);
+      });
 }
 
 }  // namespace trimtab

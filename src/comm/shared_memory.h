@@ -14,7 +14,8 @@ class SharedMemory {
   // Zeroed. Throws Error when there is no more.
   virtual Buffer allocate(size_t bytes) = 0;
   virtual bool shares(const void* p, size_t bytes) const = 0;
-  // From now on memory that is given back stays as it is while peers, who may be behind, have it mapped.
+  // From now on memory that is given back stays as it is while peers, who may be behind, have it
+  // mapped.
   virtual void close() noexcept = 0;
   // Is the process of this rank (of the domain) still there?
   virtual bool alive(int rank) const = 0;

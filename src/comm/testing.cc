@@ -83,14 +83,16 @@ void throw_again(int rank, const Outcome& outcome, const std::exception_ptr& own
   throw Error(text);
 }
 
-void run_processes(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options) {
+void run_processes(int ranks, const std::function<void(Communicator&)>& body,
+                   const GroupOptions& options) {
   const int self = world_rank();
   MPI_Comm members = MPI_COMM_NULL;
   MPI_Comm_split(MPI_COMM_WORLD, self < ranks ? 0 : MPI_UNDEFINED, self, &members);
   std::exception_ptr error;
   if (self < ranks) {
     try {
-      const auto comm = make_mpi_communicator(members, {.group = options, .progress_thread = has_progress_thread()});
+      const auto comm = make_mpi_communicator(
+          members, {.group = options, .progress_thread = has_progress_thread()});
       try {
         body(*comm);
       } catch (const std::exception& e) {
@@ -108,7 +110,7 @@ void run_processes(int ranks, const std::function<void(Communicator&)>& body, co
   const Outcome mine = outcome_of(error);
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  std::vector<Outcome> all(static_cast<size_t>(size));
+  std::vector<Outcome> all(size);
   MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
   const auto cause = std::ranges::max_element(all, {}, &Outcome::kind);
   if (cause->kind == Outcome::kNothing) return;
@@ -126,7 +128,8 @@ bool can_have_ranks(int ranks) {
   return !ranks_are_processes() || ranks <= launched_ranks();
 }
 
-void run_group(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options) {
+void run_group(int ranks, const std::function<void(Communicator&)>& body,
+               const GroupOptions& options) {
   if (!ranks_are_processes()) return run_ranks(ranks, body, options);
   run_processes(ranks, body, options);
 }
@@ -134,8 +137,8 @@ void run_group(int ranks, const std::function<void(Communicator&)>& body, const 
 void bring_together(std::span<float> all, std::span<const int64_t> begins) {
   if (!ranks_are_processes()) return;
   for (size_t r = 0; r + 1 < begins.size(); ++r) {
-    MPI_Bcast(all.data() + begins[r], static_cast<int>(begins[r + 1] - begins[r]), MPI_FLOAT, static_cast<int>(r),
-              MPI_COMM_WORLD);
+    MPI_Bcast(all.data() + begins[r], static_cast<int>(begins[r + 1] - begins[r]), MPI_FLOAT,
+              static_cast<int>(r), MPI_COMM_WORLD);
   }
 }
 
@@ -144,7 +147,7 @@ void bring_together(std::vector<std::vector<float>>& results) {
   for (size_t r = 0; r < results.size(); ++r) {
     auto size = static_cast<int>(results[r].size());
     MPI_Bcast(&size, 1, MPI_INT, static_cast<int>(r), MPI_COMM_WORLD);
-    results[r].resize(static_cast<size_t>(size));
+    results[r].resize(size);
     MPI_Bcast(results[r].data(), size, MPI_FLOAT, static_cast<int>(r), MPI_COMM_WORLD);
   }
 }
@@ -161,7 +164,8 @@ bool ranks_are_processes() {
 bool can_have_ranks(int) {
   return true;
 }
-void run_group(int ranks, const std::function<void(Communicator&)>& body, const GroupOptions& options) {
+void run_group(int ranks, const std::function<void(Communicator&)>& body,
+               const GroupOptions& options) {
   run_ranks(ranks, body, options);
 }
 void bring_together(std::span<float>, std::span<const int64_t>) {}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every rank gets every token, lets its own experts work on the picks that are theirs, sums their results per token,
-// and the sums are added over the ranks and scattered to the owners of the tokens. Gathers ids and weights (8 bytes a
-// pick), not logits. In several levels, each level gathers what the one before it gave, and the sums go back in reverse
-// order.
+// Every rank gets every token, lets its own experts work on the picks that are theirs, sums their
+// results per token, and the sums are added over the ranks and scattered to the owners of the
+// tokens. Gathers ids and weights (8 bytes a pick), not logits. In several levels, each level
+// gathers what the one before it gave, and the sums go back in reverse order.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -21,11 +21,14 @@ namespace trimtab {
 namespace {
 
 struct GatherShape : RankShape {
-  GatherShape(std::string_view dispatcher, const DispatchShape& shape, int r, std::span<const int> sizes)
+  GatherShape(std::string_view dispatcher, const DispatchShape& shape, int r,
+              std::span<const int> sizes)
       : RankShape(dispatcher, shape, r), levels(sizes.begin(), sizes.end()) {
-    const int64_t product = std::accumulate(levels.begin(), levels.end(), int64_t{1}, std::multiplies());
+    const int64_t product =
+        std::accumulate(levels.begin(), levels.end(), int64_t{1}, std::multiplies());
     if (levels.empty()) levels.push_back(ranks);
-    if (std::ranges::any_of(levels, [](int size) { return size < 1; }) || (!sizes.empty() && product != ranks)) {
+    if (std::ranges::any_of(levels, [](int size) { return size < 1; }) ||
+        (!sizes.empty() && product != ranks)) {
       throw InvalidArgument(cat(dispatcher, ": groups of ", product, " ranks in all for ", ranks));
     }
   }
@@ -41,10 +44,11 @@ struct Gathered {
 
 struct Level {
   Communicator* comm;
-  Gathered all;                                     // of the ranks of this level's group
-  std::array<std::span<int64_t>, 4> bytes_of_rank;  // [ranks of the group] of x, scales, ids and weights
-  std::span<int64_t> part_sizes;                    // [ranks of the group] floats of each one's tokens
-  Rows sums;                                        // f32 [tokens before this level, hidden]
+  Gathered all;  // of the ranks of this level's group
+  std::array<std::span<int64_t>, 4>
+      bytes_of_rank;              // [ranks of the group] of x, scales, ids and weights
+  std::span<int64_t> part_sizes;  // [ranks of the group] floats of each one's tokens
+  Rows sums;                      // f32 [tokens before this level, hidden]
   std::array<Pending, 4> gathers;
   Pending scatter;
   int64_t num_tokens;  // gathered
@@ -75,18 +79,20 @@ class AllGatherExchange final : public StagedExchange {
   static constexpr const char* kName = "all_gather";
   static constexpr bool kKeepsOrder = false;
   static Memory plan(Carver& carver, const GatherShape& shape);
-  static std::vector<std::unique_ptr<Communicator>> make_groups(const GatherShape& shape, Communicator& comm);
+  static std::vector<std::unique_ptr<Communicator>> make_groups(const GatherShape& shape,
+                                                                Communicator& comm);
   static void check(const GatherShape& shape, const Lane& lane);
 
-  AllGatherExchange(const GatherShape& shape, const Request& request, Lane& lane, const Memory& memory)
+  AllGatherExchange(const GatherShape& shape, const Request& request, Lane& lane,
+                    const Memory& memory)
       : StagedExchange(shape, request, lane), m_(memory), picks_(shape, memory.local) {
     for (size_t l = 0; l < m_.levels.size(); ++l) {
       m_.levels[l].comm = m_.levels.size() == 1 ? &lane.comm : lane.groups[l];
     }
-    start_gather(
-        m_.levels[0],
-        {side_by_side(request.x, m_.own.rows.x, team_), side_by_side(request.scales, m_.own.rows.scales, team_)},
-        request.ids, request.weights);
+    start_gather(m_.levels[0],
+                 {side_by_side(request.x, m_.own.rows.x, team_),
+                  side_by_side(request.scales, m_.own.rows.scales, team_)},
+                 request.ids, request.weights);
   }
 
  private:
@@ -95,7 +101,8 @@ class AllGatherExchange final : public StagedExchange {
   void publish(ConstRows y, Left left) override;
   void combine(Rows out) override;
 
-  void start_gather(Level& level, ConstScaledRows rows, std::span<const int32_t> ids, std::span<const float> weights);
+  void start_gather(Level& level, ConstScaledRows rows, std::span<const int32_t> ids,
+                    std::span<const float> weights);
   void start_next_gather();
   void measure(Level& level) const;
   void start_scatter(Rows parts);
@@ -109,7 +116,8 @@ class AllGatherExchange final : public StagedExchange {
 
 Memory AllGatherExchange::plan(Carver& carver, const GatherShape& shape) {
   const auto take_tokens = [&](int64_t tokens) {
-    return Gathered{take_scaled_rows(carver, tokens, shape), carver.take<int32_t>(tokens * shape.top_k),
+    return Gathered{take_scaled_rows(carver, tokens, shape),
+                    carver.take<int32_t>(tokens * shape.top_k),
                     carver.take<float>(tokens * shape.top_k)};
   };
   Memory m;
@@ -146,37 +154,40 @@ std::vector<std::unique_ptr<Communicator>> AllGatherExchange::make_groups(const 
 void AllGatherExchange::check(const GatherShape& shape, const Lane& lane) {
   if (shape.levels.size() == 1) return;  // over the lane's own group
   bool fits = lane.groups.size() == shape.levels.size();
-  for (size_t l = 0; fits && l < shape.levels.size(); ++l) fits = lane.groups[l]->size() == shape.levels[l];
+  for (size_t l = 0; fits && l < shape.levels.size(); ++l)
+    fits = lane.groups[l]->size() == shape.levels[l];
   if (!fits) {
     throw InvalidArgument(cat(kName, " in ", shape.levels.size(),
-                              " levels needs a group of each level's size; the lane ", "has ", lane.groups.size(),
-                              " groups"));
+                              " levels needs a group of each level's size; the lane ", "has ",
+                              lane.groups.size(), " groups"));
   }
 }
 
-void AllGatherExchange::start_gather(Level& level, ConstScaledRows rows, std::span<const int32_t> ids,
-                                     std::span<const float> weights) {
+void AllGatherExchange::start_gather(Level& level, ConstScaledRows rows,
+                                     std::span<const int32_t> ids, std::span<const float> weights) {
   Communicator& comm = *level.comm;
-  level.gathers[0] = comm.all_gather_v(bytes_of(rows.x), bytes_of(level.all.rows.x), level.bytes_of_rank[0]);
+  level.gathers[0] =
+      comm.all_gather_v(bytes_of(rows.x), bytes_of(level.all.rows.x), level.bytes_of_rank[0]);
   if (shape_.scales().cols > 0) {
-    level.gathers[1] =
-        comm.all_gather_v(bytes_of(rows.scales), bytes_of(level.all.rows.scales), level.bytes_of_rank[1]);
+    level.gathers[1] = comm.all_gather_v(bytes_of(rows.scales), bytes_of(level.all.rows.scales),
+                                         level.bytes_of_rank[1]);
   }
-  level.gathers[2] =
-      comm.all_gather_v(std::as_bytes(ids), std::as_writable_bytes(level.all.ids), level.bytes_of_rank[2]);
-  level.gathers[3] =
-      comm.all_gather_v(std::as_bytes(weights), std::as_writable_bytes(level.all.weights), level.bytes_of_rank[3]);
+  level.gathers[2] = comm.all_gather_v(std::as_bytes(ids), std::as_writable_bytes(level.all.ids),
+                                       level.bytes_of_rank[2]);
+  level.gathers[3] = comm.all_gather_v(
+      std::as_bytes(weights), std::as_writable_bytes(level.all.weights), level.bytes_of_rank[3]);
 }
 
 void AllGatherExchange::start_next_gather() {
   const Level& from = m_.levels[gathered_ - 1];
   const auto picks = static_cast<size_t>(from.num_tokens * request_.top_k);
-  start_gather(m_.levels[gathered_], from.all.rows.slice(0, from.num_tokens), from.all.ids.first(picks),
-               from.all.weights.first(picks));
+  start_gather(m_.levels[gathered_], from.all.rows.slice(0, from.num_tokens),
+               from.all.ids.first(picks), from.all.weights.first(picks));
   ++started_;
 }
 
-// How many tokens each rank has sent. Throws InvalidArgument when a rank was called with another top_k or hidden.
+// How many tokens each rank has sent. Throws InvalidArgument when a rank was called with another
+// top_k or hidden.
 void AllGatherExchange::measure(Level& level) const {
   const auto row_bytes = static_cast<int64_t>(level.all.rows.x.row_bytes());
   const int64_t pick_bytes = request_.top_k * static_cast<int64_t>(sizeof(int32_t));
@@ -184,9 +195,11 @@ void AllGatherExchange::measure(Level& level) const {
   level.num_tokens = 0;
   for (size_t r = 0; r < x_bytes.size(); ++r) {
     const int64_t tokens = x_bytes[r] / row_bytes;
-    if (x_bytes[r] % row_bytes != 0 || id_bytes[r] != tokens * pick_bytes || weight_bytes[r] != id_bytes[r]) {
-      throw InvalidArgument(cat("all_gather dispatch: rank ", r, " sent ", x_bytes[r], " bytes of x and ", id_bytes[r],
-                                " of ids, which does not fit hidden ", shape_.hidden, " and top_k ", request_.top_k));
+    if (x_bytes[r] % row_bytes != 0 || id_bytes[r] != tokens * pick_bytes ||
+        weight_bytes[r] != id_bytes[r]) {
+      throw InvalidArgument(cat(
+          "all_gather dispatch: rank ", r, " sent ", x_bytes[r], " bytes of x and ", id_bytes[r],
+          " of ids, which does not fit hidden ", shape_.hidden, " and top_k ", request_.top_k));
     }
     level.part_sizes[r] = tokens * shape_.hidden;
     level.num_tokens += tokens;
@@ -199,7 +212,8 @@ bool AllGatherExchange::come_to(Stage stage, bool block) {
       for (; gathered_ < m_.levels.size(); ++gathered_) {
         if (gathered_ == started_) start_next_gather();
         Level& level = m_.levels[gathered_];
-        if (!std::ranges::all_of(level.gathers, [block](Pending& p) { return done(p, block); })) return false;
+        if (!std::ranges::all_of(level.gathers, [block](Pending& p) { return done(p, block); }))
+          return false;
         measure(level);
       }
       return true;
@@ -222,17 +236,19 @@ bool AllGatherExchange::come_to(Stage stage, bool block) {
 Tokens AllGatherExchange::arrange() {
   const Level& last = m_.levels.back();
   const auto picks = static_cast<size_t>(last.num_tokens * request_.top_k);
-  return picks_.arrange({last.all.rows.slice(0, last.num_tokens), last.all.ids.first(picks), last.all.weights,
-                         request_.top_k, request_.weight_on_input},
+  return picks_.arrange({last.all.rows.slice(0, last.num_tokens), last.all.ids.first(picks),
+                         last.all.weights, request_.top_k, request_.weight_on_input},
                         team_);
 }
 
-// The parts of the tokens that level scattering_ has gathered, back to the ranks that they came from.
+// The parts of the tokens that level scattering_ has gathered, back to the ranks that they came
+// from.
 void AllGatherExchange::start_scatter(Rows parts) {
   Level& level = m_.levels[scattering_];
   const int64_t own = scattering_ == 0 ? request_.x.rows : m_.levels[scattering_ - 1].num_tokens;
   level.sums = level.sums.slice(0, own);
-  level.scatter = level.comm->reduce_scatter_v(floats_of(parts), level.part_sizes, floats_of(level.sums));
+  level.scatter =
+      level.comm->reduce_scatter_v(floats_of(parts), level.part_sizes, floats_of(level.sums));
 }
 
 void AllGatherExchange::publish(ConstRows y, Left left) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each pick's row is sent to the rank of its expert, and its result comes back the same way. Rows leave sorted by slot,
-// so a rank's block is in its own order of experts; the owner merges the blocks of all sources by expert. It also
-// applies the weights: a product is the same wherever it is made, and then only a sum is left to the source.
+// Each pick's row is sent to the rank of its expert, and its result comes back the same way. Rows
+// leave sorted by slot, so a rank's block is in its own order of experts; the owner merges the
+// blocks of all sources by expert. It also applies the weights: a product is the same wherever it
+// is made, and then only a sum is left to the source.
 //
-// all_to_all: the counts of all slots are gathered, under way with the rows. With replicas the counts are those of
-// logical experts; all ranks share them out over the slots alike, and only then are the rows sent. mc2: a block begins
-// with the counts of its rank's slots.
+// all_to_all: the counts of all slots are gathered, under way with the rows. With replicas the
+// counts are those of logical experts; all ranks share them out over the slots alike, and only then
+// are the rows sent. mc2: a block begins with the counts of its rank's slots.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -24,14 +25,15 @@ namespace trimtab {
 namespace {
 
 struct Memory {
-  std::span<int32_t> counts;        // [slots] of this rank's picks
-  std::span<int32_t> starts;        // [slots]
-  std::span<int32_t> picks;         // [max_tokens, top_k] by slot
-  std::span<int32_t> places;        // [max_tokens, top_k] of each pick among them
-  std::span<std::byte> outbox;      // a block for each rank: the records of this rank's picks, by slot
-  std::span<int64_t> bases;         // [ranks] record i of all stands at bases[its rank] + i records
-  std::span<int64_t> sent_bytes;    // [ranks]
-  std::span<std::byte> inbox;       // a block from each rank: the records for this rank's experts, by slot
+  std::span<int32_t> counts;    // [slots] of this rank's picks
+  std::span<int32_t> starts;    // [slots]
+  std::span<int32_t> picks;     // [max_tokens, top_k] by slot
+  std::span<int32_t> places;    // [max_tokens, top_k] of each pick among them
+  std::span<std::byte> outbox;  // a block for each rank: the records of this rank's picks, by slot
+  std::span<int64_t> bases;     // [ranks] record i of all stands at bases[its rank] + i records
+  std::span<int64_t> sent_bytes;  // [ranks]
+  std::span<std::byte>
+      inbox;  // a block from each rank: the records for this rank's experts, by slot
   std::span<int64_t> inbox_bytes;   // [ranks]
   std::span<int32_t> all_counts;    // kGathered: [ranks, slots]
   std::span<int64_t> count_bytes;   // kGathered: [ranks]
@@ -71,7 +73,8 @@ class AllToAllExchange final : public StagedExchange {
     }
     sort();
     if constexpr (!kInBlocks) {
-      counts_ = comm_.all_gather_v(std::as_bytes(m_.counts), std::as_writable_bytes(m_.all_counts), m_.count_bytes);
+      counts_ = comm_.all_gather_v(std::as_bytes(m_.counts), std::as_writable_bytes(m_.all_counts),
+                                   m_.count_bytes);
     }
     send_rows();
   }
@@ -84,7 +87,9 @@ class AllToAllExchange final : public StagedExchange {
 
   // Bytes in front of the records of a block for a rank.
   static size_t head_bytes(const RankShape& shape, int rank) {
-    return kInBlocks ? Records::padded(static_cast<size_t>(shape.num_slots_of(rank)) * sizeof(int32_t)) : 0;
+    return kInBlocks
+               ? Records::padded(static_cast<size_t>(shape.num_slots_of(rank)) * sizeof(int32_t))
+               : 0;
   }
   void offer_counts();
   void share_out();
@@ -98,8 +103,9 @@ class AllToAllExchange final : public StagedExchange {
   const Memory m_;
   const Records records_;
   const ShareOut share_out_;
-  std::span<const int32_t> slots_;  // [tokens, top_k] of the picks; with replicas once rows are sent
-  int32_t num_picks_ = 0;           // that have a slot
+  std::span<const int32_t>
+      slots_;              // [tokens, top_k] of the picks; with replicas once rows are sent
+  int32_t num_picks_ = 0;  // that have a slot
   bool rows_sent_ = false;
   Pending counts_, rows_, answers_;
 };
@@ -110,8 +116,8 @@ Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
   const size_t record = Records(shape, sizeof(float)).bytes();
   size_t outbox = static_cast<size_t>(picks) * record;
   for (int r = 0; r < shape.ranks; ++r) outbox += head_bytes(shape, r);
-  const size_t inbox =
-      static_cast<size_t>(shape.max_rows()) * record + static_cast<size_t>(shape.ranks) * head_bytes(shape, shape.rank);
+  const size_t inbox = static_cast<size_t>(shape.max_rows()) * record +
+                       static_cast<size_t>(shape.ranks) * head_bytes(shape, shape.rank);
   Memory m;
   m.counts = carver.take<int32_t>(shape.num_slots());
   m.starts = carver.take<int32_t>(shape.num_slots());
@@ -143,9 +149,10 @@ Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
 // From memory that is used for nothing else: peers may read it while rows are sent.
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::offer_counts() {
-  const std::span<int32_t> counts = m_.all_counts.first(static_cast<size_t>(shape_.num_experts));
+  const std::span<int32_t> counts = m_.all_counts.first(shape_.num_experts);
   count_picks(request_.ids, counts);
-  counts_ = comm_.all_gather_v(std::as_bytes(counts), std::as_writable_bytes(share_out_.counts()), m_.count_bytes);
+  counts_ = comm_.all_gather_v(std::as_bytes(counts), std::as_writable_bytes(share_out_.counts()),
+                               m_.count_bytes);
 }
 
 template <Counts kCounts>
@@ -178,15 +185,16 @@ template <Counts kCounts>
 size_t AllToAllExchange<kCounts>::lay_out_outbox() {
   size_t heads = 0, records = 0;
   for (int r = 0; r < shape_.ranks; ++r) {
-    const auto counts = m_.counts.subspan(static_cast<size_t>(shape_.first_slots[static_cast<size_t>(r)]),
-                                          static_cast<size_t>(shape_.num_slots_of(r)));
+    const auto counts = m_.counts.subspan(shape_.first_slots[r], shape_.num_slots_of(r));
     const size_t head = head_bytes(shape_, r);
-    if (head > 0) std::memcpy(m_.outbox.data() + heads + records, counts.data(), counts.size_bytes());
+    if (head > 0)
+      std::memcpy(m_.outbox.data() + heads + records, counts.data(), counts.size_bytes());
     heads += head;
-    m_.bases[static_cast<size_t>(r)] = static_cast<int64_t>(heads);
+    m_.bases[r] = static_cast<int64_t>(heads);
     const size_t block =
-        static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})) * records_.bytes();
-    m_.sent_bytes[static_cast<size_t>(r)] = static_cast<int64_t>(head + block);
+        static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})) *
+        records_.bytes();
+    m_.sent_bytes[r] = static_cast<int64_t>(head + block);
     records += block;
   }
   return heads + records;
@@ -197,9 +205,9 @@ void AllToAllExchange<kCounts>::fill_outbox() {
   const ConstScaledRows rows{request_.x, request_.scales};
   for_each_piece(team_, num_picks_, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      const auto pick = static_cast<size_t>(m_.picks[static_cast<size_t>(i)]);
+      const auto pick = static_cast<size_t>(m_.picks[i]);
       m_.places[pick] = static_cast<int32_t>(i);
-      std::byte* base = m_.outbox.data() + m_.bases[static_cast<size_t>(shape_.rank_of_slot(slots_[pick]))];
+      std::byte* base = m_.outbox.data() + m_.bases[shape_.rank_of_slot(slots_[pick])];
       const float weight = request_.weights[pick];
       copy_row(rows, static_cast<int64_t>(pick) / request_.top_k, records_.rows(base, i + 1), i,
                request_.weight_on_input, weight);
@@ -239,21 +247,23 @@ void AllToAllExchange<kCounts>::read_counts() {
       if (bytes >= head && local > 0) std::memcpy(arrived.data(), block, arrived.size_bytes());
     } else {
       const auto slots = static_cast<size_t>(shape_.num_slots());
-      const std::span<const int32_t> sent =
-          share_out_.on() ? share_out_.shares_of(static_cast<int>(s)) : m_.all_counts.subspan(s * slots, slots);
+      const std::span<const int32_t> sent = share_out_.on()
+                                                ? share_out_.shares_of(static_cast<int>(s))
+                                                : m_.all_counts.subspan(s * slots, slots);
       std::copy_n(sent.begin() + shape_.first_slot(), local, arrived.begin());
     }
     const int64_t rows = std::accumulate(arrived.begin(), arrived.end(), int64_t{0});
     if (bytes != head + static_cast<size_t>(rows) * records_.bytes()) {
-      throw InvalidArgument(cat(kName, " dispatch: rank ", s, " sent ", bytes, " bytes for ", rows, " rows of ",
-                                records_.bytes(), " bytes"));
+      throw InvalidArgument(cat(kName, " dispatch: rank ", s, " sent ", bytes, " bytes for ", rows,
+                                " rows of ", records_.bytes(), " bytes"));
     }
     m_.answer_bytes[s] = rows * shape_.hidden * static_cast<int64_t>(sizeof(float));
     block += bytes;
   }
 }
 
-// Where the row of each record stands: by expert, source, then as in the source's block. Returns the rows.
+// Where the row of each record stands: by expert, source, then as in the source's block. Returns
+// the rows.
 template <Counts kCounts>
 int32_t AllToAllExchange<kCounts>::assign_rows() {
   const auto local = static_cast<size_t>(shape_.num_local());
@@ -267,7 +277,7 @@ int32_t AllToAllExchange<kCounts>::assign_rows() {
     const int32_t first = row;
     for (size_t s = 0; s < m_.cursors.size(); ++s) {
       for (int32_t n = 0; n < m_.arrived[s * local + slot]; ++n) {
-        m_.row_of[static_cast<size_t>(m_.cursors[s]++)] = row++;
+        m_.row_of[m_.cursors[s]++] = row++;
       }
     }
     m_.local_counts[slot] = row - first;
@@ -283,32 +293,32 @@ Tokens AllToAllExchange<kCounts>::arrange() {
   int64_t done = 0;  // records of earlier sources
   for (int s = 0; s < shape_.ranks; ++s) {
     base += head_bytes(shape_, shape_.rank);
-    const int64_t end = m_.cursors[static_cast<size_t>(s)];
+    const int64_t end = m_.cursors[s];
     const ScaledRows records = records_.rows(base, end);
     for_each_piece(team_, end - done, [&](int64_t first, int64_t last) {
       for (int64_t i = done + first; i < done + last; ++i) {
-        const int32_t row = m_.row_of[static_cast<size_t>(i)];
+        const int32_t row = m_.row_of[i];
         copy_row(records, i, m_.rows, row, false, 1.0F);
-        m_.weights[static_cast<size_t>(row)] = *records_.template tail<float>(base, i);
+        m_.weights[row] = *records_.template tail<float>(base, i);
       }
     });
     done = end;
   }
   const ScaledRows used = m_.rows.slice(0, num_rows);
-  return {Format::kStandard, used.x, m_.weights.first(static_cast<size_t>(num_rows)), m_.local_counts, 0, used.scales};
+  return {Format::kStandard, used.x, m_.weights.first(num_rows), m_.local_counts, 0, used.scales};
 }
 
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::publish(ConstRows y, Left left) {
   for_each_piece(team_, y.rows, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      const int32_t row = m_.row_of[static_cast<size_t>(i)];
+      const int32_t row = m_.row_of[i];
       scale_row(y.row_as<float>(row), m_.answers.row_as<float>(i), y.cols,
-                left == Left::kSum ? 1.0F : m_.weights[static_cast<size_t>(row)]);
+                left == Left::kSum ? 1.0F : m_.weights[row]);
     }
   });
-  answers_ = comm_.all_to_all_v(bytes_of(ConstRows(m_.answers.slice(0, y.rows))), m_.answer_bytes, bytes_of(m_.results),
-                                m_.result_bytes);
+  answers_ = comm_.all_to_all_v(bytes_of(ConstRows(m_.answers.slice(0, y.rows))), m_.answer_bytes,
+                                bytes_of(m_.results), m_.result_bytes);
 }
 
 template <Counts kCounts>

@@ -15,7 +15,7 @@ namespace {
 
 TEST(CountingNew, Counts) {
   const int64_t before = allocation_count();
-  const std::vector<int> some(static_cast<size_t>(before + 1));  // a size that no compiler knows
+  const std::vector<int> some(before + 1);  // a size that no compiler knows
   EXPECT_EQ(some.back(), 0);
   EXPECT_GT(allocation_count(), before);
 }
@@ -43,22 +43,25 @@ void expect_no_allocations(const char* kind, const Scene& scene) {
     for (int64_t t = 0; t < tokens; ++t) {
       for (int k = 0; k < 4; ++k) {
         const int64_t token = scene.first_token(comm.rank()) + t;
-        ids.push_back(scene.table ? scene.ids[static_cast<size_t>(token * 4 + k)] : scene.slot_of_pick(token, k));
+        ids.push_back(scene.table ? scene.ids[static_cast<size_t>(token * 4 + k)]
+                                  : scene.slot_of_pick(token, k));
       }
     }
     const std::vector<float> weights(ids.size(), 0.25F);
-    const Buffer y = comm.allocate(static_cast<size_t>(dispatcher->max_rows() * scene.hidden) * sizeof(float));
+    const Buffer y =
+        comm.allocate(static_cast<size_t>(dispatcher->max_rows() * scene.hidden) * sizeof(float));
     std::vector<float> out(x.size());
     for (int round = 0; round < 20; ++round) {
       comm.barrier();
       if (round == 3 && rank == 0) before = allocation_count();
       comm.barrier();
-      const ExchangePtr exchange = dispatcher->dispatch({.x = ConstRows(x.data(), tokens, scene.hidden),
-                                                         .ids = ids,
-                                                         .weights = weights,
-                                                         .top_k = 4,
-                                                         .replicas = {scene.table.get(), scene.rule}},
-                                                        lane);
+      const ExchangePtr exchange =
+          dispatcher->dispatch({.x = ConstRows(x.data(), tokens, scene.hidden),
+                                .ids = ids,
+                                .weights = weights,
+                                .top_k = 4,
+                                .replicas = {scene.table.get(), scene.rule}},
+                               lane);
       exchange->wait(Stage::kArrived);
       const Tokens& arrived = exchange->tokens();
       const Rows rows(y.as<float>(), arrived.x.rows, scene.hidden);

@@ -36,13 +36,15 @@ std::span<const DispatchRule> dispatch_rules() {
 DispatchRule choose_dispatcher(const DispatchSituation& situation, std::string_view forced) {
   if (forced != "auto") return {forced, "asked for", nullptr};
   if (situation.same_tokens && situation.shares_out) {
-    throw InvalidArgument("no dispatcher shares picks out over replicas where every rank has the same tokens");
+    throw InvalidArgument(
+        "no dispatcher shares picks out over replicas where every rank has the same tokens");
   }
   for (const DispatchRule& rule : kRules) {
     if (rule.holds(situation)) return rule;
   }
-  throw InvalidArgument(cat("no dispatcher brings rows in blocks of a capacity, or pointers to rows, to ",
-                            situation.ranks, " ranks on ", situation.hosts, " hosts"));
+  throw InvalidArgument(
+      cat("no dispatcher brings rows in blocks of a capacity, or pointers to rows, to ",
+          situation.ranks, " ranks on ", situation.hosts, " hosts"));
 }
 
 }  // namespace trimtab

@@ -58,7 +58,8 @@ TEST(DispatchChoice, CanBeForcedAndSaysWhy) {
   EXPECT_NE(choose_dispatcher({.ranks = 4}).condition.find("one host"), std::string_view::npos);
 }
 
-// Each rule is taken somewhere: none is hidden behind those above it. And the table knows real dispatchers only.
+// Each rule is taken somewhere: none is hidden behind those above it. And the table knows real
+// dispatchers only.
 TEST(DispatchChoice, EveryRuleIsReached) {
   std::vector<bool> reached(dispatch_rules().size());
   for (const int ranks : {1, 2, 4}) {
@@ -73,16 +74,19 @@ TEST(DispatchChoice, EveryRuleIsReached) {
                                   .shares_out = flags == 8,
                                   .same_tokens = flags == 2};
         const auto rules = dispatch_rules();
-        const auto rule = std::ranges::find_if(rules, [&](const DispatchRule& r) { return r.holds(s); });
-        if (rule != rules.end()) reached[static_cast<size_t>(rule - rules.begin())] = true;
+        const auto rule =
+            std::ranges::find_if(rules, [&](const DispatchRule& r) { return r.holds(s); });
+        if (rule != rules.end()) reached[rule - rules.begin()] = true;
       }
     }
   }
-  for (size_t i = 0; i < reached.size(); ++i) EXPECT_TRUE(reached[i]) << dispatch_rules()[i].condition;
+  for (size_t i = 0; i < reached.size(); ++i)
+    EXPECT_TRUE(reached[i]) << dispatch_rules()[i].condition;
   const std::vector<int32_t> first{0, 1}, hosts{0};
   for (const DispatchRule& rule : dispatch_rules()) {
     const int64_t capacity = rule.dispatcher == "pull_batched" ? 1 : 0;
-    EXPECT_NO_THROW(make_dispatcher(rule.dispatcher, {1, 1, 1, DType::kF32, first, capacity}, 0, hosts));
+    EXPECT_NO_THROW(
+        make_dispatcher(rule.dispatcher, {1, 1, 1, DType::kF32, first, capacity}, 0, hosts));
   }
 }
 

@@ -56,7 +56,8 @@ class DispatchErrors : public testing::TestWithParam<const char*> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(All, DispatchErrors,
-                         testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2", "packed", "grouped"),
+                         testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2",
+                                         "packed", "grouped"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_P(DispatchErrors, IdsOutOfRangeAreNamedByTokenAndPick) {
@@ -99,22 +100,27 @@ TEST_P(DispatchErrors, ScalesThatDoNotFitTheRows) {
   Request wrong = request();
   wrong.scales = ConstRows(weights_.data(), 3, 1);
   expect_dispatch_error(wrong, {"scales", "[3, 1]", "F32"});
-  const auto expect_quantised = [&](DType dtype, int hidden, ConstRows scales, const std::vector<std::string>& parts) {
+  const auto expect_quantised = [&](DType dtype, int hidden, ConstRows scales,
+                                    const std::vector<std::string>& parts) {
     run_ranks(1, [&](Communicator& comm) {
-      const auto dispatcher = make_dispatcher(GetParam(), {kMaxTokens, hidden, 1, dtype, first_slots_}, 0);
+      const auto dispatcher =
+          make_dispatcher(GetParam(), {kMaxTokens, hidden, 1, dtype, first_slots_}, 0);
       Workspace workspace(dispatcher->workspace_bytes());
       Team team(1);
       Lane lane{comm, workspace, team};
       const ConstRows x(reinterpret_cast<const std::byte*>(x_.data()), 2, hidden, hidden, dtype);
-      const Request quantised{x, std::span(ids_).first(2), std::span(weights_).first(2), 1, true, scales};
+      const Request quantised{
+          x, std::span(ids_).first(2), std::span(weights_).first(2), 1, true, scales};
       expect_error([&] { dispatcher->dispatch(quantised, lane); }, parts);
     });
   };
   expect_quantised(DType::kI8, 8, {}, {"scales", "[0, 0]", "F32 [2, 1]"});
   expect_quantised(DType::kI8, 8, ConstRows(weights_.data(), 2, 2), {"[2, 2]", "F32 [2, 1]"});
   const auto* bytes = reinterpret_cast<const std::byte*>(weights_.data());
-  expect_quantised(DType::kF8E4M3, 64, ConstRows(bytes, 2, 1, 1, DType::kF8E8M0), {"[2, 1]", "F8_E8M0 [2, 2]"});
-  expect_quantised(DType::kF8E4M3, 64, ConstRows(bytes, 2, 2, 2, DType::kF8E8M0), {"weight_on_input", "F8_E4M3"});
+  expect_quantised(DType::kF8E4M3, 64, ConstRows(bytes, 2, 1, 1, DType::kF8E8M0),
+                   {"[2, 1]", "F8_E8M0 [2, 2]"});
+  expect_quantised(DType::kF8E4M3, 64, ConstRows(bytes, 2, 2, 2, DType::kF8E8M0),
+                   {"weight_on_input", "F8_E4M3"});
 }
 
 TEST_P(DispatchErrors, MoreTokensThanReserved) {
@@ -155,7 +161,8 @@ TEST_P(DispatchErrors, StepsOutOfOrder) {
     EXPECT_TRUE(exchange->poll(Stage::kArrived));
     expect_error([&] { exchange->finish(out_rows); }, {"finish()"});
     expect_error([&] { exchange->send_back(y_rows, Left::kNothing); }, {"kNothing"});
-    expect_error([&] { exchange->send_back(y_rows.slice(0, 5), Left::kSum); }, {"[5, 8]", "[6, 8]"});
+    expect_error([&] { exchange->send_back(y_rows.slice(0, 5), Left::kSum); },
+                 {"[5, 8]", "[6, 8]"});
     exchange->send_back(y_rows, Left::kSum);
     expect_error([&] { exchange->send_back(y_rows, Left::kSum); }, {"send_back()"});
     exchange->wait(Stage::kReturned);
@@ -208,12 +215,15 @@ TEST_P(DispatchErrors, ImpossibleShapes) {
 TEST(DispatchShapes, ExactOrderAndCapacityAreCheckedByKind) {
   const std::vector<int32_t> first{0, 6};
   DispatchShape shape{4, 8, 2, DType::kF32, first};
-  expect_error([&] { make_pull_batched_dispatcher(shape, 0); }, {"pull_batched", "capacity of 0", "at least 1"});
+  expect_error([&] { make_pull_batched_dispatcher(shape, 0); },
+               {"pull_batched", "capacity of 0", "at least 1"});
   shape.capacity = int64_t{1} << 40;
-  expect_error([&] { make_pull_batched_dispatcher(shape, 0); }, {"pull_batched", "each of 6 experts"});
+  expect_error([&] { make_pull_batched_dispatcher(shape, 0); },
+               {"pull_batched", "each of 6 experts"});
   shape.capacity = 0;
   shape.exact_order = true;
-  for (const char* kind : {"pull", "all_to_all", "mc2", "packed"}) EXPECT_NO_THROW(make_dispatcher(kind, shape, 0));
+  for (const char* kind : {"pull", "all_to_all", "mc2", "packed"})
+    EXPECT_NO_THROW(make_dispatcher(kind, shape, 0));
   for (const char* kind : {"all_gather", "grouped"}) {
     expect_error([&] { make_dispatcher(kind, shape, 0); }, {kind, "exact_order"});
   }
@@ -234,7 +244,8 @@ class SharingErrors : public DispatchErrors {
     shape.num_experts = 5;
     return shape;
   }
-  void expect_sharing_error(const Request& request, const DispatchShape& shape, const std::vector<std::string>& parts) {
+  void expect_sharing_error(const Request& request, const DispatchShape& shape,
+                            const std::vector<std::string>& parts) {
     run_ranks(1, [&](Communicator& comm) {
       const auto dispatcher = make_dispatcher(GetParam(), shape, 0);
       Workspace workspace(dispatcher->workspace_bytes());
@@ -259,7 +270,8 @@ TEST_P(SharingErrors, ShapesAndTablesThatDoNotFit) {
   Request wrong = request();
   wrong.replicas = {&table_};
   expect_sharing_error(wrong, shape_, {"num_experts"});
-  const SplitTable six(Placement::linear(1, 6, 1), 0), seven_slots(Placement(1, 5, {7}, {0, 1, 2, 3, 4, 1, 2}), 0);
+  const SplitTable six(Placement::linear(1, 6, 1), 0),
+      seven_slots(Placement(1, 5, {7}, {0, 1, 2, 3, 4, 1, 2}), 0);
   const SplitTable two_ranks(Placement(1, 5, {3, 3}, {0, 1, 2, 3, 4, 1}), 0);
   for (const SplitTable* table : {&six, &seven_slots, &two_ranks}) {
     wrong.replicas = {table};
@@ -284,7 +296,8 @@ TEST_P(SharingErrors, AWorkspaceWithoutRoomForTheSplit) {
   });
 }
 
-// Rank 1 comes without replicas, or, which pull notices, with others or another rule: no rank finishes, none hangs.
+// Rank 1 comes without replicas, or, which pull notices, with others or another rule: no rank
+// finishes, none hangs.
 TEST_P(SharingErrors, RanksThatDisagree) {
   const std::vector<int32_t> first{0, 3, 6};
   DispatchShape shape = sharing_shape();
@@ -314,18 +327,22 @@ TEST_P(SharingErrors, RanksThatDisagree) {
 
 TEST(SharingShapes, AreForThoseThatShareOut) {
   const std::vector<int32_t> first{0, 6}, hosts{0};
-  const DispatchShape shape{.max_tokens = 4, .hidden = 8, .top_k = 2, .first_slots = first, .num_experts = 5};
+  const DispatchShape shape{
+      .max_tokens = 4, .hidden = 8, .top_k = 2, .first_slots = first, .num_experts = 5};
   for (const char* kind : {"all_gather", "grouped", "hybrid", "mc2", "packed"}) {
-    expect_error([&] { make_dispatcher(kind, shape, 0, hosts); }, {kind, "can't share", "all_to_all"});
+    expect_error([&] { make_dispatcher(kind, shape, 0, hosts); },
+                 {kind, "can't share", "all_to_all"});
   }
-  for (const char* kind : {"pull", "all_to_all"}) EXPECT_TRUE(make_dispatcher(kind, shape, 0)->shares_out());
+  for (const char* kind : {"pull", "all_to_all"})
+    EXPECT_TRUE(make_dispatcher(kind, shape, 0)->shares_out());
   EXPECT_TRUE(make_sliced_dispatcher(make_pull_dispatcher(shape, 0), 4)->shares_out());
 }
 
 TEST(DispatcherNames, UnknownOnesGetTheList) {
   const std::vector<int32_t> first{0, 1};
   expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); },
-               {"push", "all_gather", "all_to_all", "grouped", "hybrid", "mc2", "packed", "pull, pull_batched"});
+               {"push", "all_gather", "all_to_all", "grouped", "hybrid", "mc2", "packed",
+                "pull, pull_batched"});
 }
 
 TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {
@@ -353,19 +370,20 @@ TEST(DisagreeingRanks, AllGatherNoticesAnotherTopK) {
   const std::vector<int32_t> first{0, 2, 4};
   const std::vector<float> x(8, 1.0F), weights(4, 1.0F);
   const std::vector<int32_t> ids{0, 1, 2, 3};
-  EXPECT_THROW(run_ranks(2,
-                         [&](Communicator& comm) {
-                           const auto dispatcher =
-                               make_all_gather_dispatcher({4, 4, 2, DType::kF32, first}, comm.rank());
-                           Workspace workspace(dispatcher->workspace_bytes());
-                           Team team(1);
-                           Lane lane{comm, workspace, team};
-                           const auto picks = static_cast<size_t>(2 * (1 + comm.rank()));
-                           const Request request{ConstRows(x.data(), 2, 4), std::span(ids).first(picks),
-                                                 std::span(weights).first(picks), 1 + comm.rank(), false};
-                           dispatcher->dispatch(request, lane)->wait(Stage::kArrived);
-                         }),
-               InvalidArgument);
+  EXPECT_THROW(
+      run_ranks(2,
+                [&](Communicator& comm) {
+                  const auto dispatcher =
+                      make_all_gather_dispatcher({4, 4, 2, DType::kF32, first}, comm.rank());
+                  Workspace workspace(dispatcher->workspace_bytes());
+                  Team team(1);
+                  Lane lane{comm, workspace, team};
+                  const auto picks = static_cast<size_t>(2 * (1 + comm.rank()));
+                  const Request request{ConstRows(x.data(), 2, 4), std::span(ids).first(picks),
+                                        std::span(weights).first(picks), 1 + comm.rank(), false};
+                  dispatcher->dispatch(request, lane)->wait(Stage::kArrived);
+                }),
+      InvalidArgument);
 }
 
 }  // namespace

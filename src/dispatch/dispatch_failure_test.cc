@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank that throws in the middle of an exchange, leaves early or is late: its peers get a CommError, and nobody reads
-// memory that has gone (ASan and TSan are the judges of that).
+// A rank that throws in the middle of an exchange, leaves early or is late: its peers get a
+// CommError, and nobody reads memory that has gone (ASan and TSan are the judges of that).
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -34,7 +34,7 @@ class DispatchFailures : public testing::TestWithParam<Parameters> {
  protected:
   DispatchFailures() {
     const int ranks = std::get<1>(GetParam());
-    scene_.tokens.assign(static_cast<size_t>(ranks), kTokens);
+    scene_.tokens.assign(ranks, kTokens);
     scene_.hidden = 512;
     scene_.top_k = 4;
     scene_.slots = place(Placing::kLinear, ranks, scene_.num_experts);
@@ -44,7 +44,8 @@ class DispatchFailures : public testing::TestWithParam<Parameters> {
 
   int ranks() const { return scene_.ranks(); }
 
-  // A rank of the lane's group is named by its number there; one of another group by its number in that.
+  // A rank of the lane's group is named by its number there; one of another group by its number in
+  // that.
   void expect_blame(const CommError& error, int peer) const {
     const std::string_view kind = std::get<0>(GetParam());
     if (kind == "hybrid" || kind == "all_gather_levels") return;
@@ -73,7 +74,8 @@ class DispatchFailures : public testing::TestWithParam<Parameters> {
   Scene scene_;
   std::vector<float> out_;
 };
-INSTANTIATE_TEST_SUITE_P(All, DispatchFailures, testing::Combine(testing::ValuesIn(kKinds), testing::Values(2, 4)));
+INSTANTIATE_TEST_SUITE_P(All, DispatchFailures,
+                         testing::Combine(testing::ValuesIn(kKinds), testing::Values(2, 4)));
 
 TEST_P(DispatchFailures, ThrowingAtAnyStepIsToldToPeersAndRethrown) {
   for (int round = 0; round < 12; ++round) {
@@ -99,7 +101,8 @@ TEST_P(DispatchFailures, ThrowingAtAnyStepIsToldToPeersAndRethrown) {
                                  }),
                  Boom);
     EXPECT_LT(steady_clock::now() - begin, kSoon);
-    // A rank that has all it needs may end before the news reaches it, but only if the fault came after all data.
+    // A rank that has all it needs may end before the news reaches it, but only if the fault came
+    // after all data.
     EXPECT_EQ(told + unharmed, ranks() - 1);
     if (step < 2) {
       EXPECT_EQ(unharmed, 0) << "step " << step;
@@ -145,7 +148,8 @@ TEST_P(DispatchFailures, DroppingAnExchangeIsToldToPeers) {
   std::atomic<int> told{0};
   run_scene_ranks(std::get<0>(GetParam()), ranks(), [&](Communicator& comm) {
     if (comm.rank() == 0) {
-      const TestedDispatcher dispatcher(std::get<0>(GetParam()), shape_of(scene_, kTokens, 4), comm);
+      const TestedDispatcher dispatcher(std::get<0>(GetParam()), shape_of(scene_, kTokens, 4),
+                                        comm);
       Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
       Team team(1);
       Lane lane{comm, workspace, team, dispatcher.groups()};

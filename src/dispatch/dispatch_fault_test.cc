@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every dispatcher over a group in which one operation of one rank is late, lost, corrupted or its last: what is late
-// changes nothing, what is lost or dead gives typed errors on all ranks, and nothing hangs or touches memory that is
-// not its own, whatever the bytes say.
+// Every dispatcher over a group in which one operation of one rank is late, lost, corrupted or its
+// last: what is late changes nothing, what is lost or dead gives typed errors on all ranks, and
+// nothing hangs or touches memory that is not its own, whatever the bytes say.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -38,7 +38,8 @@ class Faults : public testing::TestWithParam<const char*> {
   int64_t exchange(const std::optional<Fault>& fault, milliseconds timeout) {
     int64_t operations = 0;
     const auto body = [&](Communicator& comm) {
-      const TestedDispatcher dispatcher(GetParam(), shape_of(scene_, 9, 3, most_rows_of_a_slot(scene_)), comm);
+      const TestedDispatcher dispatcher(GetParam(),
+                                        shape_of(scene_, 9, 3, most_rows_of_a_slot(scene_)), comm);
       FaultyCommunicator faulty(comm, comm.rank() == kFaultyRank ? fault : std::nullopt);
       Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
       Team team(1);
@@ -73,8 +74,8 @@ class Faults : public testing::TestWithParam<const char*> {
 };
 // Those that use the lane's own communicator.
 INSTANTIATE_TEST_SUITE_P(All, Faults,
-                         testing::Values("pull", "pull_batched", "fused", "all_to_all", "mc2", "packed_exact", "packed",
-                                         "all_gather"),
+                         testing::Values("pull", "pull_batched", "fused", "all_to_all", "mc2",
+                                         "packed_exact", "packed", "all_gather"),
                          [](const auto& chosen) { return std::string(chosen.param); });
 
 TEST_P(Faults, WhatIsLateChangesNothing) {
@@ -89,7 +90,9 @@ TEST_P(Faults, WhatIsLateChangesNothing) {
 TEST_P(Faults, WhatIsLostIsACommErrorWithinTheTimeout) {
   at_every_operation([&](int64_t operation) {
     const auto begin = std::chrono::steady_clock::now();
-    EXPECT_THROW(exchange(Fault{Fault::Kind::kDrop, operation, milliseconds(150)}, milliseconds(40)), CommError);
+    EXPECT_THROW(
+        exchange(Fault{Fault::Kind::kDrop, operation, milliseconds(150)}, milliseconds(40)),
+        CommError);
     EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   });
 }

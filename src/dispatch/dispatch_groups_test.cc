@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dispatchers for ranks that hold the same tokens: `grouped`, whose outputs are parts of a sum, and slices.
+// Dispatchers for ranks that hold the same tokens: `grouped`, whose outputs are parts of a sum, and
+// slices.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,9 +17,11 @@ namespace {
 // Of all ranks' scene, the same `tokens` on each of `ranks` ranks.
 Scene same_on_all(const Scene& scene, int ranks) {
   Scene all = scene;
-  all.tokens.assign(static_cast<size_t>(ranks), scene.all_tokens());
+  all.tokens.assign(ranks, scene.all_tokens());
   for (int r = 1; r < ranks; ++r) {
-    const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    const auto append = [](auto& to, const auto& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
     append(all.ids, scene.ids);
     append(all.weights, scene.weights);
     append(all.x, scene.x);
@@ -29,13 +32,15 @@ Scene same_on_all(const Scene& scene, int ranks) {
 }
 
 class Grouped : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Grouped, testing::Values(1, 2, 3, 4, 8), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Ranks, Grouped, testing::Values(1, 2, 3, 4, 8),
+                         testing::PrintToStringParamName());
 
 TEST_P(Grouped, TheRanksOutputsAddUpToTheSumOverPicks) {
   const int ranks = GetParam();
   for (const Routes routes : kRoutes) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
-      for (const int top_k : {1, 3, 12}) {  // fewer picks than groups, picks that the groups do not share evenly
+      for (const int top_k :
+           {1, 3, 12}) {  // fewer picks than groups, picks that the groups do not share evenly
         Scene one{.tokens = {11}, .hidden = 32, .top_k = top_k, .dtype = dtype};
         one.weight_on_input = top_k == 1 && dtype != DType::kF8E4M3;
         one.slots = place(Placing::kPermuted, ranks, one.num_experts);
@@ -50,7 +55,8 @@ TEST_P(Grouped, TheRanksOutputsAddUpToTheSumOverPicks) {
           poison(workspace);
           Team team(2);
           Lane lane{comm, workspace, team};
-          exchange_once(scene, *dispatcher, lane, top_k == 3 ? Left::kWeightAndSum : Left::kSum, outs);
+          exchange_once(scene, *dispatcher, lane, top_k == 3 ? Left::kWeightAndSum : Left::kSum,
+                        outs);
         });
         std::vector<float> sum(one.x.size());
         for (size_t i = 0; i < outs.size(); ++i) sum[i % sum.size()] += outs[i];
@@ -60,26 +66,28 @@ TEST_P(Grouped, TheRanksOutputsAddUpToTheSumOverPicks) {
   }
 }
 
-using SlicedParameters = std::tuple<const char*, int, int>;  // inner kind, tensor-parallel ranks, groups of them
+using SlicedParameters =
+    std::tuple<const char*, int, int>;  // inner kind, tensor-parallel ranks, groups of them
 class Sliced : public testing::TestWithParam<SlicedParameters> {};
 INSTANTIATE_TEST_SUITE_P(All, Sliced,
-                         testing::Combine(testing::ValuesIn(kKinds), testing::Values(1, 2, 3), testing::Values(1, 2)));
+                         testing::Combine(testing::ValuesIn(kKinds), testing::Values(1, 2, 3),
+                                          testing::Values(1, 2)));
 
-// The ranks of a tensor-parallel group hold the same tokens; every one gets all outputs, with the bits of its inner
-// dispatcher, also where there are fewer tokens than ranks.
+// The ranks of a tensor-parallel group hold the same tokens; every one gets all outputs, with the
+// bits of its inner dispatcher, also where there are fewer tokens than ranks.
 TEST_P(Sliced, EveryRankGetsTheOutputsOfAllSlices) {
   const auto& [kind, tp, dp] = GetParam();
   const int ranks = tp * dp;
   for (const int64_t tokens : {0, 1, 5, 13}) {
     for (const DType dtype : {DType::kBF16, DType::kI8}) {
       // What each data-parallel group holds, as if each were one rank.
-      Scene by_group{.tokens = std::vector<int64_t>(static_cast<size_t>(dp), tokens), .top_k = 3, .dtype = dtype};
+      Scene by_group{.tokens = std::vector<int64_t>(dp, tokens), .top_k = 3, .dtype = dtype};
       by_group.slots = place(Placing::kRedundant, ranks, by_group.num_experts);
       if (dp > 1) by_group.tokens[1] = tokens / 2;
       fill(by_group, Routes::kUniform, 3);
       const Expected expected = expect(by_group);
       // The helpers take a scene's tokens by rank: here rank r reads those of group r / tp.
-      std::vector<std::vector<float>> outs(static_cast<size_t>(ranks), std::vector<float>(by_group.x.size()));
+      std::vector<std::vector<float>> outs(ranks, std::vector<float>(by_group.x.size()));
       run_scene_ranks(kind, ranks, [&, kind = kind, tp = tp](Communicator& comm) {
         const auto group = comm.split(comm.rank() / tp, comm.rank());
         TestedDispatcher inner(kind, shape_of(by_group, (13 + tp - 1) / tp, 3), comm);
@@ -91,24 +99,23 @@ TEST_P(Sliced, EveryRankGetsTheOutputsOfAllSlices) {
         poison(workspace);
         Team team(1);
         Lane lane{comm, workspace, team, groups};
-        exchange_once(by_group, *dispatcher, lane, Left::kSum, outs[static_cast<size_t>(comm.rank())],
-                      comm.rank() / tp);
+        exchange_once(by_group, *dispatcher, lane, Left::kSum, outs[comm.rank()], comm.rank() / tp);
         EXPECT_EQ(workspace.peak(), workspace.capacity());
       });
       for (int g = 0; g < dp; ++g) {
         const auto first = static_cast<size_t>(by_group.first_token(g) * by_group.hidden);
         const auto bytes =
-            static_cast<size_t>(by_group.tokens[static_cast<size_t>(g)] * by_group.hidden) * sizeof(float);
+            static_cast<size_t>(by_group.tokens[g] * by_group.hidden) * sizeof(float);
         for (int r = g * tp + 1; r < (g + 1) * tp && bytes > 0; ++r) {
           EXPECT_EQ(std::memcmp(outs[static_cast<size_t>(g * tp)].data() + first,
-                                outs[static_cast<size_t>(r)].data() + first, bytes),
+                                outs[r].data() + first, bytes),
                     0);
         }
       }
       std::vector<float> all = outs[0];
       if (dp > 1)
-        std::copy(outs.back().begin() + by_group.first_token(1) * by_group.hidden, outs.back().end(),
-                  all.begin() + by_group.first_token(1) * by_group.hidden);
+        std::copy(outs.back().begin() + by_group.first_token(1) * by_group.hidden,
+                  outs.back().end(), all.begin() + by_group.first_token(1) * by_group.hidden);
       EXPECT_EQ(difference(by_group, expected, all, 3 + ranks), "") << tokens << " tokens";
     }
   }

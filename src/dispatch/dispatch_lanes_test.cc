@@ -16,7 +16,7 @@ namespace trimtab {
 namespace {
 
 Scene make_scene(int ranks, int64_t tokens, uint32_t seed) {
-  Scene scene{.tokens = std::vector<int64_t>(static_cast<size_t>(ranks), tokens), .top_k = 4};
+  Scene scene{.tokens = std::vector<int64_t>(ranks, tokens), .top_k = 4};
   if (ranks > 1) scene.tokens.back() = 0;
   scene.slots = place(Placing::kRedundant, ranks, scene.num_experts);
   fill(scene, Routes::kUniform, seed);
@@ -49,7 +49,8 @@ class PolledCall {
 using Parameters = std::tuple<const char*, int, bool>;
 class Lanes : public testing::TestWithParam<Parameters> {};
 INSTANTIATE_TEST_SUITE_P(All, Lanes,
-                         testing::Combine(testing::ValuesIn(kKinds), testing::ValuesIn(rank_counts({1, 2, 4, 7})),
+                         testing::Combine(testing::ValuesIn(kKinds),
+                                          testing::ValuesIn(rank_counts({1, 2, 4, 7})),
                                           testing::Bool()));
 
 TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
@@ -66,7 +67,8 @@ TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
     Workspace workspace_a(comm.allocate(dispatcher->workspace_bytes()));
     Workspace workspace_b(other->allocate(dispatcher->workspace_bytes()));
     Team team(2);  // one thread drives both lanes
-    Lane a{comm, workspace_a, team, dispatcher.groups()}, b{*other, workspace_b, team, twin.groups()};
+    Lane a{comm, workspace_a, team, dispatcher.groups()},
+        b{*other, workspace_b, team, twin.groups()};
     for (int round = 0; round < 5; ++round) {
       workspace_a.release(0);
       workspace_b.release(0);
@@ -84,7 +86,8 @@ TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
   });
   for (size_t i = 0; i < 2; ++i) {
     bring_together(scenes[i], out[i]);
-    EXPECT_EQ(difference(scenes[i], expect(scenes[i]), out[i], scenes[i].top_k + ranks), "") << "call " << i;
+    EXPECT_EQ(difference(scenes[i], expect(scenes[i]), out[i], scenes[i].top_k + ranks), "")
+        << "call " << i;
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every dispatcher over ranks, placements, token counts, top-k, routings and types of rows, against sums made token by
-// token; and those that keep the order bit by bit against `pull` on one rank. TRIMTAB_HEAVY=1: every type of rows with
-// each of the others, and 100,000 random calls.
+// Every dispatcher over ranks, placements, token counts, top-k, routings and types of rows, against
+// sums made token by token; and those that keep the order bit by bit against `pull` on one rank.
+// TRIMTAB_HEAVY=1: every type of rows with each of the others, and 100,000 random calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,15 +38,17 @@ bool heavy() {
 // The ways in which tokens are spread over ranks.
 std::vector<std::vector<int64_t>> token_counts(int ranks) {
   const auto n = static_cast<size_t>(ranks);
-  std::vector<std::vector<int64_t>> all{std::vector<int64_t>(n, 0), std::vector<int64_t>(n, 1), std::vector<int64_t>(n),
-                                        std::vector<int64_t>(n, 0), std::vector<int64_t>(n, kMaxTokens)};
+  std::vector<std::vector<int64_t>> all{std::vector<int64_t>(n, 0), std::vector<int64_t>(n, 1),
+                                        std::vector<int64_t>(n), std::vector<int64_t>(n, 0),
+                                        std::vector<int64_t>(n, kMaxTokens)};
   for (size_t r = 0; r < n; ++r) all[2][r] = std::min(kMaxTokens, 5 + 3 * static_cast<int64_t>(r));
   all[3][n - 1] = 23;
   return all;
 }
 
 // The outputs of all scenes, run one after another on one workspace a rank.
-std::vector<std::vector<float>> run_scenes(const std::vector<Scene>& scenes, std::string_view kind) {
+std::vector<std::vector<float>> run_scenes(const std::vector<Scene>& scenes,
+                                           std::string_view kind) {
   std::vector<std::vector<float>> outs;
   int64_t max_tokens = 0, capacity = 1;
   for (const Scene& s : scenes) {
@@ -55,13 +57,15 @@ std::vector<std::vector<float>> run_scenes(const std::vector<Scene>& scenes, std
     capacity = std::max(capacity, most_rows_of_a_slot(s));
   }
   run_scene_ranks(kind, scenes.front().ranks(), [&](Communicator& comm) {
-    const TestedDispatcher dispatcher(kind, shape_of(scenes.front(), max_tokens, kNumExperts, capacity), comm);
+    const TestedDispatcher dispatcher(
+        kind, shape_of(scenes.front(), max_tokens, kNumExperts, capacity), comm);
     Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
     Team team(1 + comm.rank() % 2);
     Lane lane{comm, workspace, team, dispatcher.groups()};
     for (size_t i = 0; i < scenes.size(); ++i) {
       poison(workspace);
-      exchange_once(scenes[i], *dispatcher, lane, i % 2 == 0 ? Left::kWeightAndSum : Left::kSum, outs[i]);
+      exchange_once(scenes[i], *dispatcher, lane, i % 2 == 0 ? Left::kWeightAndSum : Left::kSum,
+                    outs[i]);
       workspace.release(0);
     }
   });
@@ -82,21 +86,24 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // Scenes of all token counts, top-k and routings.
-std::vector<Scene> all_scenes(int ranks, Placing placing, DType dtype, std::vector<std::string>& labels) {
+std::vector<Scene> all_scenes(int ranks, Placing placing, DType dtype,
+                              std::vector<std::string>& labels) {
   std::vector<Scene> scenes;
   uint32_t seed = 0;
   for (const auto& tokens : token_counts(ranks)) {
     for (const int top_k : {1, 3, 8, kNumExperts}) {
       for (const Routes routes : kRoutes) {
         for (const bool on_input : {false, true}) {
-          if (++seed % kEvery != 0 || (on_input && (top_k != 1 || dtype == DType::kF8E4M3))) continue;
+          if (++seed % kEvery != 0 || (on_input && (top_k != 1 || dtype == DType::kF8E4M3)))
+            continue;
           Scene scene{.tokens = tokens, .num_experts = kNumExperts, .top_k = top_k, .dtype = dtype};
           if (dtype == DType::kF8E4M3) scene.hidden = 64;
           scene.weight_on_input = on_input;
           scene.slots = place(placing, ranks, kNumExperts);
           fill(scene, routes, seed);
-          labels.push_back(cat(name(dtype), ", tokens of the last rank ", tokens.back(), ", top_k ", top_k, ", routes ",
-                               static_cast<int>(routes), ", weight_on_input ", on_input, ", seed ", seed));
+          labels.push_back(cat(name(dtype), ", tokens of the last rank ", tokens.back(), ", top_k ",
+                               top_k, ", routes ", static_cast<int>(routes), ", weight_on_input ",
+                               on_input, ", seed ", seed));
           scenes.push_back(std::move(scene));
         }
       }
@@ -109,19 +116,22 @@ using Parameters = std::tuple<const char*, int, Placing>;
 class DispatchMatrix : public testing::TestWithParam<Parameters> {};
 
 std::string parameter_name(const testing::TestParamInfo<Parameters>& info) {
-  constexpr const char* kNames[] = {"linear", "permuted", "redundant", "everywhere", "first_rank_empty", "twins"};
+  constexpr const char* kNames[] = {"linear",     "permuted",         "redundant",
+                                    "everywhere", "first_rank_empty", "twins"};
   const auto& [kind, ranks, placing] = info.param;
   return cat(kind, "_", ranks, "_ranks_", kNames[static_cast<size_t>(placing)]);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DispatchMatrix,
-                         testing::Combine(testing::ValuesIn(kKinds), testing::ValuesIn(rank_counts({1, 2, 3, 4, 8})),
+                         testing::Combine(testing::ValuesIn(kKinds),
+                                          testing::ValuesIn(rank_counts({1, 2, 3, 4, 8})),
                                           testing::ValuesIn(kPlacings)),
                          parameter_name);
 
 TEST_P(DispatchMatrix, GivesTheSumOverPicks) {
   const auto& [kind, ranks, placing] = GetParam();
-  const auto turn = (static_cast<size_t>(ranks) + static_cast<size_t>(placing)) % std::size(kDTypes);
+  const auto turn =
+      (static_cast<size_t>(ranks) + static_cast<size_t>(placing)) % std::size(kDTypes);
   for (const DType dtype : kDTypes) {
     if (dtype != kDTypes[turn] && !heavy()) continue;
     std::vector<std::string> labels;
@@ -162,7 +172,8 @@ std::vector<std::vector<float>> run_shared(const std::vector<Scene>& scenes, con
     capacity = std::max(capacity, most_rows_of_a_slot(s));
   }
   run_scene_ranks(kind, scenes.front().ranks(), [&](Communicator& comm) {
-    const TestedDispatcher dispatcher(kind, shape_of(scenes.front(), kMaxTokens, kNumExperts, capacity), comm);
+    const TestedDispatcher dispatcher(
+        kind, shape_of(scenes.front(), kMaxTokens, kNumExperts, capacity), comm);
     EXPECT_TRUE(dispatcher->shares_out());
     Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
     Team team(1 + comm.rank() % 2);
@@ -173,10 +184,13 @@ std::vector<std::vector<float>> run_shared(const std::vector<Scene>& scenes, con
       RankCall call(scenes[i], *dispatcher, lane);
       call.exchange().wait(Stage::kArrived);
       const std::span<const int32_t> counts = call.exchange().tokens().counts;
-      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), scenes[i].rank_loads[rank]) << "scene " << i;
+      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}),
+                scenes[i].rank_loads[rank])
+          << "scene " << i;
       for (size_t local = 0; local < counts.size(); ++local) {
         const auto slot = scenes[i].slots.first[rank] + static_cast<int32_t>(local);
-        EXPECT_EQ(counts[local], std::ranges::count(scenes[i].slot_ids, slot)) << "scene " << i << ", slot " << slot;
+        EXPECT_EQ(counts[local], std::ranges::count(scenes[i].slot_ids, slot))
+            << "scene " << i << ", slot " << slot;
       }
       call.compute(i % 2 == 0 ? Left::kWeightAndSum : Left::kSum);
       call.exchange().wait(Stage::kReturned);
@@ -191,7 +205,8 @@ std::vector<std::vector<float>> run_shared(const std::vector<Scene>& scenes, con
 
 TEST_P(SharingMatrix, GivesTheBitsOfOneRankAndTheLoadsOfTheRule) {
   const auto& [kind, ranks, placing] = GetParam();
-  const DType dtype = kDTypes[(static_cast<size_t>(ranks) + static_cast<size_t>(placing)) % std::size(kDTypes)];
+  const DType dtype =
+      kDTypes[(static_cast<size_t>(ranks) + static_cast<size_t>(placing)) % std::size(kDTypes)];
   std::vector<std::string> labels;
   std::vector<Scene> scenes = all_scenes(ranks, placing, dtype, labels);
   std::vector<Scene> single;
@@ -216,12 +231,15 @@ INSTANTIATE_TEST_SUITE_P(All, EachKind, testing::ValuesIn(kKinds),
 // Random sizes, placements, routings. TRIMTAB_TEST_SEED repeats one that failed.
 TEST_P(EachKind, RandomScenes) {
   const char* text = std::getenv("TRIMTAB_TEST_SEED");
-  const uint32_t begin = text == nullptr ? 20240607U : static_cast<uint32_t>(std::strtoul(text, nullptr, 10));
+  const uint32_t begin =
+      text == nullptr ? 20240607U : static_cast<uint32_t>(std::strtoul(text, nullptr, 10));
   const uint32_t rounds = heavy() ? 100'000 / static_cast<uint32_t>(std::size(kKinds)) + 1 : 40;
   for (uint32_t seed = begin; seed < begin + rounds; ++seed) {
     SCOPED_TRACE(cat("TRIMTAB_TEST_SEED=", seed));
     std::mt19937 random(seed);
-    const auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+    const auto pick = [&](int low, int high) {
+      return std::uniform_int_distribution<int>(low, high)(random);
+    };
     Scene scene;
     const int ranks = pick(1, 6);
     if (!can_have_ranks(ranks)) continue;
@@ -233,7 +251,8 @@ TEST_P(EachKind, RandomScenes) {
     scene.weight_on_input = scene.top_k == 1 && scene.dtype != DType::kF8E4M3 && pick(0, 1) == 0;
     scene.slots = place(kPlacings[pick(0, 4)], ranks, scene.num_experts);
     fill(scene, kRoutes[pick(0, 3)], seed);
-    const bool sharing = std::ranges::find(kSharingKinds, std::string_view(GetParam())) != std::end(kSharingKinds);
+    const bool sharing =
+        std::ranges::find(kSharingKinds, std::string_view(GetParam())) != std::end(kSharingKinds);
     if (const int rule = pick(0, 3); sharing && rule < 3) share_out(scene, kSplitRules[rule]);
     const auto outs = run_scenes({scene}, GetParam());
     EXPECT_EQ(difference(scene, expect(scene), outs[0], scene.top_k + ranks), "");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of each dispatcher: the order of the rows, the promised sizes, what it says of itself.
+// The contract of each dispatcher: the order of the rows, the promised sizes, what it says of
+// itself.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ Scene scene_of_numbered_tokens() {
   Scene scene{.tokens = {6, 0, 9}, .num_experts = kNumExperts, .hidden = 2, .top_k = 5};
   scene.slots = place(Placing::kRedundant, scene.ranks(), kNumExperts);
   fill(scene, Routes::kDuplicates, 3);
-  for (int64_t t = 0; t < scene.all_tokens(); ++t) scene.x[static_cast<size_t>(2 * t)] = static_cast<float>(t);
+  for (int64_t t = 0; t < scene.all_tokens(); ++t)
+    scene.x[static_cast<size_t>(2 * t)] = static_cast<float>(t);
   return scene;
 }
 
@@ -69,7 +71,7 @@ void expect_order_of_rows(const char* kind, const Scene& scene) {
       if (tokens.board != nullptr) reading.emplace(*tokens.board);
       for_each_row(tokens, [&](int64_t row) {
         got.push_back(tokens.row(row).row_as<float>(0)[0]);
-        got_weights.push_back(tokens.weights[static_cast<size_t>(row)]);
+        got_weights.push_back(tokens.weights[row]);
       });
     }
     EXPECT_EQ(got, expected);
@@ -106,7 +108,8 @@ TEST_P(EachDispatcher, WorstCaseFitsExactly) {
   scene.slots = place(Placing::kLinear, kRanks, kNumExperts);
   fill(scene, Routes::kOneExpert, 5);
   std::vector<float> out(scene.x.size());
-  const auto slot = std::ranges::find(scene.slots.logical, kNumExperts / 2) - scene.slots.logical.begin();
+  const auto slot =
+      std::ranges::find(scene.slots.logical, kNumExperts / 2) - scene.slots.logical.begin();
   run_scene_ranks(GetParam(), kRanks, [&](Communicator& comm) {
     const TestedDispatcher dispatcher(GetParam(), shape_of(scene, 8, 4), comm);
     Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
@@ -161,7 +164,8 @@ TEST_P(EachDispatcher, SaysWhatItIs) {
   });
 }
 
-// Two replicas get 7 rows each of an expert's 14 when picks are shared out; one gets them all when they are not.
+// Two replicas get 7 rows each of an expert's 14 when picks are shared out; one gets them all when
+// they are not.
 TEST(PullBatched, SharingOutAvoidsOrMakesAnOverflow) {
   constexpr int kRanks = 3;
   Scene scene{.tokens = {4, 0, 3}, .num_experts = 6, .top_k = 2};
@@ -175,9 +179,11 @@ TEST(PullBatched, SharingOutAvoidsOrMakesAnOverflow) {
   };
   // In this order also: after an overflow the group goes on.
   constexpr Try kTries[] = {
-      {SplitRule::kSplit, 6, "pull_batched: the expert in slot 3 gets 7 rows, more than its capacity of 6"},
+      {SplitRule::kSplit, 6,
+       "pull_batched: the expert in slot 3 gets 7 rows, more than its capacity of 6"},
       {SplitRule::kSplit, 7, ""},
-      {SplitRule::kStatic, 13, "pull_batched: the expert in slot 6 gets 14 rows, more than its capacity of 13"},
+      {SplitRule::kStatic, 13,
+       "pull_batched: the expert in slot 6 gets 14 rows, more than its capacity of 13"},
       {SplitRule::kRoundRobin, 7, ""},
       {SplitRule::kStatic, 14, ""}};
   for (const Try& t : kTries) {
@@ -229,7 +235,8 @@ TEST(PullBatched, OverflowIsTheSameErrorOnEveryRank) {
       } catch (const InvalidArgument& e) {
         error = e.what();
       }
-      EXPECT_EQ(error, "pull_batched: the expert in slot 3 gets 14 rows, more than its capacity of 13");
+      EXPECT_EQ(error,
+                "pull_batched: the expert in slot 3 gets 14 rows, more than its capacity of 13");
     }
   });
   EXPECT_EQ(difference(scene, expect(scene), out, 2), "");

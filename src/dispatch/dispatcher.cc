@@ -9,16 +9,19 @@ namespace {
 
 struct Named {
   std::string_view name;
-  std::unique_ptr<Dispatcher> (*make)(const DispatchShape& shape, int rank, std::span<const int32_t> hosts);
+  std::unique_ptr<Dispatcher> (*make)(const DispatchShape& shape, int rank,
+                                      std::span<const int32_t> hosts);
 };
 template <auto kMake>
 std::unique_ptr<Dispatcher> make(const DispatchShape& shape, int rank, std::span<const int32_t>) {
   return kMake(shape, rank);
 }
-std::unique_ptr<Dispatcher> make_all_gather(const DispatchShape& shape, int rank, std::span<const int32_t>) {
+std::unique_ptr<Dispatcher> make_all_gather(const DispatchShape& shape, int rank,
+                                            std::span<const int32_t>) {
   return make_all_gather_dispatcher(shape, rank);
 }
-std::unique_ptr<Dispatcher> make_hybrid(const DispatchShape& shape, int rank, std::span<const int32_t> hosts) {
+std::unique_ptr<Dispatcher> make_hybrid(const DispatchShape& shape, int rank,
+                                        std::span<const int32_t> hosts) {
   return make_hybrid_dispatcher(shape, hosts, rank);
 }
 constexpr Named kDispatchers[] = {
@@ -39,8 +42,8 @@ std::vector<std::unique_ptr<Communicator>> Dispatcher::make_groups(Communicator&
   return {};
 }
 
-std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape, int rank,
-                                            std::span<const int32_t> hosts) {
+std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape,
+                                            int rank, std::span<const int32_t> hosts) {
   std::string names;
   for (const Named& known : kDispatchers) {
     if (known.name == name) return known.make(shape, rank, hosts);

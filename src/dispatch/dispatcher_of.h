@@ -6,8 +6,8 @@
 #include <new>
 #include <vector>
 
+#include "base/carver.h"
 #include "base/cat.h"
-#include "dispatch/carver.h"
 #include "dispatch/shape.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
@@ -15,11 +15,12 @@
 namespace trimtab {
 
 // Exchange: a StagedExchange made of (shape, request, lane, memory), with
-//   kName; Shape, kFormat, kKeepsOrder, kSharesOut and kOutputIsReduced where the defaults of StagedExchange don't
-//   hold; static Memory plan(Carver&, const Shape&), which takes all that one exchange needs; static size_t
-//   later_bytes(const Shape&), the workspace that it takes once rows have arrived, if any; static
-//   std::vector<std::unique_ptr<Communicator>> make_groups(const Shape&, Communicator&), if it needs any; static void
-//   check(const Shape&, const Lane&), if there are lanes that it can't use: throws InvalidArgument.
+//   kName; Shape, kFormat, kKeepsOrder, kSharesOut and kOutputIsReduced where the defaults of
+//   StagedExchange don't hold; static Memory plan(Carver&, const Shape&), which takes all that one
+//   exchange needs; static size_t later_bytes(const Shape&), the workspace that it takes once rows
+//   have arrived, if any; static std::vector<std::unique_ptr<Communicator>> make_groups(const
+//   Shape&, Communicator&), if it needs any; static void check(const Shape&, const Lane&), if there
+//   are lanes that it can't use: throws InvalidArgument.
 template <class Exchange>
 class DispatcherOf final : public Dispatcher {
  public:
@@ -29,11 +30,12 @@ class DispatcherOf final : public Dispatcher {
       : shape_(Exchange::kName, shape, rank, more...) {
     const bool batched = Exchange::kFormat == Format::kBatched;
     if (batched ? shape.capacity < 1 : shape.capacity != 0) {
-      throw InvalidArgument(cat(Exchange::kName, ": a capacity of ", shape.capacity, " rows an expert, expected ",
-                                batched ? "at least 1" : "none"));
+      throw InvalidArgument(cat(Exchange::kName, ": a capacity of ", shape.capacity,
+                                " rows an expert, expected ", batched ? "at least 1" : "none"));
     }
     if (shape.exact_order && !Exchange::kKeepsOrder) {
-      throw InvalidArgument(cat(Exchange::kName, " adds in an order that depends on the placement: no exact_order"));
+      throw InvalidArgument(
+          cat(Exchange::kName, " adds in an order that depends on the placement: no exact_order"));
     }
     if (shape.num_experts != 0 && !Exchange::kSharesOut) {
       throw InvalidArgument(cat(Exchange::kName,
@@ -52,7 +54,8 @@ class DispatcherOf final : public Dispatcher {
     return Exchange::make_groups(shape_, comm);
   }
   int64_t max_rows() const override {
-    return Exchange::kFormat == Format::kBatched ? shape_.num_local() * shape_.capacity : Exchange::max_rows(shape_);
+    return Exchange::kFormat == Format::kBatched ? shape_.num_local() * shape_.capacity
+                                                 : Exchange::max_rows(shape_);
   }
   size_t workspace_bytes() const override { return first_bytes() + Exchange::later_bytes(shape_); }
 
@@ -61,7 +64,8 @@ class DispatcherOf final : public Dispatcher {
     Exchange::check(shape_, lane);
     const size_t first = first_bytes(), needed = first + Exchange::later_bytes(shape_);
     if (const size_t left = lane.workspace.capacity() - lane.workspace.mark(); left < needed) {
-      throw InvalidArgument(cat(Exchange::kName, " takes ", needed, " bytes of workspace, ", left, " are left"));
+      throw InvalidArgument(
+          cat(Exchange::kName, " takes ", needed, " bytes of workspace, ", left, " are left"));
     }
     Carver carver(lane.workspace.take_bytes(first));
     std::byte* place = carver.take_bytes(sizeof(Exchange));

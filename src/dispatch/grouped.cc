@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Experts in groups, one group a rank (MoGE): every rank has all tokens and picks some experts of each group, so
-// nothing is sent. Each rank works on its own picks; the ranks' outputs are parts of one sum, which the caller makes.
+// Experts in groups, one group a rank (MoGE): every rank has all tokens and picks some experts of
+// each group, so nothing is sent. Each rank works on its own picks; the ranks' outputs are parts of
+// one sum, which the caller makes.
 #include <algorithm>
 #include <memory>
 
@@ -21,7 +22,9 @@ class GroupedExchange final : public StagedExchange {
   static constexpr const char* kName = "grouped";
   static constexpr bool kOutputIsReduced = false;
   static constexpr bool kKeepsOrder = false;  // of the caller's sum
-  static int64_t max_rows(const RankShape& shape) { return shape.num_local() > 0 ? shape.max_tokens * shape.top_k : 0; }
+  static int64_t max_rows(const RankShape& shape) {
+    return shape.num_local() > 0 ? shape.max_tokens * shape.top_k : 0;
+  }
   static Memory plan(Carver& carver, const RankShape& shape) {
     Memory m;
     m.ids = carver.take<int32_t>(shape.max_tokens * shape.top_k);
@@ -30,15 +33,21 @@ class GroupedExchange final : public StagedExchange {
   }
 
   GroupedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
-      : StagedExchange(shape, request, lane), ids_(memory.ids.first(request.ids.size())), picks_(shape, memory.local) {
+      : StagedExchange(shape, request, lane),
+        ids_(memory.ids.first(request.ids.size())),
+        picks_(shape, memory.local) {
     std::ranges::copy(request.ids, ids_.begin());
   }
 
  private:
   bool come_to(Stage, bool) override { return true; }
   Tokens arrange() override {
-    return picks_.arrange(
-        {{request_.x, request_.scales}, ids_, request_.weights, request_.top_k, request_.weight_on_input}, team_);
+    return picks_.arrange({{request_.x, request_.scales},
+                           ids_,
+                           request_.weights,
+                           request_.top_k,
+                           request_.weight_on_input},
+                          team_);
   }
   void publish(ConstRows y, Left left) override {
     y_ = y;

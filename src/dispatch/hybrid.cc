@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several hosts: a token goes once to each host that has any of its picks, to one rank there; inside a host the ranks
-// pull each other's tokens from shared memory. A host's sum comes back in one row.
+// Several hosts: a token goes once to each host that has any of its picks, to one rank there;
+// inside a host the ranks pull each other's tokens from shared memory. A host's sum comes back in
+// one row.
 //
-// The exchange inside the host is a pull of its own, over the tokens that have come to each of its ranks; its results
-// are what goes back between the hosts.
+// The exchange inside the host is a pull of its own, over the tokens that have come to each of its
+// ranks; its results are what goes back between the hosts.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -19,11 +20,13 @@ namespace trimtab {
 namespace {
 
 struct HybridShape : RankShape {
-  HybridShape(std::string_view dispatcher, const DispatchShape& shape, int r, std::span<const int32_t> hosts);
+  HybridShape(std::string_view dispatcher, const DispatchShape& shape, int r,
+              std::span<const int32_t> hosts);
 
-  std::vector<int32_t> destinations;   // [ranks] the rank of its host that takes this rank's tokens
-  std::vector<int32_t> slots_on_host;  // [slots] as the exchange inside this rank's host numbers them, -1 on others
-  int64_t max_arriving = 0;            // tokens
+  std::vector<int32_t> destinations;  // [ranks] the rank of its host that takes this rank's tokens
+  std::vector<int32_t>
+      slots_on_host;  // [slots] as the exchange inside this rank's host numbers them, -1 on others
+  int64_t max_arriving = 0;  // tokens
   std::unique_ptr<const Dispatcher> inside;
 };
 
@@ -31,33 +34,34 @@ struct HybridShape : RankShape {
 int32_t delegate(std::span<const int32_t> hosts, int source, int rank) {
   std::vector<int32_t> ranks;
   for (size_t r = 0; r < hosts.size(); ++r) {
-    if (hosts[r] == hosts[static_cast<size_t>(rank)]) ranks.push_back(static_cast<int32_t>(r));
+    if (hosts[r] == hosts[rank]) ranks.push_back(static_cast<int32_t>(r));
   }
-  if (hosts[static_cast<size_t>(source)] == hosts[static_cast<size_t>(rank)]) return source;
-  const auto place = std::count(hosts.begin(), hosts.begin() + source, hosts[static_cast<size_t>(source)]);
+  if (hosts[source] == hosts[rank]) return source;
+  const auto place = std::count(hosts.begin(), hosts.begin() + source, hosts[source]);
   return ranks[static_cast<size_t>(place) % ranks.size()];
 }
 
-HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape, int r, std::span<const int32_t> hosts)
+HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape, int r,
+                         std::span<const int32_t> hosts)
     : RankShape(dispatcher, shape, r) {
   if (std::ssize(hosts) != ranks) {
     throw InvalidArgument(cat(dispatcher, ": hosts of ", hosts.size(), " ranks for ", ranks));
   }
   std::vector<int32_t> first_on_host{0};
-  slots_on_host.assign(static_cast<size_t>(num_slots()), -1);
+  slots_on_host.assign(num_slots(), -1);
   int rank_on_host = 0;
   for (int other = 0; other < ranks; ++other) {
     destinations.push_back(delegate(hosts, rank, other));
-    if (hosts[static_cast<size_t>(other)] != hosts[static_cast<size_t>(rank)]) continue;
+    if (hosts[other] != hosts[rank]) continue;
     if (other < rank) ++rank_on_host;
-    const auto first = slots_on_host.begin() + first_slots[static_cast<size_t>(other)];
+    const auto first = slots_on_host.begin() + first_slots[other];
     std::iota(first, first + num_slots_of(other), first_on_host.back());
     first_on_host.push_back(first_on_host.back() + num_slots_of(other));
   }
   // The same on all ranks of the host, as the exchange inside wants it.
-  std::vector<int64_t> arriving(static_cast<size_t>(ranks));
+  std::vector<int64_t> arriving(ranks);
   for (int source = 0; source < ranks; ++source) {
-    arriving[static_cast<size_t>(delegate(hosts, source, rank))] += max_tokens;
+    arriving[delegate(hosts, source, rank)] += max_tokens;
   }
   max_arriving = *std::ranges::max_element(arriving);
   inside = make_pull_dispatcher({max_arriving, hidden, top_k, dtype, first_on_host}, rank_on_host);
@@ -82,16 +86,18 @@ class HybridExchange final : public StagedExchange {
   static constexpr bool kKeepsOrder = false;
   static Memory plan(Carver& carver, const HybridShape& shape);
   static size_t later_bytes(const HybridShape& shape) { return shape.inside->workspace_bytes(); }
-  static std::vector<std::unique_ptr<Communicator>> make_groups(const HybridShape&, Communicator& comm) {
+  static std::vector<std::unique_ptr<Communicator>> make_groups(const HybridShape&,
+                                                                Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
-    groups.push_back(comm.split(comm.hosts()[static_cast<size_t>(comm.rank())], comm.rank()));
+    groups.push_back(comm.split(comm.hosts()[comm.rank()], comm.rank()));
     return groups;
   }
   static void check(const HybridShape& shape, const Lane& lane) {
     const int on_host = static_cast<int>(shape.inside->shape().first_slots.size()) - 1;
-    if (lane.groups.empty() || lane.groups[0]->size() != on_host || lane.groups[0]->rank() != shape.inside->rank() ||
-        lane.groups[0]->board() == nullptr) {
-      throw InvalidArgument(cat("hybrid needs the group of its host's ", on_host, " ranks as the lane's groups[0]"));
+    if (lane.groups.empty() || lane.groups[0]->size() != on_host ||
+        lane.groups[0]->rank() != shape.inside->rank() || lane.groups[0]->board() == nullptr) {
+      throw InvalidArgument(
+          cat("hybrid needs the group of its host's ", on_host, " ranks as the lane's groups[0]"));
     }
   }
 
@@ -102,7 +108,8 @@ class HybridExchange final : public StagedExchange {
         packing_(shape, memory.packing),
         lane_{*lane.groups[0], lane.workspace, lane.team, {}, lane.trace} {
     packing_.pack(request_, shape.destinations, team_);
-    tokens_ = comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
+    tokens_ =
+        comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
   }
 
  private:
@@ -127,13 +134,15 @@ class HybridExchange final : public StagedExchange {
 Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
   Memory m;
   m.packing = Packing::plan(carver, shape);
-  m.inbox = carver.take<std::byte>(shape.max_arriving * static_cast<int64_t>(Packing::record_bytes(shape)));
+  m.inbox = carver.take<std::byte>(shape.max_arriving *
+                                   static_cast<int64_t>(Packing::record_bytes(shape)));
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   m.ids = carver.take<int32_t>(shape.max_arriving * shape.top_k);
   m.weights = carver.take<float>(shape.max_arriving * shape.top_k);
   m.answers = carver.take_rows(shape.max_arriving, shape.hidden, DType::kF32);
   m.answer_bytes = carver.take<int64_t>(shape.ranks);
-  m.results = carver.take_rows(shape.max_tokens * std::min(shape.top_k, shape.ranks), shape.hidden, DType::kF32);
+  m.results = carver.take_rows(shape.max_tokens * std::min(shape.top_k, shape.ranks), shape.hidden,
+                               DType::kF32);
   m.result_bytes = carver.take<int64_t>(shape.ranks);
   return m;
 }
@@ -165,24 +174,26 @@ void HybridExchange::dispatch_inside() {
   const std::span<int32_t> ids = m_.ids.first(picks);
   packing_.read_picks(m_.inbox, arrived_, ids, m_.weights, team_);
   for (int32_t& id : ids) {
-    if (id >= 0) id = hybrid_.slots_on_host[static_cast<size_t>(id)];
+    if (id >= 0) id = hybrid_.slots_on_host[id];
   }
   const ScaledRows rows = packing_.rows(m_.inbox, arrived_);
   inside_ = hybrid_.inside->dispatch(
-      {rows.x, ids, m_.weights.first(picks), request_.top_k, request_.weight_on_input, rows.scales}, lane_);
+      {rows.x, ids, m_.weights.first(picks), request_.top_k, request_.weight_on_input, rows.scales},
+      lane_);
 }
 
 void HybridExchange::return_sums() {
   const Rows sums = m_.answers.slice(0, arrived_);
   inside_->finish(sums);
-  sums_ = comm_.all_to_all_v(bytes_of(ConstRows(sums)), m_.answer_bytes, bytes_of(m_.results), m_.result_bytes);
+  sums_ = comm_.all_to_all_v(bytes_of(ConstRows(sums)), m_.answer_bytes, bytes_of(m_.results),
+                             m_.result_bytes);
   returning_ = true;
 }
 
 }  // namespace
 
-std::unique_ptr<Dispatcher> make_hybrid_dispatcher(const DispatchShape& shape, std::span<const int32_t> hosts,
-                                                   int rank) {
+std::unique_ptr<Dispatcher> make_hybrid_dispatcher(const DispatchShape& shape,
+                                                   std::span<const int32_t> hosts, int rank) {
   return std::make_unique<DispatcherOf<HybridExchange>>(shape, rank, hosts);
 }
 

@@ -23,14 +23,14 @@ int64_t LocalPicks::assign_rows() {
   const int32_t last = first + shape_.num_local();
   std::ranges::fill(m_.counts, 0);
   for (const int32_t id : source_.ids) {
-    if (first <= id && id < last) ++m_.counts[static_cast<size_t>(id - first)];
+    if (first <= id && id < last) ++m_.counts[id - first];
   }
   int32_t rows = 0;
   for (size_t slot = 0; slot < m_.cursors.size(); ++slot) {
     m_.cursors[slot] = rows;
     rows += m_.counts[slot];
   }
-  for (int32_t& id : source_.ids) id = first <= id && id < last ? m_.cursors[static_cast<size_t>(id - first)]++ : -1;
+  for (int32_t& id : source_.ids) id = first <= id && id < last ? m_.cursors[id - first]++ : -1;
   return rows;
 }
 
@@ -39,23 +39,23 @@ Tokens LocalPicks::arrange(const Source& source, Team& team) {
   const int64_t rows = assign_rows();
   for_each_piece(team, source_.rows.x.rows, [this](int64_t first, int64_t last) {
     for (int64_t pick = first * source_.top_k; pick < last * source_.top_k; ++pick) {
-      const int32_t row = source_.ids[static_cast<size_t>(pick)];
+      const int32_t row = source_.ids[pick];
       if (row < 0) continue;
-      const float weight = source_.weights[static_cast<size_t>(pick)];
+      const float weight = source_.weights[pick];
       copy_row(source_.rows, pick / source_.top_k, m_.rows, row, source_.weight_on_input, weight);
-      m_.weights[static_cast<size_t>(row)] = source_.weight_on_input ? 1.0F : weight;
+      m_.weights[row] = source_.weight_on_input ? 1.0F : weight;
     }
   });
   const ScaledRows used = m_.rows.slice(0, rows);
-  return {Format::kStandard, used.x, m_.weights.first(static_cast<size_t>(rows)), m_.counts, 0, used.scales};
+  return {Format::kStandard, used.x, m_.weights.first(rows), m_.counts, 0, used.scales};
 }
 
 void LocalPicks::sum(ConstRows y, Left left, Rows parts, Team& team) const {
   sum_rows(team, parts, source_.top_k, [&](int64_t pick) -> WeightedRow {
-    const int32_t row = source_.ids[static_cast<size_t>(pick)];
+    const int32_t row = source_.ids[pick];
     if (row < 0) return {};
     return {y.row_as<float>(row),
-            combine_weight(left, source_.weight_on_input, source_.weights[static_cast<size_t>(pick)])};
+            combine_weight(left, source_.weight_on_input, source_.weights[pick])};
   });
 }
 
@@ -66,9 +66,9 @@ void LocalPicks::weigh(ConstRows y, Left left, Rows answers, Team& team) const {
   }
   for_each_piece(team, answers.rows, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      const int32_t row = m_.order[static_cast<size_t>(i)];
+      const int32_t row = m_.order[i];
       scale_row(y.row_as<float>(row), answers.row_as<float>(i), y.cols,
-                left == Left::kSum ? 1.0F : m_.weights[static_cast<size_t>(row)]);
+                left == Left::kSum ? 1.0F : m_.weights[row]);
     }
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For dispatchers that bring whole tokens with their picks: the rows of this rank's picks in expert order, and what the
-// experts made of them summed per token. Picks of other ranks are skipped, never computed and multiplied by 0.
+// For dispatchers that bring whole tokens with their picks: the rows of this rank's picks in expert
+// order, and what the experts made of them summed per token. Picks of other ranks are skipped,
+// never computed and multiplied by 0.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,9 @@ class LocalPicks {
 
   // The tokens that are here, in the order in which an expert's rows stand.
   struct Source {
-    ConstScaledRows rows;            // [tokens]
-    std::span<int32_t> ids;          // [tokens, top_k] of any rank or -1; arrange() leaves the row of each pick or -1
+    ConstScaledRows rows;  // [tokens]
+    std::span<int32_t>
+        ids;  // [tokens, top_k] of any rank or -1; arrange() leaves the row of each pick or -1
     std::span<const float> weights;  // [tokens, top_k]
     int top_k = 0;
     bool weight_on_input = false;
@@ -35,9 +37,11 @@ class LocalPicks {
   LocalPicks(const RankShape& shape, const Memory& memory) : shape_(shape), m_(memory) {}
 
   Tokens arrange(const Source& source, Team& team);
-  // parts: f32 [tokens, hidden], overwritten with the weighted sum of each token's picks here, in the order of its ids.
+  // parts: f32 [tokens, hidden], overwritten with the weighted sum of each token's picks here, in
+  // the order of its ids.
   void sum(ConstRows y, Left left, Rows parts, Team& team) const;
-  // answers: f32 [y.rows, hidden], the weighted row of each pick here, in the order of the tokens and their picks.
+  // answers: f32 [y.rows, hidden], the weighted row of each pick here, in the order of the tokens
+  // and their picks.
   void weigh(ConstRows y, Left left, Rows answers, Team& team) const;
   // Picks here of the tokens [first, last).
   int64_t rows_of(int64_t first, int64_t last) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A token goes once to each rank that has any of its picks, and one row, their weighted sum, comes back: for ranks far
-// from each other, where bytes are dear. With exact_order one row a pick comes back, so that the source can add them in
-// the order of the ids.
+// A token goes once to each rank that has any of its picks, and one row, their weighted sum, comes
+// back: for ranks far from each other, where bytes are dear. With exact_order one row a pick comes
+// back, so that the source can add them in the order of the ids.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -36,10 +36,14 @@ class PackedExchange final : public StagedExchange {
   static Memory plan(Carver& carver, const RankShape& shape);
 
   PackedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
-      : StagedExchange(shape, request, lane), m_(memory), packing_(shape, memory.packing), picks_(shape, memory.local) {
+      : StagedExchange(shape, request, lane),
+        m_(memory),
+        packing_(shape, memory.packing),
+        picks_(shape, memory.local) {
     std::iota(m_.destinations.begin(), m_.destinations.end(), 0);
     packing_.pack(request_, m_.destinations, team_);
-    tokens_ = comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
+    tokens_ =
+        comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
   }
 
  private:
@@ -77,7 +81,8 @@ Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
   Memory m;
   m.packing = Packing::plan(carver, shape);
   m.destinations = carver.take<int32_t>(shape.ranks);
-  m.inbox = carver.take<std::byte>(shape.all_tokens() * static_cast<int64_t>(Packing::record_bytes(shape)));
+  m.inbox = carver.take<std::byte>(shape.all_tokens() *
+                                   static_cast<int64_t>(Packing::record_bytes(shape)));
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   m.ids = carver.take<int32_t>(shape.all_picks());
   m.weights = carver.take<float>(shape.all_picks());
@@ -94,9 +99,9 @@ Tokens PackedExchange::arrange() {
                      static_cast<int64_t>(Packing::record_bytes(shape_));
   const auto picks = static_cast<size_t>(count * request_.top_k);
   packing_.read_picks(m_.inbox, count, m_.ids.first(picks), m_.weights, team_);
-  return picks_.arrange(
-      {packing_.rows(m_.inbox, count), m_.ids.first(picks), m_.weights, request_.top_k, request_.weight_on_input},
-      team_);
+  return picks_.arrange({packing_.rows(m_.inbox, count), m_.ids.first(picks), m_.weights,
+                         request_.top_k, request_.weight_on_input},
+                        team_);
 }
 
 void PackedExchange::publish(ConstRows y, Left left) {
@@ -116,7 +121,8 @@ void PackedExchange::publish(ConstRows y, Left left) {
   } else {
     picks_.sum(y, left, rows, team_);
   }
-  answers_ = comm_.all_to_all_v(bytes_of(ConstRows(rows)), m_.answer_bytes, bytes_of(m_.results), m_.result_bytes);
+  answers_ = comm_.all_to_all_v(bytes_of(ConstRows(rows)), m_.answer_bytes, bytes_of(m_.results),
+                                m_.result_bytes);
 }
 
 }  // namespace

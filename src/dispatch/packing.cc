@@ -26,7 +26,7 @@ Packing::Memory Packing::plan(Carver& carver, const RankShape& shape) {
 int32_t Packing::number_records(std::span<const int32_t> destinations) {
   const std::span<const int32_t> ids = request_->ids;
   const auto destination = [&](size_t pick) {
-    return static_cast<size_t>(destinations[static_cast<size_t>(shape_.rank_of_slot(ids[pick]))]);
+    return static_cast<size_t>(destinations[shape_.rank_of_slot(ids[pick])]);
   };
   std::ranges::fill(m_.counts, 0);
   std::ranges::fill(m_.last_token, -1);
@@ -49,7 +49,7 @@ int32_t Packing::number_records(std::span<const int32_t> destinations) {
     if (ids[pick] < 0) continue;
     const auto token = static_cast<int32_t>(pick) / request_->top_k;
     const size_t to = destination(pick);
-    if (m_.last_token[to] != token) m_.first_picks[static_cast<size_t>(m_.cursors[to]++)] = static_cast<int32_t>(pick);
+    if (m_.last_token[to] != token) m_.first_picks[m_.cursors[to]++] = static_cast<int32_t>(pick);
     m_.last_token[to] = token;
     m_.record_of[pick] = m_.cursors[to] - 1;
   }
@@ -57,12 +57,12 @@ int32_t Packing::number_records(std::span<const int32_t> destinations) {
 }
 
 void Packing::write_record(int32_t record) {
-  const auto first = static_cast<size_t>(m_.first_picks[static_cast<size_t>(record)]);
+  const auto first = static_cast<size_t>(m_.first_picks[record]);
   const auto top_k = static_cast<size_t>(request_->top_k);
   const size_t token = first / top_k;
   std::byte* base = m_.outbox.data();
-  copy_row({request_->x, request_->scales}, static_cast<int64_t>(token), records_.rows(base, record + 1), record, false,
-           1.0F);
+  copy_row({request_->x, request_->scales}, static_cast<int64_t>(token),
+           records_.rows(base, record + 1), record, false, 1.0F);
   Pick* to = records_.tail<Pick>(base, record);
   const Pick* end = to + top_k;
   for (size_t pick = first; pick < (token + 1) * top_k; ++pick) {
@@ -75,7 +75,8 @@ void Packing::pack(const Request& request, std::span<const int32_t> destinations
   request_ = &request;
   num_records_ = number_records(destinations);
   for_each_piece(team, num_records_, [this](int64_t first, int64_t last) {
-    for (int64_t record = first; record < last; ++record) write_record(static_cast<int32_t>(record));
+    for (int64_t record = first; record < last; ++record)
+      write_record(static_cast<int32_t>(record));
   });
 }
 
@@ -83,8 +84,8 @@ std::span<const std::byte> Packing::outbox() const {
   return m_.outbox.first(static_cast<size_t>(num_records_) * records_.bytes());
 }
 
-void Packing::read_picks(std::span<std::byte> inbox, int64_t count, std::span<int32_t> ids, std::span<float> weights,
-                         Team& team) const {
+void Packing::read_picks(std::span<std::byte> inbox, int64_t count, std::span<int32_t> ids,
+                         std::span<float> weights, Team& team) const {
   const auto top_k = static_cast<size_t>(request_->top_k);
   for_each_piece(team, count, [&](int64_t first, int64_t last) {
     for (int64_t record = first; record < last; ++record) {
@@ -99,8 +100,8 @@ void Packing::read_picks(std::span<std::byte> inbox, int64_t count, std::span<in
 
 void Packing::sum_records(ConstRows results, Rows out, Team& team) const {
   sum_rows(team, out, request_->top_k, [&](int64_t pick) -> WeightedRow {
-    const int32_t record = m_.record_of[static_cast<size_t>(pick)];
-    if (record < 0 || m_.first_picks[static_cast<size_t>(record)] != pick) return {};
+    const int32_t record = m_.record_of[pick];
+    if (record < 0 || m_.first_picks[record] != pick) return {};
     return {results.row_as<float>(record)};
   });
 }
@@ -111,18 +112,19 @@ void Packing::count_picks_before() const {
   for (size_t pick = 0; pick < request_->ids.size(); ++pick) {
     if (m_.record_of[pick] >= 0) ++before[static_cast<size_t>(m_.record_of[pick]) + 1];
   }
-  for (size_t record = 0; record < static_cast<size_t>(num_records_); ++record) before[record + 1] += before[record];
+  for (size_t record = 0; record < static_cast<size_t>(num_records_); ++record)
+    before[record + 1] += before[record];
 }
 
 void Packing::sum_picks(ConstRows results, Rows out, Team& team) const {
   count_picks_before();
   sum_rows(team, out, request_->top_k, [&](int64_t pick) -> WeightedRow {
-    const int32_t record = m_.record_of[static_cast<size_t>(pick)];
+    const int32_t record = m_.record_of[pick];
     if (record < 0) return {};
-    const auto first = m_.first_picks[static_cast<size_t>(record)];
-    int32_t row = m_.picks_before[static_cast<size_t>(record)];
+    const auto first = m_.first_picks[record];
+    int32_t row = m_.picks_before[record];
     for (int32_t before = first; before < pick; ++before) {
-      if (m_.record_of[static_cast<size_t>(before)] == record) ++row;
+      if (m_.record_of[before] == record) ++row;
     }
     return {results.row_as<float>(row)};
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens with their picks, each token once to every rank that it has to go to: a block of records for each rank, what
-// comes out of the blocks there, and the sum of what comes back.
+// Tokens with their picks, each token once to every rank that it has to go to: a block of records
+// for each rank, what comes out of the blocks there, and the sum of what comes back.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,22 @@ namespace trimtab {
 class Packing {
  public:
   struct Memory {
-    std::span<std::byte> outbox;      // records by destination, then token
-    std::span<int64_t> sent_bytes;    // [ranks]
-    std::span<int32_t> counts;        // [ranks] records for each
-    std::span<int32_t> last_token;    // [ranks] scratch
-    std::span<int32_t> cursors;       // [ranks] scratch
-    std::span<int32_t> record_of;     // [max_tokens, top_k] the record of each pick, -1 without a slot
-    std::span<int32_t> first_picks;   // [records] the first pick of each record
-    std::span<int32_t> picks_before;  // [records + 1] picks of all records before each; with exact_order only
+    std::span<std::byte> outbox;    // records by destination, then token
+    std::span<int64_t> sent_bytes;  // [ranks]
+    std::span<int32_t> counts;      // [ranks] records for each
+    std::span<int32_t> last_token;  // [ranks] scratch
+    std::span<int32_t> cursors;     // [ranks] scratch
+    std::span<int32_t> record_of;  // [max_tokens, top_k] the record of each pick, -1 without a slot
+    std::span<int32_t> first_picks;  // [records] the first pick of each record
+    std::span<int32_t>
+        picks_before;  // [records + 1] picks of all records before each; with exact_order only
   };
   static Memory plan(Carver& carver, const RankShape& shape);
 
   Packing(const RankShape& shape, const Memory& memory)
-      : shape_(shape), m_(memory), records_(shape, static_cast<size_t>(shape.top_k) * sizeof(Pick)) {}
+      : shape_(shape),
+        m_(memory),
+        records_(shape, static_cast<size_t>(shape.top_k) * sizeof(Pick)) {}
 
   // destinations [ranks]: where to send what a rank has to get. request must outlive the packing.
   void pack(const Request& request, std::span<const int32_t> destinations, Team& team);
@@ -38,12 +41,16 @@ class Packing {
   static size_t record_bytes(const RankShape& shape) {
     return Records(shape, static_cast<size_t>(shape.top_k) * sizeof(Pick)).bytes();
   }
-  // Views and copies of `count` records that have arrived: ids and weights [count, top_k of the request].
-  ScaledRows rows(std::span<std::byte> inbox, int64_t count) const { return records_.rows(inbox.data(), count); }
-  void read_picks(std::span<std::byte> inbox, int64_t count, std::span<int32_t> ids, std::span<float> weights,
-                  Team& team) const;
+  // Views and copies of `count` records that have arrived: ids and weights [count, top_k of the
+  // request].
+  ScaledRows rows(std::span<std::byte> inbox, int64_t count) const {
+    return records_.rows(inbox.data(), count);
+  }
+  void read_picks(std::span<std::byte> inbox, int64_t count, std::span<int32_t> ids,
+                  std::span<float> weights, Team& team) const;
 
-  // out: the sum of each token's results, one a record, or one a pick, in the order of the records and their picks.
+  // out: the sum of each token's results, one a record, or one a pick, in the order of the records
+  // and their picks.
   void sum_records(ConstRows results, Rows out, Team& team) const;
   void sum_picks(ConstRows results, Rows out, Team& team) const;  // with exact_order
 

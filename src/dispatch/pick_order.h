@@ -12,14 +12,14 @@ namespace trimtab {
 inline void count_picks(std::span<const int32_t> ids, std::span<int32_t> counts) {
   std::ranges::fill(counts, 0);
   for (const int32_t id : ids) {
-    if (id >= 0) ++counts[static_cast<size_t>(id)];
+    if (id >= 0) ++counts[id];
   }
 }
 
-// Counting sort. counts [slots]: the picks of each slot; starts [slots]: scratch; picks [ids.size()]: the first so many
-// as are returned get the index of each pick that has a slot.
-inline int32_t sort_picks(std::span<const int32_t> ids, std::span<int32_t> counts, std::span<int32_t> starts,
-                          std::span<int32_t> picks) {
+// Counting sort. counts [slots]: the picks of each slot; starts [slots]: scratch; picks
+// [ids.size()]: the first so many as are returned get the index of each pick that has a slot.
+inline int32_t sort_picks(std::span<const int32_t> ids, std::span<int32_t> counts,
+                          std::span<int32_t> starts, std::span<int32_t> picks) {
   count_picks(ids, counts);
   int32_t sum = 0;
   for (size_t slot = 0; slot < counts.size(); ++slot) {
@@ -27,7 +27,7 @@ inline int32_t sort_picks(std::span<const int32_t> ids, std::span<int32_t> count
     sum += counts[slot];
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= 0) picks[static_cast<size_t>(starts[static_cast<size_t>(ids[i])]++)] = static_cast<int32_t>(i);
+    if (ids[i] >= 0) picks[static_cast<size_t>(starts[ids[i]]++)] = static_cast<int32_t>(i);
   }
   return sum;
 }

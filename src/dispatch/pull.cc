@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that share memory: nothing is sent. A rank posts where its rows are and how its picks are spread over the
-// experts; owners copy the rows from there straight into expert order (`fused`: they only note where each is), and
-// sources read the results in place. Where a source's rows stand at an owner follows from the counts of all ranks, so
-// no index travels back. With replicas the counts are those of logical experts, and all ranks share them out over the
-// slots alike.
+// Ranks that share memory: nothing is sent. A rank posts where its rows are and how its picks are
+// spread over the experts; owners copy the rows from there straight into expert order (`fused`:
+// they only note where each is), and sources read the results in place. Where a source's rows stand
+// at an owner follows from the counts of all ranks, so no index travels back. With replicas the
+// counts are those of logical experts, and all ranks share them out over the slots alike.
 //
-// Posts of one exchange: 1 the offer (x, picks, counts), 2 the answer (y), 3 nothing: this rank has read all answers.
+// Posts of one exchange: 1 the offer (x, picks, counts), 2 the answer (y), 3 nothing: this rank has
+// read all answers.
 #include <algorithm>
 #include <memory>
 
@@ -24,9 +25,10 @@ namespace {
 
 // Post 1.
 struct Offer {
-  ConstScaledRows rows;             // [tokens]
-  std::span<const float> weights;   // [tokens, top_k]
-  std::span<const int32_t> picks;   // token * top_k + k of every pick with an expert, by expert, then in order
+  ConstScaledRows rows;            // [tokens]
+  std::span<const float> weights;  // [tokens, top_k]
+  std::span<const int32_t>
+      picks;  // token * top_k + k of every pick with an expert, by expert, then in order
   std::span<const int32_t> counts;  // [slots], or [num_experts] with replicas: picks of each expert
   int top_k = 0;
   bool weight_on_input = false;
@@ -47,14 +49,16 @@ struct Segment {
 };
 
 struct Memory {
-  // Read by peers until the exchange is drained, so they are not members of it: its destructor waits for readers.
+  // Read by peers until the exchange is drained, so they are not members of it: its destructor
+  // waits for readers.
   Offer* offer = nullptr;
   Answer* answer = nullptr;
-  ScaledRows own;                    // [max_tokens] for Offer::rows where peers can't read the caller's
-  std::span<float> weights;          // [max_tokens * top_k] the same for Offer::weights
-  std::span<int32_t> picks;          // [max_tokens * top_k] Offer::picks
-  std::span<int32_t> counts;         // [slots] Offer::counts
-  std::span<int32_t> starts;         // [slots] where this rank's rows begin in the owner's order; first a cursor
+  ScaledRows own;             // [max_tokens] for Offer::rows where peers can't read the caller's
+  std::span<float> weights;   // [max_tokens * top_k] the same for Offer::weights
+  std::span<int32_t> picks;   // [max_tokens * top_k] Offer::picks
+  std::span<int32_t> counts;  // [slots] Offer::counts
+  std::span<int32_t>
+      starts;  // [slots] where this rank's rows begin in the owner's order; first a cursor
   std::span<int32_t> places;         // [max_tokens * top_k] row of each pick in the owner's order
   std::span<const Offer*> offers;    // [ranks]
   std::span<const int32_t*> sent;    // [ranks][slots] picks that a rank sends to each
@@ -69,7 +73,8 @@ struct Memory {
 };
 
 Memory plan_memory(Carver& carver, const RankShape& shape, Format format) {
-  const int64_t max_rows = format == Format::kBatched ? shape.num_local() * shape.capacity : shape.max_rows();
+  const int64_t max_rows =
+      format == Format::kBatched ? shape.num_local() * shape.capacity : shape.max_rows();
   const int64_t picks = shape.max_tokens * shape.top_k;
   Memory m;
   m.offer = carver.take<Offer>(1).data();
@@ -102,17 +107,20 @@ Memory plan_memory(Carver& carver, const RankShape& shape, Format format) {
 template <Format format>
 class PullExchange final : public StagedExchange {
  public:
-  static constexpr bool kBatched = format == Format::kBatched, kIndirect = format == Format::kIndirect;
+  static constexpr bool kBatched = format == Format::kBatched,
+                        kIndirect = format == Format::kIndirect;
   static constexpr const char* kName = kBatched ? "pull_batched" : kIndirect ? "fused" : "pull";
   static constexpr Format kFormat = format;
   static constexpr bool kSharesOut = true;
-  static Memory plan(Carver& carver, const RankShape& shape) { return plan_memory(carver, shape, format); }
+  static Memory plan(Carver& carver, const RankShape& shape) {
+    return plan_memory(carver, shape, format);
+  }
   static size_t later_bytes(const RankShape& shape) { return ShareOut::later_bytes(shape); }
   static void check(const RankShape&, const Lane& lane) {
     if (lane.comm.board() == nullptr) {
-      throw InvalidArgument(
-          cat(kName,
-              " needs ranks that share memory, but this Communicator has no board; use all_to_all, packed or hybrid"));
+      throw InvalidArgument(cat(kName,
+                                " needs ranks that share memory, but this Communicator has no "
+                                "board; use all_to_all, packed or hybrid"));
     }
   }
 
@@ -121,11 +129,12 @@ class PullExchange final : public StagedExchange {
         board_(*lane.comm.board()),
         m_(memory),
         share_out_(request, lane, memory.share_out) {
-    const auto num_experts = static_cast<size_t>(share_out_.on() ? shape.num_experts : shape.num_slots());
+    const auto num_experts =
+        static_cast<size_t>(share_out_.on() ? shape.num_experts : shape.num_slots());
     const std::span<int32_t> counts = m_.counts.first(num_experts);
     const int32_t num_picks = sort_picks(request.ids, counts, m_.starts, m_.picks);
     std::construct_at(m_.offer, Offer{offered_rows(), share(board_, request.weights, m_.weights),
-                                      m_.picks.first(static_cast<size_t>(num_picks)), counts, request.top_k,
+                                      m_.picks.first(num_picks), counts, request.top_k,
                                       request.weight_on_input, share_out_.fingerprint()});
     first_post_ = board_.post(m_.offer);
   }
@@ -135,7 +144,8 @@ class PullExchange final : public StagedExchange {
     if (!has_come(static_cast<uint64_t>(stage), block)) return false;
     if (stage != Stage::kArrived) return true;
     if (!laid_out_) lay_out();
-    // All ranks see from the counts that an expert overflows. Once each has said so, nobody reads the others' offers.
+    // All ranks see from the counts that an expert overflows. Once each has said so, nobody reads
+    // the others' offers.
     return overflowing_slot_ < 0 || has_come(1, block);
   }
   Tokens arrange() override;
@@ -160,17 +170,18 @@ class PullExchange final : public StagedExchange {
   int32_t overflowing_slot_ = -1, overflow_ = 0;
 };
 
-// What peers may read. Whoever copies a row can multiply it by its weight then; for kIndirect it is done here, as with
-// one pick a token each row has one weight.
+// What peers may read. Whoever copies a row can multiply it by its weight then; for kIndirect it is
+// done here, as with one pick a token each row has one weight.
 template <Format format>
 ConstScaledRows PullExchange<format>::offered_rows() {
   const ConstScaledRows rows = {request_.x, request_.scales};
   if (!kIndirect || !request_.weight_on_input) {
-    return {share(board_, rows.x, m_.own.x, team_), share(board_, rows.scales, m_.own.scales, team_)};
+    return {share(board_, rows.x, m_.own.x, team_),
+            share(board_, rows.scales, m_.own.scales, team_)};
   }
   for_each_piece(team_, rows.x.rows, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
-      copy_row(rows, t, m_.own, t, true, request_.weights[static_cast<size_t>(t)]);
+      copy_row(rows, t, m_.own, t, true, request_.weights[t]);
     }
   });
   return m_.own.slice(0, rows.x.rows);
@@ -189,8 +200,8 @@ template <Format format>
 void PullExchange<format>::read_counts() {
   for (int s = 0; s < shape_.ranks; ++s) {
     const auto* offer = static_cast<const Offer*>(board_.item(s, first_post_));
-    m_.offers[static_cast<size_t>(s)] = offer;
-    m_.sent[static_cast<size_t>(s)] = offer->counts.data();
+    m_.offers[s] = offer;
+    m_.sent[s] = offer->counts.data();
     // Shares of unequal tables would lead out of the peers' memory.
     if (offer->replicas != share_out_.fingerprint()) {
       throw InvalidArgument(cat(kName, ": the requests of rank ", shape_.rank, " and rank ", s,
@@ -198,14 +209,15 @@ void PullExchange<format>::read_counts() {
     }
     if (!share_out_.on()) continue;
     const auto experts = static_cast<size_t>(shape_.num_experts);
-    std::ranges::copy(offer->counts, share_out_.counts().subspan(static_cast<size_t>(s) * experts).begin());
-    m_.sent[static_cast<size_t>(s)] = share_out_.shares_of(s).data();
+    std::ranges::copy(offer->counts,
+                      share_out_.counts().subspan(static_cast<size_t>(s) * experts).begin());
+    m_.sent[s] = share_out_.shares_of(s).data();
   }
   if (share_out_.on()) share_out_.compute();
 }
 
-// Walks every owner's order (expert, source) over what all ranks send: fills the segments of this owner, and the starts
-// of this source at all owners.
+// Walks every owner's order (expert, source) over what all ranks send: fills the segments of this
+// owner, and the starts of this source at all owners.
 template <Format format>
 void PullExchange<format>::lay_out() {
   {
@@ -213,9 +225,9 @@ void PullExchange<format>::lay_out() {
     read_counts();
     std::ranges::fill(m_.cursors, 0);
     for (int owner = 0; owner < shape_.ranks; ++owner) {
-      const int32_t first = shape_.first_slots[static_cast<size_t>(owner)];
+      const int32_t first = shape_.first_slots[owner];
       int32_t rows = 0;
-      for (int32_t slot = first; slot < shape_.first_slots[static_cast<size_t>(owner) + 1]; ++slot) {
+      for (int32_t slot = first; slot < shape_.first_slots[owner + 1]; ++slot) {
         const auto place = kBatched ? static_cast<int32_t>((slot - first) * shape_.capacity) : rows;
         if (owner == shape_.rank) num_rows_ = rows;
         const int32_t count = lay_out_slot(slot, place, owner == shape_.rank);
@@ -245,15 +257,16 @@ int32_t PullExchange<format>::lay_out_slot(int32_t slot, int32_t place, bool own
       const auto local = static_cast<size_t>(slot - shape_.first_slot());
       m_.segments[local * ranks + s] = {num_rows_ + rows, place + rows, m_.cursors[s]};
     }
-    if (static_cast<int>(s) == shape_.rank) m_.starts[static_cast<size_t>(slot)] = place + rows;
+    if (static_cast<int>(s) == shape_.rank) m_.starts[slot] = place + rows;
     rows += count;
     m_.cursors[s] += count;
   }
-  if (own) m_.local_counts[static_cast<size_t>(slot - shape_.first_slot())] = rows;
+  if (own) m_.local_counts[slot - shape_.first_slot()] = rows;
   return rows;
 }
 
-// With replicas a source's picks stand by expert, and an expert's slots get theirs one after the other.
+// With replicas a source's picks stand by expert, and an expert's slots get theirs one after the
+// other.
 template <Format format>
 void PullExchange<format>::find_picks() {
   const auto ranks = static_cast<size_t>(shape_.ranks);
@@ -261,7 +274,8 @@ void PullExchange<format>::find_picks() {
     int32_t pick = 0;
     for (const int32_t slot : share_out_.table().replica_slot) {
       const int32_t local = slot - shape_.first_slot();
-      if (0 <= local && local < shape_.num_local()) m_.segments[static_cast<size_t>(local) * ranks + s].pick = pick;
+      if (0 <= local && local < shape_.num_local())
+        m_.segments[static_cast<size_t>(local) * ranks + s].pick = pick;
       pick += m_.sent[s][slot];
     }
   }
@@ -271,15 +285,17 @@ template <Format format>
 Tokens PullExchange<format>::arrange() {
   if (overflowing_slot_ >= 0) {
     end_on_all_ranks();
-    throw InvalidArgument(cat(kName, ": the expert in slot ", overflowing_slot_, " gets ", overflow_,
-                              " rows, more than its capacity of ", shape_.capacity));
+    throw InvalidArgument(cat(kName, ": the expert in slot ", overflowing_slot_, " gets ",
+                              overflow_, " rows, more than its capacity of ", shape_.capacity));
   }
   const Board::Reading reading(board_);
-  for_each_piece(team_, num_rows_, [this](int64_t first, int64_t last) { bring_rows(first, last); });
+  for_each_piece(team_, num_rows_,
+                 [this](int64_t first, int64_t last) { bring_rows(first, last); });
   const int64_t rows = kBatched ? m_.rows.x.rows : num_rows_;
   const ScaledRows used = m_.rows.slice(0, rows);
   const auto n = static_cast<size_t>(rows);
-  Tokens tokens = {format, used.x, m_.row_weights.first(n), m_.local_counts, shape_.capacity, used.scales};
+  Tokens tokens = {format,          used.x,          m_.row_weights.first(n),
+                   m_.local_counts, shape_.capacity, used.scales};
   if constexpr (kIndirect) {
     tokens.at = {m_.at.first(n), m_.scales_at.first(m_.scales_at.empty() ? 0 : n)};
     tokens.board = &board_;
@@ -290,32 +306,34 @@ Tokens PullExchange<format>::arrange() {
 template <Format format>
 void PullExchange<format>::bring_rows(int64_t first, int64_t last) {
   const auto ranks = static_cast<size_t>(shape_.ranks);
-  // The last segment that begins at or before the row: empty ones share their begin with the one that follows.
-  const auto after =
-      std::ranges::upper_bound(m_.segments, first, {}, [](const Segment& s) { return int64_t{s.first}; });
+  // The last segment that begins at or before the row: empty ones share their begin with the one
+  // that follows.
+  const auto after = std::ranges::upper_bound(m_.segments, first, {},
+                                              [](const Segment& s) { return int64_t{s.first}; });
   auto segment = static_cast<size_t>(after - m_.segments.begin()) - 1;
   for (int64_t n = first; n < last; ++n) {
     while (m_.segments[segment + 1].first <= n) ++segment;
     const Segment& from = m_.segments[segment];
     const Offer& offer = *m_.offers[segment % ranks];
-    const auto pick = static_cast<size_t>(offer.picks[static_cast<size_t>(from.pick + n - from.first)]);
+    const auto pick = static_cast<size_t>(offer.picks[from.pick + n - from.first]);
     const float weight = offer.weights[pick];
     const int64_t row = from.row + n - from.first;
     const int64_t token = static_cast<int64_t>(pick) / offer.top_k;
     if constexpr (kIndirect) {
-      m_.at[static_cast<size_t>(row)] = offer.rows.x.row(token);
-      if (!m_.scales_at.empty()) m_.scales_at[static_cast<size_t>(row)] = offer.rows.scales.row(token);
+      m_.at[row] = offer.rows.x.row(token);
+      if (!m_.scales_at.empty()) m_.scales_at[row] = offer.rows.scales.row(token);
     } else {
       copy_row(offer.rows, token, m_.rows, row, offer.weight_on_input, weight);
     }
-    m_.row_weights[static_cast<size_t>(row)] = offer.weight_on_input ? 1.0F : weight;
+    m_.row_weights[row] = offer.weight_on_input ? 1.0F : weight;
   }
 }
 
 template <Format format>
 void PullExchange<format>::publish(ConstRows y, Left left) {
   if (!board_.shares(y.data, extent_bytes(y))) {
-    throw InvalidArgument("send_back: y must lie in memory that peers can read (Communicator::allocate)");
+    throw InvalidArgument(
+        "send_back: y must lie in memory that peers can read (Communicator::allocate)");
   }
   board_.post(std::construct_at(m_.answer, Answer{y, left}));
 }
@@ -326,10 +344,11 @@ void PullExchange<format>::find_places() {
   const int32_t* pick = m_.picks.data();
   for (size_t i = 0; i < m_.starts.size(); ++i) {
     const auto slot = share_out_.on() ? static_cast<size_t>(share_out_.table().replica_slot[i]) : i;
-    const int32_t end = m_.starts[slot] + m_.sent[static_cast<size_t>(shape_.rank)][slot];
+    const int32_t end = m_.starts[slot] + m_.sent[shape_.rank][slot];
     for (int32_t place = m_.starts[slot]; place < end; ++place, ++pick) {
       m_.places[static_cast<size_t>(*pick)] = place;
-      if (share_out_.on()) share_out_.slots()[static_cast<size_t>(*pick)] = static_cast<int32_t>(slot);
+      if (share_out_.on())
+        share_out_.slots()[static_cast<size_t>(*pick)] = static_cast<int32_t>(slot);
     }
   }
 }
@@ -341,12 +360,12 @@ void PullExchange<format>::combine(Rows out) {
   {
     const Board::Reading reading(board_);
     for (int r = 0; r < shape_.ranks; ++r) {
-      m_.answers[static_cast<size_t>(r)] = static_cast<const Answer*>(board_.item(r, first_post_ + 1));
+      m_.answers[r] = static_cast<const Answer*>(board_.item(r, first_post_ + 1));
     }
     sum_rows(team_, out, request_.top_k, [this, slots](int64_t i) -> WeightedRow {
       const auto pick = static_cast<size_t>(i);
       if (request_.ids[pick] < 0) return {};
-      const Answer& answer = *m_.answers[static_cast<size_t>(shape_.rank_of_slot(slots[pick]))];
+      const Answer& answer = *m_.answers[shape_.rank_of_slot(slots[pick])];
       return {answer.y.template row_as<float>(m_.places[pick]),
               combine_weight(answer.left, request_.weight_on_input, request_.weights[pick])};
     });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows on their way through a collective: a record is a row, its scales and what the dispatcher adds, side by side.
+// Rows on their way through a collective: a record is a row, its scales and what the dispatcher
+// adds, side by side.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 
 #include "dispatch/scaled_rows.h"
 #include "dispatch/shape.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
@@ -17,7 +19,7 @@ class Records {
       : hidden_(shape.hidden),
         dtype_(shape.dtype),
         scales_(shape.scales()),
-        scales_at_(aligned(static_cast<size_t>(hidden_) * static_cast<size_t>(bits(dtype_)) / 8, 4)),
+        scales_at_(aligned(cells(hidden_, bits(dtype_)) / 8, 4)),
         tail_at_(aligned(scales_at_ + scales_.row_bytes(), 4)),
         bytes_(padded(tail_at_ + tail_bytes)) {}
 
@@ -37,7 +39,9 @@ class Records {
   }
 
  private:
-  static constexpr size_t aligned(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+  static constexpr size_t aligned(size_t bytes, size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+  }
   int64_t stride(DType dtype) const { return static_cast<int64_t>(bytes_) * 8 / bits(dtype); }
 
   int64_t hidden_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a dispatcher shares work over rows with its team, and what the combine does with one row. Rows are never empty
-// (hidden >= 1).
+// How a dispatcher shares work over rows with its team, and what the combine does with one row.
+// Rows are never empty (hidden >= 1).
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace trimtab {
 
-// Rows or tokens that one task of a team handles: enough to make a task worth its hand-out (about 100 ns), few enough
-// to share out a small batch.
+// Rows or tokens that one task of a team handles: enough to make a task worth its hand-out (about
+// 100 ns), few enough to share out a small batch.
 constexpr int64_t kRowsPerTask = 8;
 
 // Calls body(first, last) for consecutive pieces of [0, count).
@@ -39,8 +39,8 @@ inline float combine_weight(Left left, bool weight_on_input, float weight) {
   return left == Left::kSum || weight_on_input ? 1.0F : weight;
 }
 
-// out[t] = the sum over i in [t * terms, (t + 1) * terms), in order, of row_of(i), a WeightedRow, leaving out those
-// without a row.
+// out[t] = the sum over i in [t * terms, (t + 1) * terms), in order, of row_of(i), a WeightedRow,
+// leaving out those without a row.
 template <class RowOf>
 void sum_rows(Team& team, Rows out, int64_t terms, const RowOf& row_of) {
   for_each_piece(team, out.rows, [&](int64_t first, int64_t last) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows together with the scales that go with them (none for unquantised ones): what travels for a token.
+// Rows together with the scales that go with them (none for unquantised ones): what travels for a
+// token.
 #pragma once
 
 #include <cassert>
@@ -8,8 +9,8 @@
 #include <span>
 #include <type_traits>
 
+#include "base/carver.h"
 #include "base/quantize_rows.h"
-#include "dispatch/carver.h"
 #include "dispatch/shape.h"
 #include "trimtab/tensor.h"
 
@@ -39,7 +40,8 @@ inline std::span<const std::byte> bytes_of(ConstRows rows) {
 
 inline ScaledRows take_scaled_rows(Carver& carver, int64_t rows, const RankShape& shape) {
   const ScaleShape scales = shape.scales();
-  return {carver.take_rows(rows, shape.hidden, shape.dtype), carver.take_rows(rows, scales.cols, scales.dtype)};
+  return {carver.take_rows(rows, shape.hidden, shape.dtype),
+          carver.take_rows(rows, scales.cols, scales.dtype)};
 }
 
 template <class T>
@@ -53,9 +55,10 @@ void scale_row(const T* __restrict from, T* __restrict to, int64_t count, float 
   }
 }
 
-// Row i of `from` to row j of `to`, both of one dtype; times weight if weigh (which F8_E4M3 rows can't be).
-inline void copy_row(const ConstScaledRows& from, int64_t i, const ScaledRows& to, int64_t j, bool weigh,
-                     float weight) {
+// Row i of `from` to row j of `to`, both of one dtype; times weight if weigh (which F8_E4M3 rows
+// can't be).
+inline void copy_row(const ConstScaledRows& from, int64_t i, const ScaledRows& to, int64_t j,
+                     bool weigh, float weight) {
   assert(from.x.dtype == to.x.dtype);
   if (to.scales.cols > 0) std::memcpy(to.scales.row(j), from.scales.row(i), to.scales.row_bytes());
   if (!weigh || to.x.dtype == DType::kI8) {

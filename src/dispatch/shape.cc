@@ -9,17 +9,20 @@
 namespace trimtab {
 namespace {
 
-void check_first_slots(std::string_view dispatcher, std::span<const int32_t> first_slots, int rank) {
+void check_first_slots(std::string_view dispatcher, std::span<const int32_t> first_slots,
+                       int rank) {
   if (first_slots.size() < 2 || first_slots.front() != 0) {
-    throw InvalidArgument(cat(dispatcher, ": first_slots needs one entry a rank and one more, from 0; got ",
+    throw InvalidArgument(cat(dispatcher,
+                              ": first_slots needs one entry a rank and one more, from 0; got ",
                               first_slots.size(), " entries"));
   }
   const auto ranks = static_cast<int>(first_slots.size()) - 1;
-  if (rank < 0 || rank >= ranks) throw InvalidArgument(cat(dispatcher, ": rank ", rank, " of ", ranks));
+  if (rank < 0 || rank >= ranks)
+    throw InvalidArgument(cat(dispatcher, ": rank ", rank, " of ", ranks));
   for (size_t r = 0; r + 1 < first_slots.size(); ++r) {
     if (first_slots[r + 1] < first_slots[r]) {
-      throw InvalidArgument(
-          cat(dispatcher, ": rank ", r, " holds the slots from ", first_slots[r], " to ", first_slots[r + 1]));
+      throw InvalidArgument(cat(dispatcher, ": rank ", r, " holds the slots from ", first_slots[r],
+                                " to ", first_slots[r + 1]));
     }
   }
 }
@@ -39,41 +42,47 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
   check_first_slots(dispatcher, first_slots, rank);
   ranks = static_cast<int>(first_slots.size()) - 1;
   for (int owner = 0; owner < ranks; ++owner) {
-    ranks_of_slots.resize(static_cast<size_t>(first_slots[static_cast<size_t>(owner) + 1]), owner);
+    ranks_of_slots.resize(first_slots[owner + 1], owner);
   }
   if (max_tokens < 0 || hidden < 1 || top_k < 1) {
-    throw InvalidArgument(
-        cat(dispatcher, ": impossible shape: max_tokens ", max_tokens, ", hidden ", hidden, ", top_k ", top_k));
+    throw InvalidArgument(cat(dispatcher, ": impossible shape: max_tokens ", max_tokens,
+                              ", hidden ", hidden, ", top_k ", top_k));
   }
-  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kI8 && dtype != DType::kF8E4M3) {
-    throw InvalidArgument(cat(dispatcher, ": rows of dtype ", name(dtype), "; F32, BF16, I8 and F8_E4M3 can travel"));
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kI8 &&
+      dtype != DType::kF8E4M3) {
+    throw InvalidArgument(
+        cat(dispatcher, ": rows of dtype ", name(dtype), "; F32, BF16, I8 and F8_E4M3 can travel"));
   }
   if (dtype == DType::kF8E4M3 && hidden % kMxBlock != 0) {
-    throw InvalidArgument(cat(dispatcher, ": F8_E4M3 rows have a scale for each ", kMxBlock, " elements; hidden ",
-                              hidden, " is no multiple"));
+    throw InvalidArgument(cat(dispatcher, ": F8_E4M3 rows have a scale for each ", kMxBlock,
+                              " elements; hidden ", hidden, " is no multiple"));
   }
   // Rows are counted in int32. 16 bytes an element: no sum of the parts of a workspace overflows.
   int64_t picks = 0, elements = 0;
   if (__builtin_mul_overflow(max_tokens, static_cast<int64_t>(ranks) * top_k, &picks) ||
-      picks > std::numeric_limits<int32_t>::max() || __builtin_mul_overflow(picks, int64_t{hidden} * 16, &elements)) {
-    throw InvalidArgument(cat(dispatcher, ": ", ranks, " ranks x ", max_tokens, " tokens x top_k ", top_k, " x hidden ",
-                              hidden, " is more than can be addressed"));
+      picks > std::numeric_limits<int32_t>::max() ||
+      __builtin_mul_overflow(picks, int64_t{hidden} * 16, &elements)) {
+    throw InvalidArgument(cat(dispatcher, ": ", ranks, " ranks x ", max_tokens, " tokens x top_k ",
+                              top_k, " x hidden ", hidden, " is more than can be addressed"));
   }
   if (num_experts < 0 || num_experts > num_slots()) {
-    throw InvalidArgument(cat(dispatcher, ": ", num_experts, " logical experts in ", num_slots(), " slots"));
+    throw InvalidArgument(
+        cat(dispatcher, ": ", num_experts, " logical experts in ", num_slots(), " slots"));
   }
   int64_t places = 0;
   if (capacity < 0 || __builtin_mul_overflow(capacity, int64_t{num_slots()}, &places) ||
-      places > std::numeric_limits<int32_t>::max() || __builtin_mul_overflow(places, int64_t{hidden} * 16, &elements)) {
-    throw InvalidArgument(cat(dispatcher, ": a capacity of ", capacity, " rows for each of ", num_slots(),
-                              " experts can't be addressed"));
+      places > std::numeric_limits<int32_t>::max() ||
+      __builtin_mul_overflow(places, int64_t{hidden} * 16, &elements)) {
+    throw InvalidArgument(cat(dispatcher, ": a capacity of ", capacity, " rows for each of ",
+                              num_slots(), " experts can't be addressed"));
   }
 }
 
 void RankShape::check(const Request& request, const Lane& lane) const {
   if (lane.comm.size() != ranks || lane.comm.rank() != rank) {
-    throw InvalidArgument(cat("dispatcher for rank ", rank, " of ", ranks, " used in the lane of rank ",
-                              lane.comm.rank(), " of ", lane.comm.size()));
+    throw InvalidArgument(cat("dispatcher for rank ", rank, " of ", ranks,
+                              " used in the lane of rank ", lane.comm.rank(), " of ",
+                              lane.comm.size()));
   }
   check_rows(request);
   const ConstRows& x = request.x;
@@ -84,12 +93,13 @@ void RankShape::check(const Request& request, const Lane& lane) const {
     throw InvalidArgument(cat("dispatch: weight_on_input needs top_k 1, got ", request.top_k));
   }
   if (request.weight_on_input && dtype == DType::kF8E4M3) {
-    throw InvalidArgument("dispatch: weight_on_input can't weigh F8_E4M3 rows; weigh them before they are quantised");
+    throw InvalidArgument(
+        "dispatch: weight_on_input can't weigh F8_E4M3 rows; weigh them before they are quantised");
   }
   const auto picks = static_cast<size_t>(x.rows * request.top_k);
   if (request.ids.size() != picks || request.weights.size() != picks) {
-    throw InvalidArgument(cat("dispatch: ", request.ids.size(), " ids and ", request.weights.size(), " weights for ",
-                              x.rows, " tokens with top_k ", request.top_k));
+    throw InvalidArgument(cat("dispatch: ", request.ids.size(), " ids and ", request.weights.size(),
+                              " weights for ", x.rows, " tokens with top_k ", request.top_k));
   }
   check_replicas(request);
   check_ids(request);
@@ -98,32 +108,36 @@ void RankShape::check(const Request& request, const Lane& lane) const {
 void RankShape::check_rows(const Request& request) const {
   const ConstRows& x = request.x;
   if (x.dtype != dtype || x.cols != hidden || x.stride < x.cols) {
-    throw InvalidArgument(cat("dispatch: x is ", name(x.dtype), " with ", x.cols, " columns and stride ", x.stride,
-                              ", expected ", name(dtype), " with ", hidden));
+    throw InvalidArgument(cat("dispatch: x is ", name(x.dtype), " with ", x.cols,
+                              " columns and stride ", x.stride, ", expected ", name(dtype),
+                              " with ", hidden));
   }
   if (x.rows < 0 || x.rows > max_tokens) {
-    throw InvalidArgument(
-        cat("dispatch: ", x.rows, " tokens on rank ", rank, ", at most ", max_tokens, " were reserved for"));
+    throw InvalidArgument(cat("dispatch: ", x.rows, " tokens on rank ", rank, ", at most ",
+                              max_tokens, " were reserved for"));
   }
   const ScaleShape expected = scales();
   const ConstRows& given = request.scales;
   if (expected.cols == 0 ? given.rows != 0
-                         : given.rows != x.rows || given.cols != expected.cols || given.dtype != expected.dtype ||
-                               given.stride < given.cols) {
-    throw InvalidArgument(cat("dispatch: scales ", name(given.dtype), " [", given.rows, ", ", given.cols,
-                              "] with stride ", given.stride, " for ", x.rows, " rows of ", name(dtype), ", expected ",
-                              name(expected.dtype), " [", expected.cols == 0 ? 0 : x.rows, ", ", expected.cols, "]"));
+                         : given.rows != x.rows || given.cols != expected.cols ||
+                               given.dtype != expected.dtype || given.stride < given.cols) {
+    throw InvalidArgument(cat("dispatch: scales ", name(given.dtype), " [", given.rows, ", ",
+                              given.cols, "] with stride ", given.stride, " for ", x.rows,
+                              " rows of ", name(dtype), ", expected ", name(expected.dtype), " [",
+                              expected.cols == 0 ? 0 : x.rows, ", ", expected.cols, "]"));
   }
 }
 
 void RankShape::check_replicas(const Request& request) const {
   const SplitTable* table = request.replicas.table;
   if (table == nullptr) return;
-  if (num_experts == 0) throw InvalidArgument("dispatch: a request with replicas, but the shape has no num_experts");
-  if (table->num_experts != num_experts || table->num_slots != num_slots() || table->num_ranks != ranks) {
-    throw InvalidArgument(cat("dispatch: replicas of ", table->num_experts, " experts in ", table->num_slots,
-                              " slots of ", table->num_ranks, " ranks, expected ", num_experts, ", ", num_slots(),
-                              " and ", ranks));
+  if (num_experts == 0)
+    throw InvalidArgument("dispatch: a request with replicas, but the shape has no num_experts");
+  if (table->num_experts != num_experts || table->num_slots != num_slots() ||
+      table->num_ranks != ranks) {
+    throw InvalidArgument(cat("dispatch: replicas of ", table->num_experts, " experts in ",
+                              table->num_slots, " slots of ", table->num_ranks, " ranks, expected ",
+                              num_experts, ", ", num_slots(), " and ", ranks));
   }
 }
 
@@ -133,25 +147,29 @@ void RankShape::check_ids(const Request& request) const {
     const int32_t id = request.ids[i];
     if (id >= -1 && id < end) continue;
     const auto top = static_cast<size_t>(request.top_k);
-    throw InvalidArgument(
-        cat("dispatch: token ", i / top, ", pick ", i % top, ": expert id ", id, " is not in [-1, ", end, ")"));
+    throw InvalidArgument(cat("dispatch: token ", i / top, ", pick ", i % top, ": expert id ", id,
+                              " is not in [-1, ", end, ")"));
   }
 }
 
 void RankShape::check_answer(ConstRows y, Left left, int64_t rows) const {
   if (left == Left::kNothing) {
-    throw InvalidArgument("send_back: Left::kNothing, but rows here are one per pick, not one per token");
+    throw InvalidArgument(
+        "send_back: Left::kNothing, but rows here are one per pick, not one per token");
   }
   if (y.dtype != DType::kF32 || y.rows != rows || y.cols != hidden || y.stride < y.cols) {
-    throw InvalidArgument(cat("send_back: y is ", name(y.dtype), " [", y.rows, ", ", y.cols, "] with stride ", y.stride,
-                              ", expected F32 [", rows, ", ", hidden, "]"));
+    throw InvalidArgument(cat("send_back: y is ", name(y.dtype), " [", y.rows, ", ", y.cols,
+                              "] with stride ", y.stride, ", expected F32 [", rows, ", ", hidden,
+                              "]"));
   }
 }
 
 void RankShape::check_out(Rows out, int64_t tokens) const {
-  if (out.dtype != DType::kF32 || out.rows != tokens || out.cols != hidden || out.stride < out.cols) {
-    throw InvalidArgument(cat("finish: out is ", name(out.dtype), " [", out.rows, ", ", out.cols, "] with stride ",
-                              out.stride, ", expected F32 [", tokens, ", ", hidden, "]"));
+  if (out.dtype != DType::kF32 || out.rows != tokens || out.cols != hidden ||
+      out.stride < out.cols) {
+    throw InvalidArgument(cat("finish: out is ", name(out.dtype), " [", out.rows, ", ", out.cols,
+                              "] with stride ", out.stride, ", expected F32 [", tokens, ", ",
+                              hidden, "]"));
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A DispatchShape that has been checked, seen from one rank, and the checks of what callers bring to an exchange.
+// A DispatchShape that has been checked, seen from one rank, and the checks of what callers bring
+// to an exchange.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +34,10 @@ struct RankShape {
   }
   ScaleShape scales() const { return scale_shape(dtype, hidden); }
   int num_slots() const { return first_slots.back(); }
-  int first_slot() const { return first_slots[static_cast<size_t>(rank)]; }
-  int num_slots_of(int r) const {
-    return first_slots[static_cast<size_t>(r) + 1] - first_slots[static_cast<size_t>(r)];
-  }
+  int first_slot() const { return first_slots[rank]; }
+  int num_slots_of(int r) const { return first_slots[r + 1] - first_slots[r]; }
   int num_local() const { return num_slots_of(rank); }
-  int rank_of_slot(int32_t slot) const { return ranks_of_slots[static_cast<size_t>(slot)]; }
+  int rank_of_slot(int32_t slot) const { return ranks_of_slots[slot]; }
   // Tokens and picks of all ranks together.
   int64_t all_tokens() const { return ranks * max_tokens; }
   int64_t all_picks() const { return all_tokens() * top_k; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes on a board must be memory that peers can read. Where ranks are threads that is any; where they are
-// processes the lane's workspace is, what a caller brings may not be.
+// What goes on a board must be memory that peers can read. Where ranks are threads that is any;
+// where they are processes the lane's workspace is, what a caller brings may not be.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,9 @@
 namespace trimtab {
 
 inline size_t extent_bytes(ConstRows rows) {
-  return rows.rows == 0 ? 0 : static_cast<size_t>(rows.row(rows.rows - 1) - rows.data) + rows.row_bytes();
+  return rows.rows == 0
+             ? 0
+             : static_cast<size_t>(rows.row(rows.rows - 1) - rows.data) + rows.row_bytes();
 }
 
 // The rows as they are, or copied to `room`, which has as many or more.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharing the picks of logical experts out over their replicas, inside an exchange: once it has the counts of all
-// ranks, every rank computes what each rank sends to each slot.
+// Sharing the picks of logical experts out over their replicas, inside an exchange: once it has the
+// counts of all ranks, every rank computes what each rank sends to each slot.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "dispatch/carver.h"
+#include "base/carver.h"
 #include "dispatch/shape.h"
 #include "trimtab/dispatcher.h"
 #include "trimtab/workspace.h"
@@ -29,7 +29,9 @@ class ShareOut {
   }
   // What compute() takes from the lane's workspace and gives back.
   static size_t later_bytes(const RankShape& shape) {
-    return shape.num_experts > 0 ? split_workspace_bytes(shape.ranks, shape.num_experts, shape.num_slots()) : 0;
+    return shape.num_experts > 0
+               ? split_workspace_bytes(shape.ranks, shape.num_experts, shape.num_slots())
+               : 0;
   }
 
   ShareOut(const Request& request, Lane& lane, const Memory& memory)
@@ -39,8 +41,11 @@ class ShareOut {
   bool on() const { return replicas_.table != nullptr; }
   const SplitTable& table() const { return *replicas_.table; }
   // Of what must be equal on all ranks; 0 without replicas.
-  uint64_t fingerprint() const { return on() ? table().fingerprint + static_cast<uint64_t>(replicas_.rule) : 0; }
-  // [ranks, experts] picks of each rank for each logical expert: to be filled in, then shared out by compute().
+  uint64_t fingerprint() const {
+    return on() ? table().fingerprint + static_cast<uint64_t>(replicas_.rule) : 0;
+  }
+  // [ranks, experts] picks of each rank for each logical expert: to be filled in, then shared out
+  // by compute().
   std::span<int32_t> counts() const { return m_.counts; }
   void compute() const { split_tokens(replicas_.rule, table(), m_.counts, workspace_, m_.shares); }
   // [slots] picks that a rank sends to each.

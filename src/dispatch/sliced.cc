@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor-parallel ranks, which all hold the same tokens: each takes a slice through another dispatcher, and the slices
-// of the output are gathered. Into memory of the exchange, not the caller's rows: x may still be read.
+// Tensor-parallel ranks, which all hold the same tokens: each takes a slice through another
+// dispatcher, and the slices of the output are gathered. Into memory of the exchange, not the
+// caller's rows: x may still be read.
 #include <algorithm>
 #include <memory>
 #include <utility>
 
+#include "base/carver.h"
 #include "base/cat.h"
-#include "dispatch/carver.h"
 #include "dispatch/row_ops.h"
 #include "dispatch/scaled_rows.h"
 #include "dispatch/staged_exchange.h"
@@ -32,7 +33,8 @@ struct Memory {
 
 class SlicedExchange final : public Exchange {
  public:
-  SlicedExchange(ExchangePtr inner, const RankShape& shape, int64_t tokens, Lane& lane, const Memory& memory)
+  SlicedExchange(ExchangePtr inner, const RankShape& shape, int64_t tokens, Lane& lane,
+                 const Memory& memory)
       : inner_(std::move(inner)),
         shape_(shape),
         tokens_(tokens),
@@ -51,7 +53,8 @@ class SlicedExchange final : public Exchange {
   const Tokens& tokens() const override { return inner_->tokens(); }
   void send_back(ConstRows y, Left left) override { inner_->send_back(y, left); }
   void finish(Rows out) override {
-    if (!gathered_ || finished_) throw InvalidArgument("exchange: finish() comes once, after kReturned");
+    if (!gathered_ || finished_)
+      throw InvalidArgument("exchange: finish() comes once, after kReturned");
     shape_.check_out(out, tokens_);
     copy_rows(m_.all, out, team_);
     finished_ = true;
@@ -66,7 +69,8 @@ class SlicedExchange final : public Exchange {
         if (!started_) {
           if (!reached(*inner_, stage, block)) return false;
           inner_->finish(m_.own);
-          outputs_ = group_.all_gather_v(bytes_of(ConstRows(m_.own)), bytes_of(m_.all), m_.all_bytes);
+          outputs_ =
+              group_.all_gather_v(bytes_of(ConstRows(m_.own)), bytes_of(m_.all), m_.all_bytes);
           started_ = true;
         }
         gathered_ = gathered_ || done(outputs_, block);
@@ -94,7 +98,8 @@ class SlicedDispatcher final : public Dispatcher {
   SlicedDispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens)
       : inner_(std::move(inner)), shape_("sliced", whole(*inner_, max_tokens), inner_->rank()) {
     if (!inner_->output_is_reduced()) {
-      throw InvalidArgument(cat("sliced: ", inner_->name(), " leaves parts of sums; slices need whole outputs"));
+      throw InvalidArgument(
+          cat("sliced: ", inner_->name(), " leaves parts of sums; slices need whole outputs"));
     }
   }
 
@@ -117,12 +122,15 @@ class SlicedDispatcher final : public Dispatcher {
       Carver carver(lane.workspace.take_bytes(own_bytes()));
       std::byte* place = carver.take_bytes(sizeof(SlicedExchange));
       Memory memory = plan(carver);
-      const Slice slice = slice_of(request.x.rows, lane.groups.back()->size(), lane.groups.back()->rank());
+      const Slice slice =
+          slice_of(request.x.rows, lane.groups.back()->size(), lane.groups.back()->rank());
       memory.own = memory.own.slice(0, slice.count);
-      memory.all_bytes = memory.all_bytes.first(static_cast<size_t>(lane.groups.back()->size()));
-      Lane inner_lane{lane.comm, lane.workspace, lane.team, lane.groups.first(lane.groups.size() - 1)};
+      memory.all_bytes = memory.all_bytes.first(lane.groups.back()->size());
+      Lane inner_lane{lane.comm, lane.workspace, lane.team,
+                      lane.groups.first(lane.groups.size() - 1)};
       ExchangePtr inner = inner_->dispatch(cut(request, slice), inner_lane);
-      return ExchangePtr(new (place) SlicedExchange(std::move(inner), shape_, request.x.rows, lane, memory));
+      return ExchangePtr(
+          new (place) SlicedExchange(std::move(inner), shape_, request.x.rows, lane, memory));
     } catch (...) {
       lane.workspace.release(mark);
       throw;
@@ -165,7 +173,8 @@ class SlicedDispatcher final : public Dispatcher {
 
 }  // namespace
 
-std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens) {
+std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner,
+                                                   int64_t max_tokens) {
   return std::make_unique<SlicedDispatcher>(std::move(inner), max_tokens);
 }
 

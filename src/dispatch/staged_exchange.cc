@@ -35,9 +35,10 @@ bool StagedExchange::advance(Stage stage, bool block) {
     const char* name;
     const char* wait;
   };
-  static constexpr Step kSteps[] = {{State::kDispatched, State::kArrived, "kArrived", "wait for tokens"},
-                                    {State::kSentBack, State::kReturned, "kReturned", "wait for results"},
-                                    {State::kFinished, State::kDrained, "kDrained", "wait for readers"}};
+  static constexpr Step kSteps[] = {
+      {State::kDispatched, State::kArrived, "kArrived", "wait for tokens"},
+      {State::kSentBack, State::kReturned, "kReturned", "wait for results"},
+      {State::kFinished, State::kDrained, "kDrained", "wait for readers"}};
   const Step& step = kSteps[static_cast<size_t>(stage)];
   if (state_ >= step.after) return true;
   require(step.before, step.name);
@@ -54,7 +55,8 @@ bool StagedExchange::advance(Stage stage, bool block) {
 }
 
 void StagedExchange::require(State state, const char* call) const {
-  static constexpr const char* kNames[] = {"dispatch", "kArrived", "send_back", "kReturned", "finish", "kDrained"};
+  static constexpr const char* kNames[] = {"dispatch",  "kArrived", "send_back",
+                                           "kReturned", "finish",   "kDrained"};
   if (state_ == state) return;
   throw InvalidArgument(cat("exchange: ", call, " comes after ", kNames[static_cast<size_t>(state)],
                             ", but the exchange is at ", kNames[static_cast<size_t>(state_)]));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of an exchange, common to all dispatchers: each step once, after the one before it, whether the caller
-// polls or waits; and the end of one that is dropped half way.
+// The order of an exchange, common to all dispatchers: each step once, after the one before it,
+// whether the caller polls or waits; and the end of one that is dropped half way.
 #pragma once
 
 #include <memory>
@@ -24,14 +24,16 @@ inline bool reached(Exchange& exchange, Stage stage, bool block) {
 
 class StagedExchange : public Exchange {
  public:
-  // What most exchanges are: standard rows, any pick of any rank, sums in the order of the ids, complete output, picks
-  // of slots; over collectives of the lane's group alone.
+  // What most exchanges are: standard rows, any pick of any rank, sums in the order of the ids,
+  // complete output, picks of slots; over collectives of the lane's group alone.
   using Shape = RankShape;
   static constexpr Format kFormat = Format::kStandard;
   static constexpr bool kKeepsOrder = true;
   static constexpr bool kSharesOut = false;
   static constexpr bool kOutputIsReduced = true;
-  static std::vector<std::unique_ptr<Communicator>> make_groups(const RankShape&, Communicator&) { return {}; }
+  static std::vector<std::unique_ptr<Communicator>> make_groups(const RankShape&, Communicator&) {
+    return {};
+  }
   static void check(const RankShape&, const Lane&) {}
   static size_t later_bytes(const RankShape&) { return 0; }
   static int64_t max_rows(const RankShape& shape) { return shape.max_rows(); }
@@ -57,7 +59,8 @@ class StagedExchange : public Exchange {
   virtual void publish(ConstRows y, Left left) = 0;
   virtual void combine(Rows out) = 0;
 
-  // All ranks end the exchange here and no peer reads this rank's memory: there is nothing to abort when it goes.
+  // All ranks end the exchange here and no peer reads this rank's memory: there is nothing to abort
+  // when it goes.
   void end_on_all_ranks() { state_ = State::kDrained; }
 
   const RankShape& shape_;

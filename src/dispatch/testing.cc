@@ -29,7 +29,7 @@ float round_to(DType dtype, float value) {
 
 // A row as floats.
 std::vector<float> values(ConstRows x, ConstRows scales) {
-  std::vector<float> row(static_cast<size_t>(x.cols));
+  std::vector<float> row(x.cols);
   const auto cols = static_cast<size_t>(x.cols);
   if (is_quantised(x.dtype)) {
     dequantize_rows(x, scales, Rows(row.data(), 1, x.cols));
@@ -44,7 +44,8 @@ std::vector<float> values(ConstRows x, ConstRows scales) {
 // Spreads `count` slots over the ranks as evenly as they go, the first ranks getting one more.
 std::vector<int32_t> spread(int count, int ranks) {
   std::vector<int32_t> first{0};
-  for (int r = 0; r < ranks; ++r) first.push_back(first.back() + count / ranks + (r < count % ranks ? 1 : 0));
+  for (int r = 0; r < ranks; ++r)
+    first.push_back(first.back() + count / ranks + (r < count % ranks ? 1 : 0));
   return first;
 }
 
@@ -107,7 +108,7 @@ void fill(Scene& scene, Routes routes, uint32_t seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<float> value(-2.0F, 2.0F);
   const int64_t tokens = scene.all_tokens();
-  std::vector<int32_t> experts(static_cast<size_t>(scene.num_experts));
+  std::vector<int32_t> experts(scene.num_experts);
   scene.ids.clear();
   scene.weights.clear();
   scene.x.clear();
@@ -115,10 +116,10 @@ void fill(Scene& scene, Routes routes, uint32_t seed) {
     std::iota(experts.begin(), experts.end(), 0);
     std::shuffle(experts.begin(), experts.end(), random);
     for (int k = 0; k < scene.top_k; ++k) {
-      int32_t id = experts[static_cast<size_t>(k)];
+      int32_t id = experts[k];
       if (routes == Routes::kOneExpert) id = scene.num_experts / 2;
       if (routes == Routes::kMasked && (t % 3 == 0 || (t + k) % 2 == 0)) id = -1;
-      if (routes == Routes::kDuplicates) id = experts[static_cast<size_t>(k / 2)];
+      if (routes == Routes::kDuplicates) id = experts[k / 2];
       scene.ids.push_back(id);
       // A masked pick has a weight that must not be used.
       scene.weights.push_back(id < 0 ? std::numeric_limits<float>::quiet_NaN() : value(random));
@@ -162,8 +163,9 @@ void share_out(Scene& scene, SplitRule rule) {
   split_rank_loads(*scene.table, shares, scene.rank_loads);
   scene.slot_ids = scene.ids;
   for (size_t r = 0; r < scene.tokens.size(); ++r) {
-    assign_slots(*scene.table, std::span(shares).subspan(r * slots, slots),
-                 std::span(scene.slot_ids).subspan(picks_before(r), picks_before(r + 1) - picks_before(r)));
+    assign_slots(
+        *scene.table, std::span(shares).subspan(r * slots, slots),
+        std::span(scene.slot_ids).subspan(picks_before(r), picks_before(r + 1) - picks_before(r)));
   }
 }
 
@@ -181,7 +183,8 @@ bool is_exact(std::string_view kind) {
 
 TestedDispatcher::TestedDispatcher(std::string_view kind, DispatchShape shape, Communicator& comm) {
   const int ranks = comm.size(), rank = comm.rank();
-  const int64_t capacity = shape.capacity > 0 ? shape.capacity : ranks * shape.max_tokens * shape.top_k;
+  const int64_t capacity =
+      shape.capacity > 0 ? shape.capacity : ranks * shape.max_tokens * shape.top_k;
   shape.capacity = 0;
   if (kind == "pull_batched") {
     shape.capacity = std::max<int64_t>(1, capacity);
@@ -199,9 +202,10 @@ TestedDispatcher::TestedDispatcher(std::string_view kind, DispatchShape shape, C
   for (const auto& group : owned_) groups_.push_back(group.get());
 }
 
-void run_scene_ranks(std::string_view kind, int ranks, const std::function<void(Communicator&)>& body,
-                     GroupOptions options) {
-  // Hosts of different sizes, whose ranks do not stand side by side. Processes are on the hosts on which they are.
+void run_scene_ranks(std::string_view kind, int ranks,
+                     const std::function<void(Communicator&)>& body, GroupOptions options) {
+  // Hosts of different sizes, whose ranks do not stand side by side. Processes are on the hosts on
+  // which they are.
   const bool pretend = kind == "hybrid" && !ranks_are_processes();
   for (int r = 0; pretend && r < ranks; ++r) options.hosts.push_back(r % 3 == 1 ? 1 : 0);
   run_group(ranks, body, options);
@@ -239,14 +243,14 @@ void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Lef
   if (tokens.board != nullptr) reading.emplace(*tokens.board);
   int64_t begin = 0;
   for (size_t local = 0; local < tokens.counts.size(); ++local) {
-    const auto slot = static_cast<size_t>(scene.slots.first[static_cast<size_t>(rank)]) + local;
+    const auto slot = static_cast<size_t>(scene.slots.first[rank]) + local;
     const int expert = scene.slots.logical[slot];
     if (tokens.format == Format::kBatched) begin = static_cast<int64_t>(local) * tokens.capacity;
     for (int64_t row = begin; row < begin + tokens.counts[local]; ++row) {
-      const float weight = left == Left::kSum ? tokens.weights[static_cast<size_t>(row)] : 1.0F;
+      const float weight = left == Left::kSum ? tokens.weights[row] : 1.0F;
       const std::vector<float> x = values(tokens.row(row), tokens.row_scales(row));
       for (int64_t h = 0; h < y.cols; ++h) {
-        y.row_as<float>(row)[h] = weight * (slope(expert) * x[static_cast<size_t>(h)] + shift(expert, h));
+        y.row_as<float>(row)[h] = weight * (slope(expert) * x[h] + shift(expert, h));
       }
     }
     begin += tokens.counts[local];
@@ -255,7 +259,7 @@ void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Lef
 
 RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, int owner)
     : scene_(scene), comm_(lane.comm), owner_(owner < 0 ? lane.comm.rank() : owner) {
-  const int64_t tokens = scene.tokens[static_cast<size_t>(owner_)];
+  const int64_t tokens = scene.tokens[owner_];
   const int64_t first = scene.first_token(owner_);
   const int64_t stride = scene.hidden + (owner_ % 2) * 3;
   const size_t element_bytes = static_cast<size_t>(bits(scene.dtype)) / 8;
@@ -277,13 +281,21 @@ RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
       weights_.push_back(scene.weights[pick]);
     }
   }
-  out_.assign(static_cast<size_t>(tokens * (scene.hidden + 1)), std::numeric_limits<float>::quiet_NaN());
+  out_.assign(static_cast<size_t>(tokens * (scene.hidden + 1)),
+              std::numeric_limits<float>::quiet_NaN());
   const ScaleShape shape = scale_shape(scene.dtype, scene.hidden);
   scales_.assign(scene.scales.begin() + first * static_cast<int64_t>(shape.row_bytes()),
                  scene.scales.begin() + (first + tokens) * static_cast<int64_t>(shape.row_bytes()));
-  const ConstRows scales(scales_.data(), shape.cols > 0 ? tokens : 0, shape.cols, shape.cols, shape.dtype);
-  exchange_ = dispatcher.dispatch(
-      {x, ids_, weights_, scene.top_k, scene.weight_on_input, scales, {scene.table.get(), scene.rule}}, lane);
+  const ConstRows scales(scales_.data(), shape.cols > 0 ? tokens : 0, shape.cols, shape.cols,
+                         shape.dtype);
+  exchange_ = dispatcher.dispatch({x,
+                                   ids_,
+                                   weights_,
+                                   scene.top_k,
+                                   scene.weight_on_input,
+                                   scales,
+                                   {scene.table.get(), scene.rule}},
+                                  lane);
 }
 
 void RankCall::compute(Left left) {
@@ -295,15 +307,17 @@ void RankCall::compute(Left left) {
 }
 
 void RankCall::finish(std::span<float> all_out) {
-  const int64_t tokens = scene_.tokens[static_cast<size_t>(owner_)];
-  const Rows out(reinterpret_cast<std::byte*>(out_.data()), tokens, scene_.hidden, scene_.hidden + 1, DType::kF32);
+  const int64_t tokens = scene_.tokens[owner_];
+  const Rows out(reinterpret_cast<std::byte*>(out_.data()), tokens, scene_.hidden,
+                 scene_.hidden + 1, DType::kF32);
   exchange_->finish(out);
   float* to = all_out.data() + scene_.first_token(owner_) * scene_.hidden;
-  for (int64_t t = 0; t < tokens; ++t) std::copy_n(out.row_as<float>(t), scene_.hidden, to + t * scene_.hidden);
+  for (int64_t t = 0; t < tokens; ++t)
+    std::copy_n(out.row_as<float>(t), scene_.hidden, to + t * scene_.hidden);
 }
 
-void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left, std::span<float> all_out,
-                   int owner) {
+void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left,
+                   std::span<float> all_out, int owner) {
   RankCall call(scene, dispatcher, lane, owner);
   call.exchange().wait(Stage::kArrived);
   call.compute(left);
@@ -327,7 +341,7 @@ int64_t most_rows_of_a_slot(const Scene& scene) {
   for (int64_t t = 0; t < scene.all_tokens(); ++t) {
     for (int k = 0; k < scene.top_k; ++k) {
       const int32_t slot = scene.slot_of_pick(t, k);
-      if (slot >= 0) ++rows[static_cast<size_t>(slot)];
+      if (slot >= 0) ++rows[slot];
     }
   }
   return *std::ranges::max_element(rows);
@@ -340,13 +354,15 @@ void poison(Workspace& workspace) {
   workspace.release(mark);
 }
 
-std::string difference(const Scene& scene, const Expected& expected, std::span<const float> out, int additions) {
+std::string difference(const Scene& scene, const Expected& expected, std::span<const float> out,
+                       int additions) {
   const double unit = std::ldexp(1.0, -24) * (3 + additions);
   for (size_t i = 0; i < expected.out.size(); ++i) {
-    if (std::abs(out[i] - expected.out[i]) <= unit * expected.magnitude[i]) continue;  // false for NaN
+    if (std::abs(out[i] - expected.out[i]) <= unit * expected.magnitude[i])
+      continue;  // false for NaN
     const auto hidden = static_cast<size_t>(scene.hidden);
-    return cat("token ", i / hidden, ", column ", i % hidden, ": ", out[i], ", expected ", expected.out[i], " +- ",
-               unit * expected.magnitude[i]);
+    return cat("token ", i / hidden, ", column ", i % hidden, ": ", out[i], ", expected ",
+               expected.out[i], " +- ", unit * expected.magnitude[i]);
   }
   return "";
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations on vectors of floats; V is the instruction set as in gemm_kernel.h. A lane's result does not depend on
-// the lane. NaN stays NaN; infinities give the limits. silu is within 3 ulp. In the others the rounding of the
-// sigmoid's argument s weighs |s| times as much: 40 ulp of gelu_tanh(-5). Below 1e-35 in magnitude results may be 0.
-// (Bounds: activation_test.cc.)
+// Activations on vectors of floats; V is the instruction set as in gemm_kernel.h. A lane's result
+// does not depend on the lane. NaN stays NaN; infinities give the limits. silu is within 3 ulp. In
+// the others the rounding of the sigmoid's argument s weighs |s| times as much: 40 ulp of
+// gelu_tanh(-5). Below 1e-35 in magnitude results may be 0. (Bounds: activation_test.cc.)
 #pragma once
 
 #include "experts/gemm.h"
@@ -10,8 +10,8 @@
 namespace trimtab {
 namespace {
 
-// e^x for instruction sets with fused multiply-add, below 2 ulp, subnormals included: x = n ln2 + r, a polynomial for
-// e^r (coefficients: Cephes, expf.c), times 2^n.
+// e^x for instruction sets with fused multiply-add, below 2 ulp, subnormals included: x = n ln2 +
+// r, a polynomial for e^r (coefficients: Cephes, expf.c), times 2^n.
 template <class V>
 typename V::Reg exp_polynomial(typename V::Reg x) {
   // Beyond these bounds the result is 0 or infinite anyway. max and min give back x if it is NaN.
@@ -53,7 +53,8 @@ typename V::Reg gelu_exact(typename V::Reg x) {
 template <class V>
 typename V::Reg gelu_tanh(typename V::Reg x) {
   const auto x2 = V::multiply(x, x);
-  const auto u2 = V::multiply(x, V::multiply_add(x2, V::set(0.0713548162726F), V::set(1.59576912161F)));
+  const auto u2 =
+      V::multiply(x, V::multiply_add(x2, V::set(0.0713548162726F), V::set(1.59576912161F)));
   return times_sigmoid<V>(x, u2);
 }
 
@@ -76,7 +77,13 @@ typename V::Reg swiglu_step(const PanelTask& task, typename V::Reg gate, typenam
 }
 
 // In the order of ActivationKind.
-enum ActivationNumber { kSiluNumber, kGeluNumber, kGeluTanhNumber, kSwigluClampNumber, kSwigluStepNumber };
+enum ActivationNumber {
+  kSiluNumber,
+  kGeluNumber,
+  kGeluTanhNumber,
+  kSwigluClampNumber,
+  kSwigluStepNumber
+};
 
 template <class V>
 typename V::Reg activate(const PanelTask& task, typename V::Reg gate, typename V::Reg up) {

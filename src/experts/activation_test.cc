@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations alone: with hidden = 1 and x = 1 the weights are the gate and up values themselves, exactly.
+// Activations alone: with hidden = 1 and x = 1 the weights are the gate and up values themselves,
+// exactly.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,10 +15,12 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMax = std::numeric_limits<float>::max();
-constexpr ActivationKind kKinds[] = {ActivationKind::kSilu, ActivationKind::kGelu, ActivationKind::kGeluTanh,
-                                     ActivationKind::kSwigluClamp, ActivationKind::kSwigluStep};
+constexpr ActivationKind kKinds[] = {ActivationKind::kSilu, ActivationKind::kGelu,
+                                     ActivationKind::kGeluTanh, ActivationKind::kSwigluClamp,
+                                     ActivationKind::kSwigluStep};
 // DeepSeek-V4's: a silu of clamped numbers.
-constexpr Activation kLimitedSilu = {.kind = ActivationKind::kSwigluClamp, .alpha = 1.0F, .limit = 10.0F, .beta = 0.0F};
+constexpr Activation kLimitedSilu = {
+    .kind = ActivationKind::kSwigluClamp, .alpha = 1.0F, .limit = 10.0F, .beta = 0.0F};
 
 // x * sigmoid(s) for finite x, without overflow.
 double times_sigmoid(double x, double s) {
@@ -46,23 +49,25 @@ double reference(Activation a, double gate, double up) {
   return (u + static_cast<double>(a.beta)) * times_sigmoid(g, static_cast<double>(a.alpha) * g);
 }
 
-// A handful of roundings of the result; those of the sigmoid's argument s move it by up to |s| times their size. Below
-// 1e-35 results may be 0.
+// A handful of roundings of the result; those of the sigmoid's argument s move it by up to |s|
+// times their size. Below 1e-35 results may be 0.
 double bound(Activation a, double gate, double up, double result) {
   double s = 0;
   if (a.kind == ActivationKind::kGeluTanh) s = std::abs(gelu_tanh_argument(gate));
   if (a.kind == ActivationKind::kSwigluClamp) s = std::abs(static_cast<double>(a.alpha) * gate);
-  return (8 + 6 * std::min(s, 100.0)) * kUnit * std::abs(result) + 1e-35 * std::max(1.0, std::abs(up));
+  return (8 + 6 * std::min(s, 100.0)) * kUnit * std::abs(result) +
+         1e-35 * std::max(1.0, std::abs(up));
 }
 
 class ActivationTest : public EachIsa {
  protected:
   // act of one row, as stored.
-  TestRows run(Activation activation, const std::vector<float>& gate, const std::vector<float>& up, DType dtype,
-               int64_t m = 1) const {
+  TestRows run(Activation activation, const std::vector<float>& gate, const std::vector<float>& up,
+               DType dtype, int64_t m = 1) const {
     const int64_t n = std::ssize(gate);
     const auto column = [&](const std::vector<float>& values) {
-      return MatrixSource{reinterpret_cast<const std::byte*>(values.data()), DType::kF32, n, 1, 1, 1};
+      return MatrixSource{
+          reinterpret_cast<const std::byte*>(values.data()), DType::kF32, n, 1, 1, 1};
     };
     const std::vector<float> zeros(gate.size());
     MatrixSource down = column(zeros);
@@ -117,7 +122,8 @@ TEST_P(ActivationTest, MatchesDoubleOverAllMagnitudes) {
 }
 
 TEST_P(ActivationTest, InfinitiesGiveTheLimits) {
-  for (const ActivationKind kind : {ActivationKind::kSilu, ActivationKind::kGelu, ActivationKind::kGeluTanh}) {
+  for (const ActivationKind kind :
+       {ActivationKind::kSilu, ActivationKind::kGelu, ActivationKind::kGeluTanh}) {
     const Activation activation = {.kind = kind};
     EXPECT_EQ(run(activation, kInf, 1.0F), kInf);
     EXPECT_EQ(run(activation, kMax, 1.0F), kMax);
@@ -128,13 +134,15 @@ TEST_P(ActivationTest, InfinitiesGiveTheLimits) {
 }
 
 TEST_P(ActivationTest, TheClampHoldsOnAllSides) {
-  const Activation activation = {.kind = ActivationKind::kSwigluClamp, .alpha = 1.702F, .limit = 7.0F};
+  const Activation activation = {
+      .kind = ActivationKind::kSwigluClamp, .alpha = 1.702F, .limit = 7.0F};
   const float top = run(activation, 7.0F, 7.0F);
   EXPECT_NEAR(top, reference(activation, 7, 7), 1e-5);
   for (const float gate : {7.5F, 1e6F, kMax, kInf}) {
     for (const float up : {7.5F, 1e6F, kMax, kInf}) EXPECT_EQ(run(activation, gate, up), top);
   }
-  for (const float up : {-7.5F, -kMax, -kInf}) EXPECT_EQ(run(activation, 2.0F, up), run(activation, 2.0F, -7.0F));
+  for (const float up : {-7.5F, -kMax, -kInf})
+    EXPECT_EQ(run(activation, 2.0F, up), run(activation, 2.0F, -7.0F));
   // The gate has no lower clamp: it goes to zero.
   EXPECT_NEAR(run(activation, -9.0F, 1.0F), reference(activation, -9, 1), 1e-11);
   EXPECT_EQ(run(activation, -kInf, 1.0F), 0.0F);
@@ -143,9 +151,12 @@ TEST_P(ActivationTest, TheClampHoldsOnAllSides) {
 }
 
 TEST_P(ActivationTest, BetaIsAddedToTheClampedUp) {
-  const Activation activation = {.kind = ActivationKind::kSwigluClamp, .alpha = 1.3F, .limit = 3.0F, .beta = -0.75F};
+  const Activation activation = {
+      .kind = ActivationKind::kSwigluClamp, .alpha = 1.3F, .limit = 3.0F, .beta = -0.75F};
   for (const float up : {-9.0F, -3.0F, 0.0F, 0.75F, 2.0F, 9.0F}) {
-    EXPECT_NEAR(run(activation, 1.5F, up), reference(activation, 1.5, static_cast<double>(up)), 1e-6) << up;
+    EXPECT_NEAR(run(activation, 1.5F, up), reference(activation, 1.5, static_cast<double>(up)),
+                1e-6)
+        << up;
   }
 }
 
@@ -174,8 +185,10 @@ TEST_P(ActivationTest, SwigluStepLimitsTheResultOfSilu) {
 TEST_P(ActivationTest, NanStaysNan) {
   for (const ActivationKind kind : kKinds) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const TestRows act = run({.kind = kind}, {kNan, 1.0F, kNan, 1.0F}, {1.0F, kNan, kNan, 1.0F}, dtype);
-      for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(std::isnan(act.at(0, i))) << static_cast<int>(kind) << " " << i;
+      const TestRows act =
+          run({.kind = kind}, {kNan, 1.0F, kNan, 1.0F}, {1.0F, kNan, kNan, 1.0F}, dtype);
+      for (int64_t i = 0; i < 3; ++i)
+        EXPECT_TRUE(std::isnan(act.at(0, i))) << static_cast<int>(kind) << " " << i;
       EXPECT_FALSE(std::isnan(act.at(0, 3)));
     }
   }
@@ -185,12 +198,14 @@ TEST_P(ActivationTest, AValueHasTheSameBitsInEveryLaneAndRow) {
   for (const ActivationKind kind : kKinds) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       for (const float gate : {-3.3F, 0.71F, 5.9F}) {
-        const TestRows act = run({.kind = kind}, std::vector<float>(71, gate), std::vector<float>(71, 1.3F), dtype, 13);
+        const TestRows act = run({.kind = kind}, std::vector<float>(71, gate),
+                                 std::vector<float>(71, 1.3F), dtype, 13);
         const std::string first = act.row_bits(0);
         const size_t size = first.size() / 71;
         for (int64_t i = 0; i < 13; ++i) {
           const std::string row = act.row_bits(i);
-          for (size_t c = 0; c < 71; ++c) ASSERT_EQ(row.substr(c * size, size), first.substr(0, size)) << i << " " << c;
+          for (size_t c = 0; c < 71; ++c)
+            ASSERT_EQ(row.substr(c * size, size), first.substr(0, size)) << i << " " << c;
         }
       }
     }
@@ -205,7 +220,7 @@ TEST_P(ActivationTest, BF16IsTheF32ResultRoundedToNearestEven) {
     const TestRows exact = run({.kind = kind}, gate, up, DType::kF32);
     const TestRows rounded = run({.kind = kind}, gate, up, DType::kBF16);
     for (int64_t i = 0; i < std::ssize(gate); ++i) {
-      ASSERT_EQ(rounded.at(0, i), to_float(to_bf16(exact.at(0, i)))) << gate[static_cast<size_t>(i)];
+      ASSERT_EQ(rounded.at(0, i), to_float(to_bf16(exact.at(0, i)))) << gate[i];
     }
   }
 }

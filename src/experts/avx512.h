@@ -26,15 +26,16 @@ struct Avx512 {
   static __m512i set_pairs(const std::byte* p) { return _mm512_set1_epi32(load_step(p)); }
   static Reg low(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
   static Reg high(__m512i pairs) {
-    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
   }
   static void store(float* p, Reg x) { _mm512_storeu_ps(p, x); }
   static void store(uint16_t* p, Reg x) {
     const __m512i u = _mm512_castps_si512(x);
     const __m512i high_half = _mm512_srli_epi32(u, 16);
     const __m512i odd = _mm512_and_si512(high_half, _mm512_set1_epi32(1));
-    const __m512i rounded =
-        _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __m512i rounded = _mm512_srli_epi32(
+        _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     const __m512i quiet = _mm512_or_si512(high_half, _mm512_set1_epi32(0x40));
     const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
@@ -47,12 +48,15 @@ struct Avx512 {
   static Reg divide(Reg a, Reg b) { return _mm512_div_ps(a, b); }
   static Reg min(Reg a, Reg b) { return _mm512_min_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }
-  static Reg round(Reg x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static Reg round(Reg x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
   static Reg scale(Reg p, Reg n) { return _mm512_scalef_ps(p, n); }
   static Reg exp(Reg x) { return exp_polynomial<Avx512>(x); }
 };
 
-// g++ 12 spills arrays of __m512i, a type that may alias others, out of the inner loops: sums are plain vectors of int.
+// g++ 12 spills arrays of __m512i, a type that may alias others, out of the inner loops: sums are
+// plain vectors of int.
 typedef int Ints512 __attribute__((vector_size(64)));
 
 // What all ways to multiply bytes have in common.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every code with scales of every size through the kernels of every instruction set, read off one by one: rows with a
-// single element that is not 0.
+// Every code with scales of every size through the kernels of every instruction set, read off one
+// by one: rows with a single element that is not 0.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,9 +15,11 @@ namespace {
 
 constexpr int64_t kOutputs = 19;  // a panel and a rest, or less than a panel
 
-// A matrix of one byte an element, or nibble; rows begin with another code each, so that every code meets every scale.
+// A matrix of one byte an element, or nibble; rows begin with another code each, so that every code
+// meets every scale.
 struct Codes {
-  Codes(DType dtype, int64_t block, const std::vector<std::byte>& scale_bytes, DType scale_dtype, int64_t num_scales)
+  Codes(DType dtype, int64_t block, const std::vector<std::byte>& scale_bytes, DType scale_dtype,
+        int64_t num_scales)
       : cols(block * num_scales), scales(scale_bytes) {
     const int64_t count = 1 << bits(dtype);
     for (int64_t i = 0; i < kOutputs; ++i) {
@@ -33,7 +35,13 @@ struct Codes {
         }
       }
     }
-    source = {bytes.data(), dtype, kOutputs, cols, cols, 1, {scales.data(), scale_dtype, kOutputs, block, 0, 1}};
+    source = {bytes.data(),
+              dtype,
+              kOutputs,
+              cols,
+              cols,
+              1,
+              {scales.data(), scale_dtype, kOutputs, block, 0, 1}};
   }
 
   int64_t cols;
@@ -49,12 +57,18 @@ std::vector<std::byte> bytes_of(const std::vector<T>& values) {
 
 class DecodeTest : public EachIsa {
  protected:
-  // y[j, i] = x times weight (i, j), for each single one: with many rows, through unpacked panels, and with few.
+  // y[j, i] = x times weight (i, j), for each single one: with many rows, through unpacked panels,
+  // and with few.
   void check(const Codes& codes, WeightFormat format, float x, bool flushes) const {
     const MatrixSource& down = codes.source;
     const std::vector<float> zeros(static_cast<size_t>(down.rows * down.cols));
-    const MatrixSource nothing = {
-        reinterpret_cast<const std::byte*>(zeros.data()), DType::kF32, down.cols, down.rows, down.rows, 1, {}};
+    const MatrixSource nothing = {reinterpret_cast<const std::byte*>(zeros.data()),
+                                  DType::kF32,
+                                  down.cols,
+                                  down.rows,
+                                  down.rows,
+                                  1,
+                                  {}};
     const Mlp mlp({nothing, nothing, down, {}, {}, {}}, {}, format, kernels());
     TestRows act(down.cols, down.cols, DType::kBF16), y(down.cols, down.rows, DType::kF32);
     for (int64_t j = 0; j < down.cols; ++j) {
@@ -75,7 +89,8 @@ class DecodeTest : public EachIsa {
       const int64_t m = std::min<int64_t>(5, down.cols - first);
       TestRows few(m, down.rows, DType::kF32);
       trimtab::test::down(mlp, act.view().slice(first, m), few.view(), team);
-      for (int64_t r = 0; r < m; ++r) ASSERT_EQ(few.row_bits(r), y.row_bits(first + r)) << first + r;
+      for (int64_t r = 0; r < m; ++r)
+        ASSERT_EQ(few.row_bits(r), y.row_bits(first + r)) << first + r;
     }
   }
 };
@@ -90,7 +105,8 @@ TEST_P(DecodeTest, EveryE4M3WithPowersOfTwo) {
 }
 
 TEST_P(DecodeTest, EveryE4M3WithScalesThatAreNoPowersOfTwo) {
-  const std::vector<float> scales = {0.0F, 0x1p-140F, 1e-38F, 1e-30F, 0.0123F, 1.0F, 255.9F, 300.0F, 1e10F, 0x1.2p119F};
+  const std::vector<float> scales = {0.0F, 0x1p-140F, 1e-38F, 1e-30F, 0.0123F,
+                                     1.0F, 255.9F,    300.0F, 1e10F,  0x1.2p119F};
   const Codes codes(DType::kF8E4M3, 128, bytes_of(scales), DType::kF32, std::ssize(scales));
   check(codes, Scheme::kFP8, 1.0F, false);
 }
@@ -123,13 +139,16 @@ TEST_P(DecodeTest, EveryByteWithExtremeZeroPoints) {
 TEST_P(DecodeTest, TheLargestInt8SumsDoNotOverflow) {
   constexpr int64_t kInputs = 65536;
   const float scale = 1.0F;
-  for (const auto& [code, zero] : std::initializer_list<std::pair<int8_t, int8_t>>{{127, -128}, {-128, 127}}) {
+  for (const auto& [code, zero] :
+       std::initializer_list<std::pair<int8_t, int8_t>>{{127, -128}, {-128, 127}}) {
     const std::vector<int8_t> bytes(kInputs, code);
-    MatrixSource down = {reinterpret_cast<const std::byte*>(bytes.data()), DType::kI8, 1, kInputs, kInputs, 1, {}};
+    MatrixSource down = {
+        reinterpret_cast<const std::byte*>(bytes.data()), DType::kI8, 1, kInputs, kInputs, 1, {}};
     down.quantization = {reinterpret_cast<const std::byte*>(&scale), DType::kF32, 1, kInputs};
     down.quantization.zeros = reinterpret_cast<const std::byte*>(&zero);
     const std::vector<float> zeros(kInputs);
-    const MatrixSource nothing = {reinterpret_cast<const std::byte*>(zeros.data()), DType::kF32, kInputs, 1, 1, 1, {}};
+    const MatrixSource nothing = {
+        reinterpret_cast<const std::byte*>(zeros.data()), DType::kF32, kInputs, 1, 1, 1, {}};
     const Mlp mlp({nothing, nothing, down, {}, {}, {}}, {}, Scheme::kW8A8, kernels());
     TestRows act(1, kInputs, DType::kBF16), y(1, 1, DType::kF32);
     for (int64_t k = 0; k < kInputs; ++k) act.set(0, k, 127.0F);

@@ -25,22 +25,25 @@ uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
   return static_cast<uint8_t>(index % 2 == 0 ? pair & 15U : pair >> 4);
 }
 
-// Weights are multiplied as bf16: whatever their codes are, they must not become infinite. (The kernels also need e8m0
-// scales of at most 247.)
+// Weights are multiplied as bf16: whatever their codes are, they must not become infinite. (The
+// kernels also need e8m0 scales of at most 247.)
 void check_scale(float scale, int64_t row) {
   constexpr float kMost = kLargestBF16 / kE4M3Max;
   if (scale <= kMost) return;
-  throw InvalidArgument(cat("weights of row ", row, " have the scale ", scale, "; at most ", kMost, " is stored"));
+  throw InvalidArgument(
+      cat("weights of row ", row, " have the scale ", scale, "; at most ", kMost, " is stored"));
 }
 
 // Decoding in registers has no way out for NaN.
 void check_numbers(const uint8_t* codes, int64_t count, int64_t row) {
   for (int64_t i = 0; i < count; ++i) {
-    if ((codes[i] & 0x7fU) == 0x7fU) throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
+    if ((codes[i] & 0x7fU) == 0x7fU)
+      throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
   }
 }
 
-// The kernels do without negative zeros, and without products with the scale that are subnormal in bf16: both become 0.
+// The kernels do without negative zeros, and without products with the scale that are subnormal in
+// bf16: both become 0.
 template <class Code>
 void make_normal(uint8_t* codes, int64_t count, int scale) {
   // The scale has the bias of a float's exponent; the smallest normal number is 2^-126.
@@ -54,9 +57,11 @@ void make_normal(uint8_t* codes, int64_t count, int scale) {
 // The e2m1 code of x, to nearest, ties to even, at most 6 in magnitude.
 uint8_t to_e2m1(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x), magnitude = u & 0x7fffffffU;
-  // From 1 on: 1 bit of mantissa stays, the bias goes from 127 to 1. Below: multiples of 0.5, the unit of 2^22.
+  // From 1 on: 1 bit of mantissa stays, the bias goes from 127 to 1. Below: multiples of 0.5, the
+  // unit of 2^22.
   const uint32_t normal = ((magnitude + 0x1fffffU + ((magnitude >> 22) & 1U)) >> 22) - (126U << 1);
-  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 4194304.0F) - 0x4a800000U;
+  const uint32_t subnormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 4194304.0F) - 0x4a800000U;
   const uint32_t code = magnitude >= 0x3f800000U ? normal : subnormal;
   return static_cast<uint8_t>(std::min(code, 7U) | (u >> 31) << 3);
 }
@@ -68,7 +73,8 @@ void put(std::byte* out, int64_t index, T value) {
 
 void check_finite(const float* x, int64_t count, int64_t row) {
   for (int64_t i = 0; i < count; ++i) {
-    if (!std::isfinite(x[i])) throw InvalidArgument(cat("weight ", i, " of row ", row, " is ", x[i]));
+    if (!std::isfinite(x[i]))
+      throw InvalidArgument(cat("weight ", i, " of row ", row, " is ", x[i]));
   }
 }
 
@@ -88,14 +94,17 @@ std::optional<DType> plain_dtype(Scheme scheme) {
 
 // f16: to nearest, ties to even; what is too large becomes infinite.
 uint16_t to_f16(float x) {
-  const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000U, magnitude = u & 0x7fffffffU;
+  const uint32_t u = std::bit_cast<uint32_t>(x), sign = (u >> 16) & 0x8000U,
+                 magnitude = u & 0x7fffffffU;
   if (magnitude > 0x7f800000U) return static_cast<uint16_t>(sign | 0x7e00U);
   if (magnitude >= 0x477ff000U) return static_cast<uint16_t>(sign | 0x7c00U);
-  if (magnitude < 0x38800000U) {  // subnormal: in units of 2^-24, by adding a number whose unit that is
+  if (magnitude <
+      0x38800000U) {  // subnormal: in units of 2^-24, by adding a number whose unit that is
     const float sum = std::bit_cast<float>(magnitude) + 0.5F;
     return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3f000000U));
   }
-  return static_cast<uint16_t>(sign | ((magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13));
+  return static_cast<uint16_t>(
+      sign | ((magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13));
 }
 
 // To nearest, ties to even, for |x| < 2^22.
@@ -104,10 +113,12 @@ float rounded(float x) {
   return (x + kRound) - kRound;
 }
 
-// Symmetric int4: of two scales, one that reaches both ends and one that uses -8 for the largest magnitude, the one
-// with the smaller error.
+// Symmetric int4: of two scales, one that reaches both ends and one that uses -8 for the largest
+// magnitude, the one with the smaller error.
 float quantize_int4(const float* x, int64_t count, std::byte* codes, float extreme) {
-  const auto code = [](float value, float inverse) { return std::clamp(rounded(value * inverse), -8.0F, 7.0F); };
+  const auto code = [](float value, float inverse) {
+    return std::clamp(rounded(value * inverse), -8.0F, 7.0F);
+  };
   const auto error = [&](float scale) {
     float sum = 0;
     for (int64_t i = 0; i < count; ++i) {
@@ -167,15 +178,16 @@ void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t*
   const Quantization& q = source_.quantization;
   auto* const bytes = reinterpret_cast<uint8_t*>(codes);
   const uint8_t shift = source_.dtype == DType::kI8 ? kInt8Zero : 0;  // to unsigned
-  for (int64_t i = 0; i < source_.cols; ++i) bytes[i] = static_cast<uint8_t>(code_at(source_, row, i) + shift);
+  for (int64_t i = 0; i < source_.cols; ++i)
+    bytes[i] = static_cast<uint8_t>(code_at(source_, row, i) + shift);
   if (source_.dtype == DType::kF8E4M3) check_numbers(bytes, source_.cols, row);
   for (int64_t g = 0; g < storage_.groups(); ++g) {
     const int64_t block = std::min(g * storage_.group, source_.cols - 1) / q.block_cols;
     const float scale = source_.scale(row / q.block_rows, block);
     if (source_.dtype == DType::kF8E4M3 || source_.dtype == DType::kF4) check_scale(scale, row);
     if (storage_.scale_bytes == 1) {
-      const auto e8m0 =
-          std::to_integer<uint8_t>(q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride]);
+      const auto e8m0 = std::to_integer<uint8_t>(
+          q.scales[row / q.block_rows * q.scale_row_stride + block * q.scale_col_stride]);
       put(scales, g, e8m0);
       normalize(bytes, g, e8m0);
     } else {
@@ -231,15 +243,16 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
     if (int8) {
       for (int64_t i = 0; i < padded; ++i) bytes[i] = static_cast<uint8_t>(bytes[i] + kInt8Zero);
     } else {
-      for (int64_t g = 0; g < storage_.groups(); ++g) normalize(bytes, g, std::to_integer<int>(scales[g]));
+      for (int64_t g = 0; g < storage_.groups(); ++g)
+        normalize(bytes, g, std::to_integer<int>(scales[g]));
     }
     return;
   }
   for (int64_t g = 0; g < storage_.groups(); ++g) {
     const int64_t first = g * storage_.group;
     const float* const from = x + first;
-    const float extreme =
-        *std::max_element(from, from + storage_.group, [](float a, float b) { return std::abs(a) < std::abs(b); });
+    const float extreme = *std::max_element(
+        from, from + storage_.group, [](float a, float b) { return std::abs(a) < std::abs(b); });
     const float largest = std::abs(extreme);
     if (scheme_ == Scheme::kW4A8) {
       put(scales, g, quantize_int4(from, storage_.group, codes + first, extreme));

@@ -9,8 +9,8 @@
 
 namespace trimtab {
 
-// Encodes rows of one matrix, or copies them where the source is quantised the same way, so that nothing is quantised
-// twice.
+// Encodes rows of one matrix, or copies them where the source is quantised the same way, so that
+// nothing is quantised twice.
 class RowEncoder {
  public:
   // The source must outlive it, and has been checked.
@@ -18,10 +18,10 @@ class RowEncoder {
 
   // Has the source zero points of its own? Else 8 (kW4A8) or 128 (kW8A8) stands for 0 everywhere.
   bool has_zeros() const { return copies_ && source_.quantization.zeros != nullptr; }
-  // codes: [padded_in] floats, halves, or bytes: kW8A8 and kW4A8 as unsigned numbers, kMXFP4 in the low nibble; what
-  // lies behind the last input is left alone.
-  // scales: [groups] of scale_bytes. zeros: [groups], if has_zeros(). Throws InvalidArgument for weights that the
-  // format can't hold: NaN, infinities.
+  // codes: [padded_in] floats, halves, or bytes: kW8A8 and kW4A8 as unsigned numbers, kMXFP4 in the
+  // low nibble; what lies behind the last input is left alone. scales: [groups] of scale_bytes.
+  // zeros: [groups], if has_zeros(). Throws InvalidArgument for weights that the format can't hold:
+  // NaN, infinities.
   void encode(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros);
 
  private:

@@ -57,7 +57,8 @@ TEST(EncodeTest, StridesAreFollowed) {
   std::swap(matrix.source.rows, matrix.source.cols);
   const Matrix stored = stored_weights(matrix.source, Scheme::kMXFP8);
   for (int64_t i = 0; i < 40; ++i) {
-    for (int64_t j = 0; j < 32; ++j) ASSERT_EQ(stored.at(i, j), static_cast<double>(matrix.source.at(i, j)));
+    for (int64_t j = 0; j < 32; ++j)
+      ASSERT_EQ(stored.at(i, j), static_cast<double>(matrix.source.at(i, j)));
   }
 }
 
@@ -80,7 +81,8 @@ double bound(WeightFormat format, double x, double largest) {
       return std::max({magnitude * 0x1p-4, scale * 0x1p-10, magnitude - 448 * scale});
     }
     case Scheme::kFP8:  // then to bf16
-      return std::max(magnitude * 0x1p-4, largest / 448 * 0x1p-10) * 1.0001 + magnitude * 1.07 * kUnitBF16;
+      return std::max(magnitude * 0x1p-4, largest / 448 * 0x1p-10) * 1.0001 +
+             magnitude * 1.07 * kUnitBF16;
     case Scheme::kMXFP4: {  // up to 8 in units of the scale, of which 6 is stored
       const double scale = std::exp2(std::floor(std::log2(largest)) - 2);
       return std::max({magnitude * 0.25, scale * 0.25, magnitude - 6 * scale});
@@ -93,7 +95,8 @@ TEST(EncodeTest, QuantisedWeightsAreWithinHalfAStep) {
   const int64_t rows = 9, cols = 300;
   std::mt19937 random(5);
   TestMatrix matrix = make_matrix(rows, cols, DType::kBF16, Form::kDense, random);
-  // Rows of very different sizes, a row of zeros, a group of zeros, one large weight of either sign.
+  // Rows of very different sizes, a row of zeros, a group of zeros, one large weight of either
+  // sign.
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < cols; ++j) {
       float x = std::ldexp(matrix.source.at(i, j), static_cast<int>(3 * (i - 4)));
@@ -137,11 +140,13 @@ TEST(EncodeTest, SourcesQuantisedAnotherWayAreQuantisedAnew) {
     for (int64_t i = 0; i < 12; ++i) {
       for (int64_t j = 0; j < 96; ++j) {
         double largest = 0;
-        for (int64_t k = j / group * group; k < std::min<int64_t>(96, (j / group + 1) * group); ++k) {
+        for (int64_t k = j / group * group; k < std::min<int64_t>(96, (j / group + 1) * group);
+             ++k) {
           largest = std::max(largest, std::abs(static_cast<double>(matrix.source.at(i, k))));
         }
         const auto x = static_cast<double>(matrix.source.at(i, j));
-        ASSERT_NEAR(stored.at(i, j), x, bound(format, x, largest)) << name(format) << " " << i << " " << j;
+        ASSERT_NEAR(stored.at(i, j), x, bound(format, x, largest))
+            << name(format) << " " << i << " " << j;
       }
     }
   }
@@ -149,7 +154,8 @@ TEST(EncodeTest, SourcesQuantisedAnotherWayAreQuantisedAnew) {
 
 TEST(EncodeTest, F16IsRoundedToNearestEven) {
   std::vector<float> values, want;
-  for (uint32_t code = 0; code < 0x7c00; ++code) {  // every finite one, and the ties between it and the next
+  for (uint32_t code = 0; code < 0x7c00;
+       ++code) {  // every finite one, and the ties between it and the next
     const float x = to_float(f16_t{static_cast<uint16_t>(code)});
     const float next = code == 0x7bff ? 65536.0F : to_float(f16_t{static_cast<uint16_t>(code + 1)});
     const float tie = (x + next) / 2, even = code % 2 == 0 ? x : code == 0x7bff ? kInf : next;
@@ -171,17 +177,20 @@ TEST(EncodeTest, F16IsRoundedToNearestEven) {
 TEST(EncodeTest, SumsThatMayOverflowAndGroupsThatCanNotBeAreRefused) {
   EXPECT_NO_THROW(storage(Scheme::kW8A8, 65536));
   EXPECT_THROW(storage(Scheme::kW8A8, 65537), InvalidArgument);
-  for (const int group : {-8, 4, 12}) EXPECT_THROW(storage({Scheme::kW4A8, group}, 64), InvalidArgument) << group;
+  for (const int group : {-8, 4, 12})
+    EXPECT_THROW(storage({Scheme::kW4A8, group}, 64), InvalidArgument) << group;
 }
 
 TEST(EncodeTest, TheRowOfWeightsThatCanNotBeStoredIsNamed) {
   for (const WeightFormat format : kFormats) {
-    if (format.quantized_rows() == DType::kF32 || format.scheme == Scheme::kBF16) continue;  // they hold anything
+    if (format.quantized_rows() == DType::kF32 || format.scheme == Scheme::kBF16)
+      continue;  // they hold anything
     for (const float bad : {kNan, kInf, -kInf}) {
       std::vector<float> values(5 * 40, 1.0F);
       EXPECT_EQ(refusal(source_of(values, 5), format), "");
       values[3 * 40 + 7] = bad;
-      EXPECT_EQ(refusal(source_of(values, 5), format), cat("weight 7 of row 3 is ", bad)) << name(format);
+      EXPECT_EQ(refusal(source_of(values, 5), format), cat("weight 7 of row 3 is ", bad))
+          << name(format);
     }
   }
 }
@@ -191,7 +200,8 @@ TEST(EncodeTest, CodesThatCanNotBeStoredAreRefused) {
   for (const Scheme scheme : {Scheme::kMXFP8, Scheme::kFP8}) {
     const bool mx = scheme == Scheme::kMXFP8;
     for (const int code : {0x7f, 0xff}) {
-      Quantised matrix(6, 50, 1, mx ? 32 : 128, DType::kF8E4M3, mx ? DType::kF8E8M0 : DType::kF32, false, random);
+      Quantised matrix(6, 50, 1, mx ? 32 : 128, DType::kF8E4M3, mx ? DType::kF8E8M0 : DType::kF32,
+                       false, random);
       EXPECT_EQ(refusal(matrix.source, scheme), "");
       matrix.data[static_cast<size_t>(1 + 4 * 53 + 45)] = static_cast<std::byte>(code);
       EXPECT_EQ(refusal(matrix.source, scheme), "weights of row 4 have a NaN");
@@ -202,8 +212,13 @@ TEST(EncodeTest, CodesThatCanNotBeStoredAreRefused) {
 TEST(EncodeTest, ScalesWhoseLargestWeightIsNoBF16AreRefused) {
   const std::vector<std::byte> codes(64, std::byte{0x77});  // 240, or 6
   const auto with_scale = [&](DType dtype, DType scale_dtype, const auto* scales) {
-    return MatrixSource{
-        codes.data(), dtype, 1, 64, 64, 1, {reinterpret_cast<const std::byte*>(scales), scale_dtype, 1, 32}};
+    return MatrixSource{codes.data(),
+                        dtype,
+                        1,
+                        64,
+                        64,
+                        1,
+                        {reinterpret_cast<const std::byte*>(scales), scale_dtype, 1, 32}};
   };
   const uint8_t high[] = {127, 246}, too_high[] = {127, 247};
   EXPECT_EQ(refusal(with_scale(DType::kF8E4M3, DType::kF8E8M0, high), Scheme::kMXFP8), "");

@@ -15,10 +15,11 @@
 namespace trimtab {
 namespace {
 
-// In front of every block. Little is checked by its own field: the checksums come first, and what they let through is
-// what a rank has written.
+// In front of every block. Little is checked by its own field: the checksums come first, and what
+// they let through is what a rank has written.
 struct Header {
-  static constexpr uint64_t kMagic = 0x3174727078656274;  // "tbexprt1"; another in another byte order
+  static constexpr uint64_t kMagic =
+      0x3174727078656274;  // "tbexprt1"; another in another byte order
 
   uint64_t magic;
   int32_t layer, logical;
@@ -28,7 +29,9 @@ struct Header {
   std::array<uint64_t, 3> reserved;
   uint64_t checksum;  // of all before it
 
-  static const Header& of(std::span<const std::byte> block) { return *reinterpret_cast<const Header*>(block.data()); }
+  static const Header& of(std::span<const std::byte> block) {
+    return *reinterpret_cast<const Header*>(block.data());
+  }
   uint64_t own_checksum() const {
     return trimtab::checksum(std::as_bytes(std::span(this, 1)).first(offsetof(Header, checksum)));
   }
@@ -54,8 +57,9 @@ const char* name(ActivationKind kind) {
 }
 
 std::string activation_text(const ExpertKind& kind) {
-  return cat(name(static_cast<ActivationKind>(kind.activation)), " (", std::bit_cast<float>(kind.alpha), ", ",
-             std::bit_cast<float>(kind.limit), ", ", std::bit_cast<float>(kind.beta), ")");
+  return cat(name(static_cast<ActivationKind>(kind.activation)), " (",
+             std::bit_cast<float>(kind.alpha), ", ", std::bit_cast<float>(kind.limit), ", ",
+             std::bit_cast<float>(kind.beta), ")");
 }
 
 std::string parts_text(uint32_t present) {
@@ -73,12 +77,14 @@ WeightFormat format_of(const ExpertKind& kind) {
   return {static_cast<Scheme>(kind.scheme), kind.group};
 }
 
-std::array<const Buffer*, ExpertKind::kParts> buffers(const PackedWeights& gate_up, const PackedWeights& down) {
+std::array<const Buffer*, ExpertKind::kParts> buffers(const PackedWeights& gate_up,
+                                                      const PackedWeights& down) {
   return {&gate_up.panels, &gate_up.scales, &gate_up.zeros, &gate_up.bias,
           &down.panels,    &down.scales,    &down.zeros,    &down.bias};
 }
 
-PackedWeights shape_of(int64_t in, int64_t out, bool gated, WeightFormat format, const GemmKernels& kernels) {
+PackedWeights shape_of(int64_t in, int64_t out, bool gated, WeightFormat format,
+                       const GemmKernels& kernels) {
   PackedWeights weights;
   weights.kernels = &kernels;
   weights.in = in;
@@ -113,8 +119,8 @@ ExpertKind kind_of(const Mlp& mlp) {
 ExpertSlots::Finding difference(const ExpertKind& found, const ExpertKind& wanted) {
   if (found == wanted) return {};
   if (found.hidden != wanted.hidden || found.intermediate != wanted.intermediate) {
-    return {MessageFault::kShape,
-            cat(found.hidden, " -> ", found.intermediate, ", not ", wanted.hidden, " -> ", wanted.intermediate)};
+    return {MessageFault::kShape, cat(found.hidden, " -> ", found.intermediate, ", not ",
+                                      wanted.hidden, " -> ", wanted.intermediate)};
   }
   if (format_of(found) != format_of(wanted)) {
     return {MessageFault::kFormat, cat(name(format_of(found)), ", not ", name(format_of(wanted)))};
@@ -123,7 +129,8 @@ ExpertSlots::Finding difference(const ExpertKind& found, const ExpertKind& wante
     return {MessageFault::kInstructionSet, cat("packed for ", found.isa, ", not ", wanted.isa)};
   }
   if (found.present != wanted.present) {
-    return {MessageFault::kFormat, cat("of ", parts_text(found.present), ", not ", parts_text(wanted.present))};
+    return {MessageFault::kFormat,
+            cat("of ", parts_text(found.present), ", not ", parts_text(wanted.present))};
   }
   return {MessageFault::kShape, cat(activation_text(found), ", not ", activation_text(wanted))};
 }
@@ -133,8 +140,9 @@ ExpertBlock::ExpertBlock(const ExpertKind& kind) : kind_(kind) {
   gate_up_ = shape_of(kind.hidden, kind.intermediate, true, format_of(kind), kernels);
   down_ = shape_of(kind.intermediate, kind.hidden, false, format_of(kind), kernels);
   const PartBytes first = part_bytes(gate_up_), second = part_bytes(down_);
-  const std::array<size_t, ExpertKind::kParts> sizes = {first.panels,  first.scales,  first.zeros,  first.bias,
-                                                        second.panels, second.scales, second.zeros, second.bias};
+  const std::array<size_t, ExpertKind::kParts> sizes = {first.panels, first.scales,  first.zeros,
+                                                        first.bias,   second.panels, second.scales,
+                                                        second.zeros, second.bias};
   bytes_ = sizeof(Header);
   for (size_t p = 0; p < sizes.size(); ++p) {
     parts_[p] = {bytes_, kind.present >> p & 1U ? sizes[p] : 0};
@@ -146,7 +154,8 @@ WeightFormat ExpertBlock::format() const {
   return format_of(kind_);
 }
 
-void ExpertBlock::fill(std::span<std::byte> block, const Mlp& mlp, int layer, int32_t logical) const {
+void ExpertBlock::fill(std::span<std::byte> block, const Mlp& mlp, int layer,
+                       int32_t logical) const {
   ExpertKind kind = kind_of(mlp);
   // Zero points may come in with the kind, but never go.
   kind.present |= kind_.present & ExpertKind::kZeroPoints;
@@ -159,7 +168,8 @@ void ExpertBlock::fill(std::span<std::byte> block, const Mlp& mlp, int layer, in
     if (parts[p]->bytes() > 0) {
       std::memcpy(to, parts[p]->data(), parts[p]->bytes());
     } else if (ExpertKind::kZeroPoints >> p & 1U) {
-      std::fill_n(reinterpret_cast<int32_t*>(to), parts_[p].bytes / sizeof(int32_t), zero_code(format()));
+      std::fill_n(reinterpret_cast<int32_t*>(to), parts_[p].bytes / sizeof(int32_t),
+                  zero_code(format()));
     }
   }
   Header header = {};
@@ -173,9 +183,11 @@ void ExpertBlock::fill(std::span<std::byte> block, const Mlp& mlp, int layer, in
   std::memcpy(block.data(), &header, sizeof header);
 }
 
-std::shared_ptr<const Mlp> ExpertBlock::view(std::byte* block, const std::shared_ptr<void>& owner) const {
+std::shared_ptr<const Mlp> ExpertBlock::view(std::byte* block,
+                                             const std::shared_ptr<void>& owner) const {
   const auto part = [&](size_t p) {
-    return parts_[p].bytes == 0 ? Buffer() : Buffer(block + parts_[p].offset, parts_[p].bytes, owner);
+    return parts_[p].bytes == 0 ? Buffer()
+                                : Buffer(block + parts_[p].offset, parts_[p].bytes, owner);
   };
   const auto weights = [&](const PackedWeights& shape, size_t first) {
     PackedWeights w = shape_of(shape.in, shape.out, shape.gated, shape.format, *shape.kernels);
@@ -185,20 +197,22 @@ std::shared_ptr<const Mlp> ExpertBlock::view(std::byte* block, const std::shared
     w.bias = part(first + 3);
     return w;
   };
-  const Activation activation{static_cast<ActivationKind>(kind_.activation), std::bit_cast<float>(kind_.alpha),
-                              std::bit_cast<float>(kind_.limit), std::bit_cast<float>(kind_.beta)};
+  const Activation activation{static_cast<ActivationKind>(kind_.activation),
+                              std::bit_cast<float>(kind_.alpha), std::bit_cast<float>(kind_.limit),
+                              std::bit_cast<float>(kind_.beta)};
   return std::make_shared<const Mlp>(weights(gate_up_, 0), weights(down_, 4), activation);
 }
 
-ExpertSlots::Finding ExpertBlock::check(std::span<const std::byte> block, int layer, int32_t logical) const {
+ExpertSlots::Finding ExpertBlock::check(std::span<const std::byte> block, int layer,
+                                        int32_t logical) const {
   const Header& header = Header::of(block);
   if (header.magic != Header::kMagic || header.checksum != header.own_checksum()) {
     return {MessageFault::kDamaged, "its header is damaged"};
   }
   if (auto other = difference(header.kind, kind_); other.fault != MessageFault::kNone) return other;
   if (header.layer != layer || header.logical != logical) {
-    return {MessageFault::kExpert,
-            cat("expert ", header.logical, " of layer ", header.layer, ", not expert ", logical, " of layer ", layer)};
+    return {MessageFault::kExpert, cat("expert ", header.logical, " of layer ", header.layer,
+                                       ", not expert ", logical, " of layer ", layer)};
   }
   if (header.contents_bytes != bytes_ - sizeof(Header) ||
       header.contents_checksum != checksum(block.subspan(sizeof(Header)))) {

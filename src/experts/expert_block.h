@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One expert as one block of memory: a header that says what it is, then its panels, scales, zero points and biases,
-// each at a multiple of 64 bytes. The kernels read the parts where they are, and the block is sent as it is.
+// One expert as one block of memory: a header that says what it is, then its panels, scales, zero
+// points and biases, each at a multiple of 64 bytes. The kernels read the parts where they are, and
+// the block is sent as it is.
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@
 
 namespace trimtab {
 
-// What experts must have in common to take each other's place. Plain bytes, which ranks exchange and compare.
+// What experts must have in common to take each other's place. Plain bytes, which ranks exchange
+// and compare.
 struct ExpertKind {
   // panels, scales, zeros and bias, of gate_up and then of down.
   static constexpr int kParts = 8;
@@ -46,8 +48,8 @@ class ExpertBlock {
   WeightFormat format() const;
   size_t bytes() const { return bytes_; }
 
-  // Copies an expert into a block. Zero points that it does not have, but the kind, are filled in. Throws
-  // InvalidArgument for one of another kind.
+  // Copies an expert into a block. Zero points that it does not have, but the kind, are filled in.
+  // Throws InvalidArgument for one of another kind.
   void fill(std::span<std::byte> block, const Mlp& mlp, int layer, int32_t logical) const;
   // The expert in a block, whose memory lasts as long as its owner.
   std::shared_ptr<const Mlp> view(std::byte* block, const std::shared_ptr<void>& owner) const;

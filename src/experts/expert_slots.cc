@@ -8,6 +8,7 @@
 #include "base/cat.h"
 #include "experts/expert_block.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -21,10 +22,10 @@ struct Wish {
 // The one kind of all ranks that have slots.
 ExpertKind agree(const std::optional<ExpertKind>& mine, Communicator& comm) {
   const Wish wish = {mine.value_or(ExpertKind{}), mine.has_value()};
-  std::vector<Wish> wishes(static_cast<size_t>(comm.size()));
+  std::vector<Wish> wishes(comm.size());
   std::vector<int64_t> bytes(wishes.size());
-  Pending pending =
-      comm.all_gather_v(std::as_bytes(std::span(&wish, 1)), std::as_writable_bytes(std::span(wishes)), bytes);
+  Pending pending = comm.all_gather_v(std::as_bytes(std::span(&wish, 1)),
+                                      std::as_writable_bytes(std::span(wishes)), bytes);
   pending.wait();
   pending.wait_released();
 
@@ -40,8 +41,8 @@ ExpertKind agree(const std::optional<ExpertKind>& mine, Communicator& comm) {
   for (const Wish& w : wishes) {
     if (w.has_slots == 0) continue;
     if (const auto other = difference(complete(w.kind), kind); other.fault != MessageFault::kNone) {
-      throw InvalidArgument(cat("expert slots: the experts of rank ", &w - wishes.data(), " are ", other.text,
-                                " as those of rank ", first - wishes.begin()));
+      throw InvalidArgument(cat("expert slots: the experts of rank ", &w - wishes.data(), " are ",
+                                other.text, " as those of rank ", first - wishes.begin()));
     }
   }
   return kind;
@@ -57,7 +58,7 @@ struct ExpertSlots::State {
 
   State(int layers, int slots_each, int num_spares, const ExpertKind& kind)
       : layout(kind), num_layers(layers), num_slots(slots_each) {
-    const auto in_slots = static_cast<size_t>(layers) * static_cast<size_t>(slots_each);
+    const auto in_slots = cells(layers, slots_each);
     const size_t count = in_slots + static_cast<size_t>(num_spares);
     memory = std::make_shared<Buffer>(count * layout.bytes());
     for (size_t b = 0; b < count; ++b) {
@@ -68,16 +69,16 @@ struct ExpertSlots::State {
 
   Block& at(int layer, int slot) {
     if (layer < 0 || layer >= num_layers || slot < 0 || slot >= num_slots) {
-      throw InvalidArgument(
-          cat("expert slots: slot ", slot, " of layer ", layer, "; there are ", num_layers, " x ", num_slots));
+      throw InvalidArgument(cat("expert slots: slot ", slot, " of layer ", layer, "; there are ",
+                                num_layers, " x ", num_slots));
     }
-    return slots[static_cast<size_t>(layer) * static_cast<size_t>(num_slots) + static_cast<size_t>(slot)];
+    return slots[cells(layer, num_slots) + static_cast<size_t>(slot)];
   }
   Block& spare(int spare) {
     if (spare < 0 || spare >= std::ssize(spares)) {
       throw InvalidArgument(cat("expert slots: spare ", spare, " of ", spares.size()));
     }
-    return spares[static_cast<size_t>(spare)];
+    return spares[spare];
   }
   std::span<std::byte> bytes(const Block& block) const { return {block.data, layout.bytes()}; }
 
@@ -88,14 +89,16 @@ struct ExpertSlots::State {
   std::vector<Block> spares;
 };
 
-ExpertSlots::ExpertSlots(int num_layers, int num_slots, int num_spares, const Source& source, Communicator& comm) {
+ExpertSlots::ExpertSlots(int num_layers, int num_slots, int num_spares, const Source& source,
+                         Communicator& comm) {
   if (num_layers < 1 || num_slots < 0 || num_spares < 0) {
-    throw InvalidArgument(
-        cat("expert slots: ", num_layers, " layers of ", num_slots, " slots and ", num_spares, " spares"));
+    throw InvalidArgument(cat("expert slots: ", num_layers, " layers of ", num_slots, " slots and ",
+                              num_spares, " spares"));
   }
   std::optional<Expert> first;
   if (num_slots > 0) first = source(0, 0);
-  const ExpertKind kind = agree(first ? std::optional(kind_of(*first->weights)) : std::nullopt, comm);
+  const ExpertKind kind =
+      agree(first ? std::optional(kind_of(*first->weights)) : std::nullopt, comm);
   state_ = std::make_unique<State>(num_layers, num_slots, num_slots > 0 ? num_spares : 0, kind);
   for (int l = 0; l < num_layers; ++l) {
     for (int s = 0; s < num_slots; ++s) {
@@ -126,7 +129,8 @@ size_t ExpertSlots::bytes() const {
 std::shared_ptr<const Experts> ExpertSlots::experts(int layer, Format format) const {
   std::vector<std::shared_ptr<const Mlp>> weights;
   for (int s = 0; s < state_->num_slots; ++s) weights.push_back(state_->at(layer, s).weights);
-  return make_grouped_experts(std::move(weights), state_->layout.kind().hidden, state_->layout.format(), format);
+  return make_grouped_experts(std::move(weights), state_->layout.kind().hidden,
+                              state_->layout.format(), format);
 }
 
 int32_t ExpertSlots::logical(int layer, int slot) const {
@@ -153,39 +157,43 @@ void ExpertSlots::rearrange(int layer, std::span<const Change> changes) {
   if (layer < 0 || layer >= num_layers())
     throw InvalidArgument(cat("expert slots: layer ", layer, " of ", num_layers()));
   std::vector<State::Block> next;
-  std::vector<bool> changes_slot(static_cast<size_t>(num_slots())), takes_slot(changes_slot.size());
-  std::vector<bool> takes_spare(static_cast<size_t>(num_spares()));
+  std::vector<bool> changes_slot(num_slots()), takes_slot(changes_slot.size());
+  std::vector<bool> takes_spare(num_spares());
   const auto once = [&](std::vector<bool>& named, int index) {
-    if (named[static_cast<size_t>(index)]) {
-      throw InvalidArgument(cat("expert slots: a change of layer ", layer, " names block ", index, " twice"));
+    if (named[index]) {
+      throw InvalidArgument(
+          cat("expert slots: a change of layer ", layer, " names block ", index, " twice"));
     }
-    named[static_cast<size_t>(index)] = true;
+    named[index] = true;
   };
   for (const Change& change : changes) {
     state_->at(layer, change.slot);
     once(changes_slot, change.slot);
     if ((change.from_slot < 0) == (change.from_spare < 0)) {
-      throw InvalidArgument(cat("expert slots: slot ", change.slot, " gets the block of slot ", change.from_slot,
-                                " and spare ", change.from_spare));
+      throw InvalidArgument(cat("expert slots: slot ", change.slot, " gets the block of slot ",
+                                change.from_slot, " and spare ", change.from_spare));
     }
     const bool from_spare = change.from_spare >= 0;
-    next.push_back(from_spare ? state_->spare(change.from_spare) : state_->at(layer, change.from_slot));
+    next.push_back(from_spare ? state_->spare(change.from_spare)
+                              : state_->at(layer, change.from_slot));
     from_spare ? once(takes_spare, change.from_spare) : once(takes_slot, change.from_slot);
   }
   for (size_t s = 0; s < takes_slot.size(); ++s) {
     if (takes_slot[s] && !changes_slot[s]) {
-      throw InvalidArgument(cat("expert slots: slot ", s, " of layer ", layer, " gives its block away and gets none"));
+      throw InvalidArgument(cat("expert slots: slot ", s, " of layer ", layer,
+                                " gives its block away and gets none"));
     }
   }
 
   // The blocks that nobody takes over go where spares were taken from: there are equally many.
   size_t spare = 0;
   for (const Change& change : changes) {
-    if (takes_slot[static_cast<size_t>(change.slot)]) continue;
+    if (takes_slot[change.slot]) continue;
     while (!takes_spare[spare]) ++spare;
     state_->spares[spare++] = std::move(state_->at(layer, change.slot));
   }
-  for (size_t c = 0; c < changes.size(); ++c) state_->at(layer, changes[c].slot) = std::move(next[c]);
+  for (size_t c = 0; c < changes.size(); ++c)
+    state_->at(layer, changes[c].slot) = std::move(next[c]);
 }
 
 }  // namespace trimtab

@@ -18,18 +18,20 @@ namespace {
 using Finding = ExpertSlots::Finding;
 
 // One rank's slots over [layers][slots] of a table; logical ids are indices into it.
-std::unique_ptr<ExpertSlots> make_slots(const Table& table, int num_layers, int num_spares, Communicator& comm) {
+std::unique_ptr<ExpertSlots> make_slots(const Table& table, int num_layers, int num_spares,
+                                        Communicator& comm) {
   const int num_slots = static_cast<int>(table.size()) / num_layers;
   const auto source = [&](int layer, int slot) {
     const int index = layer * num_slots + slot;
-    return ExpertSlots::Expert{table[static_cast<size_t>(index)], index};
+    return ExpertSlots::Expert{table[index], index};
   };
   return std::make_unique<ExpertSlots>(num_layers, num_slots, num_spares, source, comm);
 }
 
 std::unique_ptr<ExpertSlots> make_slots(const Table& table, int num_layers, int num_spares) {
   std::unique_ptr<ExpertSlots> slots;
-  run_ranks(1, [&](Communicator& comm) { slots = make_slots(table, num_layers, num_spares, comm); });
+  run_ranks(1,
+            [&](Communicator& comm) { slots = make_slots(table, num_layers, num_spares, comm); });
   return slots;
 }
 
@@ -47,7 +49,8 @@ void expect_to_run_as(const ExpertSlots& slots, int layer, const Table& table) {
 // Biases, scales and zero points; all formats quantised here, and copied from checkpoints.
 std::vector<std::pair<std::string, Table>> tables_of_all_formats(const GemmKernels* kernels) {
   std::vector<std::pair<std::string, Table>> tables;
-  for (const WeightFormat format : kFormats) tables.emplace_back(name(format), make_table(3, format, kernels));
+  for (const WeightFormat format : kFormats)
+    tables.emplace_back(name(format), make_table(3, format, kernels));
   for (const SameQuantization& same : kSameQuantizations) {
     if (!same.zeros) continue;
     Table table;
@@ -106,7 +109,8 @@ TEST(ExpertSlots, ExpertsWithoutZeroPointsStandBesideSomeThatHaveThem) {
   run_ranks(2, [&](Communicator& comm) {
     const Table own = {table[comm.rank() == 0 ? 1 : 0]};
     const auto slots = make_slots(own, 1, 0, comm);
-    EXPECT_GT(slots->expert_bytes(), own[0]->bytes() + (comm.rank() == 0 ? 96 * sizeof(int32_t) : 0));
+    EXPECT_GT(slots->expert_bytes(),
+              own[0]->bytes() + (comm.rank() == 0 ? 96 * sizeof(int32_t) : 0));
     expect_to_run_as(*slots, 0, own);
   });
   EXPECT_THROW(make_slots({table[1], table[0]}, 1, 0), InvalidArgument);
@@ -128,8 +132,8 @@ TEST(ExpertSlots, EveryFlippedBitIsFound) {
 
 // A message of a rank that works with another kind of experts.
 TEST(ExpertSlots, AnotherKindOfExpertIsRefused) {
-  const auto mlp = [](WeightFormat format, const GemmKernels* kernels, int64_t hidden, ActivationKind activation,
-                      bool biases) {
+  const auto mlp = [](WeightFormat format, const GemmKernels* kernels, int64_t hidden,
+                      ActivationKind activation, bool biases) {
     std::mt19937 random(3);
     const TestMlp source(hidden, kIntermediate, DType::kBF16, Form::kDense, biases, random);
     return Mlp(source.source(), {.kind = activation}, format, kernels);
@@ -154,7 +158,8 @@ TEST(ExpertSlots, AnotherKindOfExpertIsRefused) {
   const Finding shape = finding(mlp(Scheme::kBF16, &kScalarKernels, 64, silu, true));
   EXPECT_EQ(shape.fault, MessageFault::kShape);
   EXPECT_EQ(shape.text, "64 -> 37, not 70 -> 37");
-  const Finding activation = finding(mlp(Scheme::kBF16, &kScalarKernels, kHidden, ActivationKind::kGelu, true));
+  const Finding activation =
+      finding(mlp(Scheme::kBF16, &kScalarKernels, kHidden, ActivationKind::kGelu, true));
   EXPECT_EQ(activation.fault, MessageFault::kShape);
   EXPECT_EQ(activation.text, "gelu (1.702, 7, 1), not silu (1.702, 7, 1)");
   if (available_kernels().size() < 2) return;
@@ -166,12 +171,12 @@ TEST(ExpertSlots, AnotherKindOfExpertIsRefused) {
 
 TEST(ExpertSlots, RanksThatDoNotFitAreRefusedEverywhere) {
   const auto build = [](int ranks, const std::function<Table(int rank)>& table) {
-    std::vector<std::string> refused(static_cast<size_t>(ranks));
+    std::vector<std::string> refused(ranks);
     run_ranks(ranks, [&](Communicator& comm) {
       try {
         make_slots(table(comm.rank()), 1, 1, comm);
       } catch (const InvalidArgument& error) {
-        refused[static_cast<size_t>(comm.rank())] = error.what();
+        refused[comm.rank()] = error.what();
       }
     });
     const std::set<std::string> texts(refused.begin(), refused.end());
@@ -181,15 +186,20 @@ TEST(ExpertSlots, RanksThatDoNotFitAreRefusedEverywhere) {
   EXPECT_EQ(build(3, bf16), "");
   EXPECT_EQ(build(3, [&](int rank) { return rank == 1 ? Table() : bf16(rank); }), "");
   EXPECT_EQ(build(2, [](int) { return Table(); }), "expert slots: no rank has any");
-  EXPECT_EQ(build(3, [&](int rank) { return rank == 2 ? make_table(2, Scheme::kF32, nullptr) : bf16(rank); }),
+  EXPECT_EQ(build(3,
+                  [&](int rank) {
+                    return rank == 2 ? make_table(2, Scheme::kF32, nullptr) : bf16(rank);
+                  }),
             "expert slots: the experts of rank 2 are f32, not bf16 as those of rank 0");
 }
 
 TEST(ExpertSlots, ARankWithoutSlotsHasEmptyExperts) {
   run_ranks(2, [](Communicator& comm) {
-    const auto slots = make_slots(comm.rank() == 0 ? make_table(2, Scheme::kF32, nullptr) : Table(), 1, 3, comm);
+    const auto slots =
+        make_slots(comm.rank() == 0 ? make_table(2, Scheme::kF32, nullptr) : Table(), 1, 3, comm);
     EXPECT_EQ(slots->num_spares(), comm.rank() == 0 ? 3 : 0);
-    EXPECT_EQ(slots->staging_bytes(), static_cast<size_t>(slots->num_spares()) * slots->expert_bytes());
+    EXPECT_EQ(slots->staging_bytes(),
+              static_cast<size_t>(slots->num_spares()) * slots->expert_bytes());
     EXPECT_EQ(slots->experts(0)->num_local(), comm.rank() == 0 ? 2 : 0);
     EXPECT_EQ(slots->experts(0)->hidden(), kHidden);
   });
@@ -205,7 +215,8 @@ TEST(ExpertSlots, RearrangeKeepsCountOfEveryBlock) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {
     const int layer = static_cast<int>(random() % kLayers);
-    const std::span<int32_t> now = std::span(ids).subspan(static_cast<size_t>(layer * kSlots), kSlots);
+    const std::span<int32_t> now =
+        std::span(ids).subspan(static_cast<size_t>(layer * kSlots), kSlots);
     // Some slots change; up to two of them get a copy of any slot, the others trade blocks.
     std::vector<int> changing = {0, 1, 2, 3};
     std::shuffle(changing.begin(), changing.end(), random);
@@ -221,10 +232,10 @@ TEST(ExpertSlots, RearrangeKeepsCountOfEveryBlock) {
         const auto from = static_cast<int>(random() % kSlots);
         copy(slots->message(layer, from), slots->spare(spare));
         changes.push_back({.slot = slot, .from_spare = spare++});
-        now[static_cast<size_t>(slot)] = before[static_cast<size_t>(from)];
+        now[slot] = before[from];
       } else {
         changes.push_back({.slot = slot, .from_slot = givers[c]});
-        now[static_cast<size_t>(slot)] = before[static_cast<size_t>(givers[c])];
+        now[slot] = before[givers[c]];
       }
     }
     slots->rearrange(layer, changes);
@@ -233,7 +244,8 @@ TEST(ExpertSlots, RearrangeKeepsCountOfEveryBlock) {
     for (int l = 0; l < kLayers; ++l) {
       for (int s = 0; s < kSlots; ++s) {
         blocks.insert(slots->message(l, s).data());
-        ASSERT_EQ(slots->logical(l, s), ids[static_cast<size_t>(l * kSlots + s)]) << "round " << round;
+        ASSERT_EQ(slots->logical(l, s), ids[static_cast<size_t>(l * kSlots + s)])
+            << "round " << round;
       }
     }
     ASSERT_EQ(blocks.size(), kLayers * kSlots + kSpares);

@@ -20,7 +20,7 @@ class ExpertsAllocationTest : public testing::TestWithParam<int> {
     const int64_t before = allocation_count();
     for (int i = 0; i < 10; ++i) body();
     EXPECT_EQ(allocation_count(), before) << what;
-    for (int m = 0; m < GetParam(); ++m) EXPECT_EQ(team_.scratch(m), scratch[static_cast<size_t>(m)]) << what;
+    for (int m = 0; m < GetParam(); ++m) EXPECT_EQ(team_.scratch(m), scratch[m]) << what;
   }
   Team team_{GetParam()};
 };
@@ -34,7 +34,8 @@ TEST_P(ExpertsAllocationTest, ARunMakesNone) {
     const TestRows out(total(counts), kHidden, DType::kF32);
     const Buffer scratch(experts->scratch_bytes(total(counts)));
     const Tokens tokens = {.x = x.view(), .weights = {}, .counts = counts};
-    expect_none([&] { experts->run(tokens, out.view(), {scratch.data(), scratch.bytes()}, team_); }, name(format));
+    expect_none([&] { experts->run(tokens, out.view(), {scratch.data(), scratch.bytes()}, team_); },
+                name(format));
   }
 }
 
@@ -46,7 +47,8 @@ TEST_P(ExpertsAllocationTest, ALinearMakesNone) {
       const Linear linear(weight.source, {}, dtype);
       TestRows x(200, 71, x_dtype), y(200, 129, DType::kF32);
       x.randomise(random);
-      expect_none([&] { linear.run(x.view(), y.view(), team_); }, cat(name(dtype), " ", name(x_dtype)));
+      expect_none([&] { linear.run(x.view(), y.view(), team_); },
+                  cat(name(dtype), " ", name(x_dtype)));
     }
   }
 }

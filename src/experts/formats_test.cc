@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every format on every instruction set, against sums in double of the weights and rows as they are stored.
+// Every format on every instruction set, against sums in double of the weights and rows as they are
+// stored.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,12 +24,14 @@ struct Shape {
 // Odd; neither whole panels nor whole groups; several groups with a rest; whole in every respect.
 constexpr Shape kShapes[] = {{33, 45}, {70, 37}, {300, 67}, {128, 256}};
 
-// x weights^T + bias, and the bound of its error in f32. Formats with integer sums round once for each group's sum on
-// its way to f32, once for each group added, and for the row's scale; their sums are exact in a group. All others round
-// each product's addition (and products, where they are not fused: sum_bound() covers both).
+// x weights^T + bias, and the bound of its error in f32. Formats with integer sums round once for
+// each group's sum on its way to f32, once for each group added, and for the row's scale; their
+// sums are exact in a group. All others round each product's addition (and products, where they are
+// not fused: sum_bound() covers both).
 class Product {
  public:
-  Product(const TestRows& x, const MatrixSource& weight, const VectorSource& bias, WeightFormat format)
+  Product(const TestRows& x, const MatrixSource& weight, const VectorSource& bias,
+          WeightFormat format)
       : x_(multiplied_rows(x, format)), weights_(stored_weights(weight, format)), bias_(bias) {
     const Storage s = storage(format, weight.cols);
     roundings_ = format.quantized_rows() == DType::kI8 ? 2 * s.groups() : s.padded_in;
@@ -39,7 +42,8 @@ class Product {
   Sum at(int64_t i, int64_t j) const {
     const double* const x = x_.row(i);
     const double* const w = weights_.row(j);
-    double sum = bias_.data == nullptr ? 0.0 : static_cast<double>(bias_.at(j)), magnitudes = std::abs(sum);
+    double sum = bias_.data == nullptr ? 0.0 : static_cast<double>(bias_.at(j)),
+           magnitudes = std::abs(sum);
     for (int64_t k = 0; k < x_.cols; ++k) {
       sum += x[k] * w[k];
       magnitudes += std::abs(x[k] * w[k]);
@@ -56,7 +60,8 @@ class Product {
 class FormatsTest : public EachIsa {
  protected:
   // silu, as in mlp_test.cc.
-  static void expect_act_near(const MlpSource& source, WeightFormat format, const TestRows& x, const TestRows& act) {
+  static void expect_act_near(const MlpSource& source, WeightFormat format, const TestRows& x,
+                              const TestRows& act) {
     const Product gate(x, source.gate, source.gate_bias, format);
     const Product up(x, source.up, source.up_bias, format);
     for (int64_t i = 0; i < act.view().rows; ++i) {
@@ -64,14 +69,17 @@ class FormatsTest : public EachIsa {
         const auto [g, dg] = gate.at(i, j);
         const auto [u, du] = up.at(i, j);
         const double want = g / (1 + std::exp(-g)) * u;
-        const double inner = 1.1 * dg * (std::abs(u) + du) + std::abs(g) * du + 8 * kUnit * std::abs(want);
-        const double rounding = act.view().dtype == DType::kBF16 ? kUnitBF16 * (std::abs(want) + inner) : 0.0;
+        const double inner =
+            1.1 * dg * (std::abs(u) + du) + std::abs(g) * du + 8 * kUnit * std::abs(want);
+        const double rounding =
+            act.view().dtype == DType::kBF16 ? kUnitBF16 * (std::abs(want) + inner) : 0.0;
         ASSERT_NEAR(act.at(i, j), want, inner + rounding) << "act " << i << " " << j;
       }
     }
   }
 
-  static void expect_down_near(const MlpSource& source, WeightFormat format, const TestRows& act, const TestRows& y) {
+  static void expect_down_near(const MlpSource& source, WeightFormat format, const TestRows& act,
+                               const TestRows& y) {
     const Product down(act, source.down, source.down_bias, format);
     for (int64_t i = 0; i < y.view().rows; ++i) {
       for (int64_t j = 0; j < y.view().cols; ++j) {
@@ -82,23 +90,27 @@ class FormatsTest : public EachIsa {
   }
 
   // Rows [first, first + m) alone have the bits that they have among all.
-  static void expect_same_bits(const Mlp& mlp, const TestRows& x, int64_t first, int64_t m, const TestRows& all_act,
-                               const TestRows& all_y, Team& team) {
+  static void expect_same_bits(const Mlp& mlp, const TestRows& x, int64_t first, int64_t m,
+                               const TestRows& all_act, const TestRows& all_y, Team& team) {
     TestRows act(m, mlp.intermediate(), mlp.dtype(), 2), y(m, mlp.hidden(), DType::kF32, 1);
     gate_up(mlp, x.view().slice(first, m), act.view(), team);
     down(mlp, act.view(), y.view(), team);
     for (int64_t i = 0; i < m; ++i) {
-      ASSERT_EQ(act.row_bits(i), all_act.row_bits(first + i)) << "act, row " << i << " of " << m << " from " << first;
-      ASSERT_EQ(y.row_bits(i), all_y.row_bits(first + i)) << "y, row " << i << " of " << m << " from " << first;
+      ASSERT_EQ(act.row_bits(i), all_act.row_bits(first + i))
+          << "act, row " << i << " of " << m << " from " << first;
+      ASSERT_EQ(y.row_bits(i), all_y.row_bits(first + i))
+          << "y, row " << i << " of " << m << " from " << first;
     }
     EXPECT_TRUE(act.gaps_untouched() && y.gaps_untouched());
   }
 
-  void check(const MlpSource& source, WeightFormat format, DType x_dtype, std::mt19937& random) const {
+  void check(const MlpSource& source, WeightFormat format, DType x_dtype,
+             std::mt19937& random) const {
     const Mlp mlp(source, {}, format, kernels());
     TestRows x(kMostRows, mlp.hidden(), x_dtype, 1);
     x.randomise(random);
-    TestRows act(kMostRows, mlp.intermediate(), mlp.dtype(), 3), y(kMostRows, mlp.hidden(), DType::kF32, 1);
+    TestRows act(kMostRows, mlp.intermediate(), mlp.dtype(), 3),
+        y(kMostRows, mlp.hidden(), DType::kF32, 1);
     Team team(1), three(3);
     gate_up(mlp, x.view(), act.view(), team);
     expect_act_near(source, format, x, act);
@@ -112,10 +124,11 @@ class FormatsTest : public EachIsa {
   }
 
   void check(WeightFormat format, Shape shape, DType x_dtype, bool biases) const {
-    SCOPED_TRACE(cat(name(format), ", ", shape.hidden, " -> ", shape.intermediate, ", x ", name(x_dtype),
-                     biases ? ", biases" : ""));
+    SCOPED_TRACE(cat(name(format), ", ", shape.hidden, " -> ", shape.intermediate, ", x ",
+                     name(x_dtype), biases ? ", biases" : ""));
     std::mt19937 random(static_cast<uint32_t>(10 * shape.hidden + shape.intermediate));
-    const TestMlp source(shape.hidden, shape.intermediate, DType::kBF16, Form::kDense, biases, random);
+    const TestMlp source(shape.hidden, shape.intermediate, DType::kBF16, Form::kDense, biases,
+                         random);
     check(source.source(), format, x_dtype, random);
   }
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of kernels of one instruction set. This header and the *_kernel.h, avx*.h and products.h beside it are
-// compiled once for each instruction set, with its flags. Whatever they define must stay local to that file: an inline
-// function or a template with external linkage would be merged by the linker, and a plain CPU could end up in AVX-512
-// code. So they include nothing but fixed-size integers, and all their templates live in unnamed namespaces.
+// The table of kernels of one instruction set. This header and the *_kernel.h, avx*.h and
+// products.h beside it are compiled once for each instruction set, with its flags. Whatever they
+// define must stay local to that file: an inline function or a template with external linkage would
+// be merged by the linker, and a plain CPU could end up in AVX-512 code. So they include nothing
+// but fixed-size integers, and all their templates live in unnamed namespaces.
 #pragma once
 
 #include <cstddef>
@@ -10,25 +11,30 @@
 
 namespace trimtab {
 
-// What is multiplied with what. A row of x is read in steps of 4 bytes (8 for kBF16F32), and a panel holds the weights
-// of one step for `width` outputs side by side, so that one load of weights meets one broadcast of x.
+// What is multiplied with what. A row of x is read in steps of 4 bytes (8 for kBF16F32), and a
+// panel holds the weights of one step for `width` outputs side by side, so that one load of weights
+// meets one broadcast of x.
 enum Product : int {
-  kF32Product,        // f32 weights, f32 rows: a step is 1 input
-  kF16Product,        // f16 weights, f32 rows: 1
-  kBF16F32Product,    // bf16 weights, f32 rows: 2
-  kBF16Product,       // bf16 weights, bf16 rows: 2
-  kInt8Product,       // u8 weights, s8 rows: 4
-  kInt4Product,       // u4 weights, s8 rows: 4; the steps 2i and 2i + 1 share bytes (low, high nibble)
-  kMX8Product,        // e4m3 weights with an e8m0 scale per 32, bf16 rows: 2; bytes in the order of products.h
-  kMX4Product,        // e2m1 weights with an e8m0 scale per 32, bf16 rows: 2; bytes as kMX8, nibbles as kInt4
-  kFP8Product,        // e4m3 weights with an f32 scale per 128, bf16 rows: 2; bytes as kMX8
-  kBF16GroupProduct,  // what kFP8 becomes when it is unpacked: bf16 weights with an f32 scale per 128
+  kF32Product,      // f32 weights, f32 rows: a step is 1 input
+  kF16Product,      // f16 weights, f32 rows: 1
+  kBF16F32Product,  // bf16 weights, f32 rows: 2
+  kBF16Product,     // bf16 weights, bf16 rows: 2
+  kInt8Product,     // u8 weights, s8 rows: 4
+  kInt4Product,  // u4 weights, s8 rows: 4; the steps 2i and 2i + 1 share bytes (low, high nibble)
+  kMX8Product,   // e4m3 weights with an e8m0 scale per 32, bf16 rows: 2; bytes in the order of
+                 // products.h
+  kMX4Product,   // e2m1 weights with an e8m0 scale per 32, bf16 rows: 2; bytes as kMX8, nibbles as
+                 // kInt4
+  kFP8Product,   // e4m3 weights with an f32 scale per 128, bf16 rows: 2; bytes as kMX8
+  kBF16GroupProduct,  // what kFP8 becomes when it is unpacked: bf16 weights with an f32 scale per
+                      // 128
   kNumProducts
 };
 
 // All rows of x, cut into tiles, times one panel of weights.
 struct PanelTask {
-  // Weights, 64-byte aligned: [steps, width] pieces as above. The columns from `cols` on (of each half) are zero.
+  // Weights, 64-byte aligned: [steps, width] pieces as above. The columns from `cols` on (of each
+  // half) are zero.
   const std::byte* panel;
   const std::byte* next_panel;  // what will be read next: fetched into L2 meanwhile; null: nothing
   size_t next_bytes;
@@ -42,7 +48,8 @@ struct PanelTask {
   const float* bias;  // [width], or null
   int cols;           // outputs of this panel; pairs if gated
 
-  // Rows of x. Packed: tiles as tile_first() cuts them, max_rows[product] at most, each [steps, rows of the tile].
+  // Rows of x. Packed: tiles as tile_first() cuts them, max_rows[product] at most, each [steps,
+  // rows of the tile].
   const std::byte* x;
   int64_t m;
   size_t x_stride;               // bytes from row to row, also if packed
@@ -60,13 +67,14 @@ struct PanelTask {
   float alpha, limit, beta;
 };
 
-// Each sum runs over the inputs in order in one accumulator (kInt8, kInt4, kFP8: in one for each group, the groups'
-// scaled sums being added up in f32 in order), then the bias is added. So an output's bits depend on its row of x and
-// its column of weights only, not on m, tiles or neighbours, nor on whether rows or weights were packed or unpacked on
-// the way.
+// Each sum runs over the inputs in order in one accumulator (kInt8, kInt4, kFP8: in one for each
+// group, the groups' scaled sums being added up in f32 in order), then the bias is added. So an
+// output's bits depend on its row of x and its column of weights only, not on m, tiles or
+// neighbours, nor on whether rows or weights were packed or unpacked on the way.
 struct GemmKernels {
   using Run = void (*)(const PanelTask&) noexcept;
-  // Expands a panel of kInt4 into one of kInt8, of kMX8 or kMX4 into one of kBF16, of kFP8 into one of kBF16Group.
+  // Expands a panel of kInt4 into one of kInt8, of kMX8 or kMX4 into one of kBF16, of kFP8 into one
+  // of kBF16Group.
   using Unpack = void (*)(const PanelTask&, std::byte* out) noexcept;
 
   const char* isa;
@@ -79,12 +87,13 @@ struct GemmKernels {
   // One row of x, f32 or [1] bf16, as base/quantize_kernel.h has it.
   void (*quantize_int8[2])(const void* x, int64_t count, int8_t* q, float* scale) noexcept;
   void (*quantize_mx[2])(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept;
-  void (*dequantize_mx)(const uint8_t* q, const uint8_t* scales, int64_t count, uint16_t* y) noexcept;
+  void (*dequantize_mx)(const uint8_t* q, const uint8_t* scales, int64_t count,
+                        uint16_t* y) noexcept;
   void (*sum_groups)(const int8_t* q, int64_t groups, int64_t group, int32_t* sums) noexcept;
 };
 
-// Rows are cut into tiles of nearly equal height: 13 rows are 7 + 6, since a tile of 1 row would leave the arithmetic
-// units waiting for weights. Tile t of `tiles` starts at row:
+// Rows are cut into tiles of nearly equal height: 13 rows are 7 + 6, since a tile of 1 row would
+// leave the arithmetic units waiting for weights. Tile t of `tiles` starts at row:
 constexpr int64_t tile_first(int64_t m, int64_t tiles, int64_t t) {
   return m * t / tiles;
 }
@@ -92,8 +101,8 @@ constexpr int64_t num_tiles(int64_t m, int max_rows) {
   return (m + max_rows - 1) / max_rows;
 }
 
-// Rows that are not packed are read through one pointer each: more than this collide in L1, since rows often lie a
-// multiple of 4 KiB apart, in the same cache set (8 ways or more).
+// Rows that are not packed are read through one pointer each: more than this collide in L1, since
+// rows often lie a multiple of 4 KiB apart, in the same cache set (8 ways or more).
 constexpr int kMaxUnpackedRows = 6;
 
 // Plain C++: any CPU, and what the others are compared with. Multiplies and adds round separately.

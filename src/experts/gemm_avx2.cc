@@ -4,7 +4,8 @@
 namespace trimtab {
 namespace {
 
-// Bytes 0 and 2 of each int, and 1 and 3, as pairs of words for VPMADDWD. (VPMADDUBSW would saturate.)
+// Bytes 0 and 2 of each int, and 1 and 3, as pairs of words for VPMADDWD. (VPMADDUBSW would
+// saturate.)
 struct Words : Avx2Ints {
   struct Split {
     Ints even, odd;
@@ -19,10 +20,11 @@ struct Words : Avx2Ints {
   }
   static Split broadcast(const std::byte* x) {
     const __m256i bytes = _mm256_set1_epi32(load_step(x));
-    return {ints(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8)), ints(_mm256_srai_epi16(bytes, 8))};
+    return {ints(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8)),
+            ints(_mm256_srai_epi16(bytes, 8))};
   }
-  // Sums of integers may be reordered: g++ would compute all products of a loop before it adds them, and spill most.
-  // The asm keeps it from that.
+  // Sums of integers may be reordered: g++ would compute all products of a loop before it adds
+  // them, and spill most. The asm keeps it from that.
   static Ints dot(Ints sum, Bytes w, Split x) {
     sum += madd(w.even, x.even) + madd(w.odd, x.odd);
     asm("" : "+x"(sum));
@@ -31,7 +33,8 @@ struct Words : Avx2Ints {
 
  private:
   static Split split(__m256i bytes) {
-    return {ints(_mm256_and_si256(bytes, _mm256_set1_epi16(0xff))), ints(_mm256_srli_epi16(bytes, 8))};
+    return {ints(_mm256_and_si256(bytes, _mm256_set1_epi16(0xff))),
+            ints(_mm256_srli_epi16(bytes, 8))};
   }
   static Ints madd(Ints a, Ints b) {
     return ints(_mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));

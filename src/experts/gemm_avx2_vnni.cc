@@ -15,7 +15,8 @@ struct Vnni : Avx2Ints {
   }
   static Ints broadcast(const std::byte* x) { return set_int(load_step(x)); }
   static Ints dot(Ints sum, Bytes w, Ints x) {
-    return ints(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sum), reinterpret_cast<__m256i>(w),
+    return ints(_mm256_dpbusd_avx_epi32(reinterpret_cast<__m256i>(sum),
+                                        reinterpret_cast<__m256i>(w),
                                         reinterpret_cast<__m256i>(x)));
   }
 };

@@ -4,7 +4,8 @@
 namespace trimtab {
 namespace {
 
-// Without VNNI: bytes 0 and 2 of each int, and 1 and 3, as pairs of words for VPMADDWD. (VPMADDUBSW would saturate.)
+// Without VNNI: bytes 0 and 2 of each int, and 1 and 3, as pairs of words for VPMADDWD. (VPMADDUBSW
+// would saturate.)
 struct Words : Avx512Ints {
   struct Split {
     Ints even, odd;
@@ -23,8 +24,8 @@ struct Words : Avx512Ints {
     return {reinterpret_cast<Ints>(_mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8)),
             reinterpret_cast<Ints>(_mm512_srai_epi16(bytes, 8))};
   }
-  // Sums of integers may be reordered: g++ would compute all products of a loop before it adds them, and spill most.
-  // The asm keeps it from that.
+  // Sums of integers may be reordered: g++ would compute all products of a loop before it adds
+  // them, and spill most. The asm keeps it from that.
   static Ints dot(Ints sum, Bytes w, Split x) {
     sum += madd(w.even, x.even) + madd(w.odd, x.odd);
     asm("" : "+v"(sum));
@@ -37,7 +38,8 @@ struct Words : Avx512Ints {
             reinterpret_cast<Ints>(_mm512_srli_epi16(bytes, 8))};
   }
   static Ints madd(Ints a, Ints b) {
-    return reinterpret_cast<Ints>(_mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+    return reinterpret_cast<Ints>(
+        _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
   }
 };
 

@@ -6,8 +6,8 @@ namespace {
 
 using V = Avx512;
 
-// The empty asm keeps loads in the order of their addresses: g++ mixes those of several steps, and that costs a row on
-// its own 6 % of what the memory can stream.
+// The empty asm keeps loads in the order of their addresses: g++ mixes those of several steps, and
+// that costs a row on its own 6 % of what the memory can stream.
 inline Ints512 load_in_order(const std::byte* p) {
   auto loaded = reinterpret_cast<Ints512>(_mm512_loadu_si512(p));
   asm("" : "+v"(loaded));
@@ -19,7 +19,9 @@ struct Bf16Dot : FloatSums<V, Bf16Dot> {
   using Weights = Ints512;
   static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 64;
   static Weights load_one(const std::byte* p) { return load_in_order(p); }
-  static Weights broadcast(const std::byte* x) { return reinterpret_cast<Weights>(_mm512_set1_epi32(load_step(x))); }
+  static Weights broadcast(const std::byte* x) {
+    return reinterpret_cast<Weights>(_mm512_set1_epi32(load_step(x)));
+  }
   static __m512 dot(__m512 sum, Weights w, Weights x) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
   }
@@ -36,12 +38,14 @@ struct Vnni : Avx512Ints {
   }
   static Ints broadcast(const std::byte* x) { return set_int(load_step(x)); }
   static Ints dot(Ints sum, Bytes w, Ints x) {
-    return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(w),
+    return reinterpret_cast<Ints>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sum),
+                                                      reinterpret_cast<__m512i>(w),
                                                       reinterpret_cast<__m512i>(x)));
   }
 };
 
-// bf16 bit patterns of the magnitudes that e4m3 codes 0 .. 127 stand for, times 2^kTimes but for 0: low and high bytes.
+// bf16 bit patterns of the magnitudes that e4m3 codes 0 .. 127 stand for, times 2^kTimes but for 0:
+// low and high bytes.
 template <int kTimes>
 struct E4M3Tables {
   alignas(64) uint8_t low[128] = {}, high[128] = {};
@@ -72,19 +76,20 @@ inline Halves interleave(__m512i low, __m512i high) {
 template <int kTimes>
 inline Halves decode_e4m3(__m512i codes) {
   static constexpr E4M3Tables<kTimes> kTables;
-  const __m512i low =
-      _mm512_permutex2var_epi8(_mm512_load_si512(kTables.low), codes, _mm512_load_si512(kTables.low + 64));
-  const __m512i magnitude =
-      _mm512_permutex2var_epi8(_mm512_load_si512(kTables.high), codes, _mm512_load_si512(kTables.high + 64));
+  const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(kTables.low), codes,
+                                               _mm512_load_si512(kTables.low + 64));
+  const __m512i magnitude = _mm512_permutex2var_epi8(_mm512_load_si512(kTables.high), codes,
+                                                     _mm512_load_si512(kTables.high + 64));
   constexpr int kOrAnd = 0xf8;  // magnitude | (codes & sign)
-  return interleave(low,
-                    _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), kOrAnd));
+  return interleave(low, _mm512_ternarylogic_epi32(
+                             magnitude, codes, _mm512_set1_epi8(static_cast<char>(0x80)), kOrAnd));
 }
 
 // e2m1 by table (VPSHUFB), times 2^120 but for 0.
 inline Halves decode_e2m1(__m512i codes) {
   constexpr int kHalf = (126 + 120) << 7;  // 0.5; then 1, 1.5, 2, 3, 4, 6
-  constexpr int kWords[8] = {0, kHalf, kHalf + 128, kHalf + 192, kHalf + 256, kHalf + 320, kHalf + 384, kHalf + 448};
+  constexpr int kWords[8] = {0,           kHalf,       kHalf + 128, kHalf + 192,
+                             kHalf + 256, kHalf + 320, kHalf + 384, kHalf + 448};
   struct Tables {
     alignas(16) uint8_t low[16] = {}, high[16] = {};
     constexpr Tables(const int (&words)[8]) {
@@ -98,19 +103,20 @@ inline Halves decode_e2m1(__m512i codes) {
   const auto table = [](const uint8_t* p) {
     return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(p)));
   };
-  return interleave(_mm512_shuffle_epi8(table(kTables.low), codes), _mm512_shuffle_epi8(table(kTables.high), codes));
+  return interleave(_mm512_shuffle_epi8(table(kTables.low), codes),
+                    _mm512_shuffle_epi8(table(kTables.high), codes));
 }
 
-// What the e8m0 scales of a group take off the exponents: (247 - scale) << 7, for both bf16 of a column. The difference
-// saturates at 0, so that 0 stays 0.
+// What the e8m0 scales of a group take off the exponents: (247 - scale) << 7, for both bf16 of a
+// column. The difference saturates at 0, so that 0 stays 0.
 struct MxScales {
   __m512i less[2];
 
   static MxScales read(const PanelTask& task, int64_t group) {
     MxScales scales;
     for (int v = 0; v < 2; ++v) {
-      const __m512i e8m0 = _mm512_cvtepu8_epi32(
-          _mm_loadu_si128(reinterpret_cast<const __m128i*>(task.weight_scales + (group * 2 + v) * V::kLanes)));
+      const __m512i e8m0 = _mm512_cvtepu8_epi32(_mm_loadu_si128(
+          reinterpret_cast<const __m128i*>(task.weight_scales + (group * 2 + v) * V::kLanes)));
       const __m512i less = _mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(247), e8m0), 7);
       scales.less[v] = _mm512_or_si512(less, _mm512_slli_epi32(less, 16));
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels as templates over an instruction set V and a product P (products.h), structs of the including file's
-// unnamed namespace.
+// The kernels as templates over an instruction set V and a product P (products.h), structs of the
+// including file's unnamed namespace.
 //   V: Reg, kLanes          a register of floats
 //      broadcast            of one float of a row, to whatever multiply_add takes for a
-//      load, store          of float; store also to bf16 (uint16_t; round to nearest even, NaN stays NaN)
-//      multiply_add(a, b, c) = a b + c, add, subtract, multiply, divide, min, max (NaN if the second operand is), set,
-//      exp, and for exp_polynomial: round, scale(p, n) = p 2^n
+//      load, store          of float; store also to bf16 (uint16_t; round to nearest even, NaN
+//      stays NaN) multiply_add(a, b, c) = a b + c, add, subtract, multiply, divide, min, max (NaN
+//      if the second operand is), set, exp, and for exp_polynomial: round, scale(p, n) = p 2^n
 #pragma once
 
 #include "experts/activation_kernel.h"
@@ -14,11 +14,12 @@
 namespace trimtab {
 namespace {
 
-// Registers of weights side by side: 12 rows x 2 fill 24 of 32 registers with sums, and a gated panel has one of each.
+// Registers of weights side by side: 12 rows x 2 fill 24 of 32 registers with sums, and a gated
+// panel has one of each.
 constexpr int kVecs = 2;
 
-// What is to be fetched into L2 while a tile is computed, a little every kUnroll steps: in one burst the fetches would
-// displace the loads of the tile itself.
+// What is to be fetched into L2 while a tile is computed, a little every kUnroll steps: in one
+// burst the fetches would displace the loads of the tile itself.
 struct Prefetch {
   const std::byte* at = nullptr;
   int lines = 0;  // per kUnroll steps
@@ -29,13 +30,14 @@ constexpr size_t kLine = 64;
 
 // tile[r, c] = sum over the steps of x[r] panel[., c]: kRows rows, kVecs registers of columns.
 template <class V, class P, int kRows, bool kPacked>
-__attribute__((noinline)) void multiply_tile(const PanelTask& task, int64_t first, Prefetch prefetch,
-                                             float* tile) noexcept {
+__attribute__((noinline)) void multiply_tile(const PanelTask& task, int64_t first,
+                                             Prefetch prefetch, float* tile) noexcept {
   constexpr size_t kRowStep = kPacked ? kRows * P::kStepBytes : P::kStepBytes;
   const std::byte* rows[kPacked ? 1 : kRows];
   for (int r = 0; r < (kPacked ? 1 : kRows); ++r) {
-    rows[r] = !kPacked && task.rows != nullptr ? task.rows[first + r]
-                                               : task.x + static_cast<size_t>(first + r) * task.x_stride;
+    rows[r] = !kPacked && task.rows != nullptr
+                  ? task.rows[first + r]
+                  : task.x + static_cast<size_t>(first + r) * task.x_stride;
   }
   const std::byte* panel = task.panel;
   int64_t offset = 0;
@@ -57,7 +59,8 @@ __attribute__((noinline)) void multiply_tile(const PanelTask& task, int64_t firs
       for (int s = 0; s < P::kLoadSteps; ++s) {
 #pragma GCC unroll 12
         for (int r = 0; r < kRows; ++r) {
-          const auto x = P::broadcast(kPacked ? rows[0] + offset + r * P::kStepBytes : rows[r] + offset);
+          const auto x =
+              P::broadcast(kPacked ? rows[0] + offset + r * P::kStepBytes : rows[r] + offset);
 #pragma GCC unroll 2
           for (int v = 0; v < kVecs; ++v) sums[r][v] = P::dot(sums[r][v], weights[s][v], x);
         }
@@ -67,29 +70,34 @@ __attribute__((noinline)) void multiply_tile(const PanelTask& task, int64_t firs
     constexpr int kLoads = kUnroll / P::kLoadSteps;
     int64_t i = 0;
     for (; i + kLoads <= group_loads; i += kLoads) {
-      for (int line = 0; line < prefetch.lines; ++line, prefetch.at += kLine) __builtin_prefetch(prefetch.at, 0, 2);
+      for (int line = 0; line < prefetch.lines; ++line, prefetch.at += kLine)
+        __builtin_prefetch(prefetch.at, 0, 2);
 #pragma GCC unroll 4
       for (int u = 0; u < kLoads; ++u) advance();
     }
     for (; i < group_loads; ++i) advance();
     if (P::kGroupSums || g == groups - 1) {
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVecs; ++v) P::finish(task, g, v, sums[r][v], tile + (r * kVecs + v) * V::kLanes);
+        for (int v = 0; v < kVecs; ++v)
+          P::finish(task, g, v, sums[r][v], tile + (r * kVecs + v) * V::kLanes);
       }
     }
   }
 }
 
 template <class V, class P, int kRows, bool kPacked>
-void multiply_rows(const PanelTask& task, int64_t first, int rows, Prefetch prefetch, float* tile) noexcept {
+void multiply_rows(const PanelTask& task, int64_t first, int rows, Prefetch prefetch,
+                   float* tile) noexcept {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return multiply_rows<V, P, kRows - 1, kPacked>(task, first, rows, prefetch, tile);
+    if (rows < kRows)
+      return multiply_rows<V, P, kRows - 1, kPacked>(task, first, rows, prefetch, tile);
   }
   multiply_tile<V, P, kRows, kPacked>(task, first, prefetch, tile);
 }
 
 template <class V, class P>
-typename V::Reg finished(const PanelTask& task, int64_t row, const float* tile, int column) noexcept {
+typename V::Reg finished(const PanelTask& task, int64_t row, const float* tile,
+                         int column) noexcept {
   auto sum = V::load(tile + column);
   if constexpr (P::kQuantizedRows) sum = V::multiply(sum, V::set(task.x_scales[row]));
   return task.bias == nullptr ? sum : V::add(sum, V::load(task.bias + column));
@@ -124,7 +132,8 @@ void write_tile(const PanelTask& task, int64_t first, int rows, const float* til
 
 template <class V, class P, bool kGated>
 void run_panel(const PanelTask& task) noexcept {
-  constexpr int kPackedRows = P::kMaxRows, kPlainRows = kMaxUnpackedRows < P::kMaxRows ? kMaxUnpackedRows : P::kMaxRows;
+  constexpr int kPackedRows = P::kMaxRows,
+                kPlainRows = kMaxUnpackedRows < P::kMaxRows ? kMaxUnpackedRows : P::kMaxRows;
   alignas(64) float tile[kPackedRows * kVecs * V::kLanes];
   const int64_t tiles = num_tiles(task.m, task.packed ? kPackedRows : kPlainRows);
   Prefetch prefetch;
@@ -137,14 +146,16 @@ void run_panel(const PanelTask& task) noexcept {
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t first = tile_first(task.m, tiles, t);
     const int rows = static_cast<int>(tile_first(task.m, tiles, t + 1) - first);
-    // The output is written long after it is asked for here, and scales are read at the end of a group.
+    // The output is written long after it is asked for here, and scales are read at the end of a
+    // group.
     for (int r = 0; r < rows; ++r) {
       const std::byte* out = task.out + static_cast<size_t>(first + r) * task.out_stride;
       __builtin_prefetch(out, 1);
       if (!kGated) __builtin_prefetch(out + kLine, 1);
     }
     if (P::kGroupSums && t == 0) {
-      const int64_t scales = task.steps / task.group_steps * kVecs * V::kLanes * static_cast<int64_t>(sizeof(float));
+      const int64_t scales =
+          task.steps / task.group_steps * kVecs * V::kLanes * static_cast<int64_t>(sizeof(float));
       for (int64_t i = 0; i < scales; i += kLine) __builtin_prefetch(task.weight_scales + i);
     }
     if (task.packed) {

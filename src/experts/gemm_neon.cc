@@ -4,7 +4,8 @@
 namespace trimtab {
 namespace {
 
-// Byte i of 8 outputs side by side, widened to words: SMLAL multiplies four of them by byte i of the row.
+// Byte i of 8 outputs side by side, widened to words: SMLAL multiplies four of them by byte i of
+// the row.
 struct Words : NeonInts {
   struct Bytes {
     int16x8_t at[4];
@@ -13,7 +14,8 @@ struct Words : NeonInts {
 
   static Bytes load_bytes(const std::byte* p) {
     const uint8x8x4_t bytes = vld4_u8(as_bytes(p));
-    return {{widened(bytes.val[0]), widened(bytes.val[1]), widened(bytes.val[2]), widened(bytes.val[3])}};
+    return {{widened(bytes.val[0]), widened(bytes.val[1]), widened(bytes.val[2]),
+             widened(bytes.val[3])}};
   }
   static void load_nibbles(const std::byte* p, Bytes& even, Bytes& odd) {
     const uint8x8x4_t both = vld4_u8(as_bytes(p));
@@ -23,7 +25,9 @@ struct Words : NeonInts {
       odd.at[i] = widened(vshr_n_u8(both.val[i], 4));
     }
   }
-  static int16x4_t broadcast(const std::byte* x) { return vget_low_s16(vmovl_s8(vreinterpret_s8_u32(step_lane(x)))); }
+  static int16x4_t broadcast(const std::byte* x) {
+    return vget_low_s16(vmovl_s8(vreinterpret_s8_u32(step_lane(x))));
+  }
   static Ints dot(Ints sum, const Bytes& w, int16x4_t x) {
     return add<3>(add<2>(add<1>(add<0>(sum, w, x), w, x), w, x), w, x);
   }
@@ -32,7 +36,8 @@ struct Words : NeonInts {
   static int16x8_t widened(uint8x8_t bytes) { return vreinterpretq_s16_u16(vmovl_u8(bytes)); }
   template <int i>
   static Ints add(Ints sum, const Bytes& w, int16x4_t x) {
-    return {vmlal_lane_s16(sum.low, vget_low_s16(w.at[i]), x, i), vmlal_high_lane_s16(sum.high, w.at[i], x, i)};
+    return {vmlal_lane_s16(sum.low, vget_low_s16(w.at[i]), x, i),
+            vmlal_high_lane_s16(sum.high, w.at[i], x, i)};
   }
 };
 

@@ -37,7 +37,9 @@ struct Scalar {
     return Ints128{pair, pair, pair, pair};
   }
   static Reg low(Ints128 pairs) { return reinterpret_cast<Reg>(pairs << 16); }
-  static Reg high(Ints128 pairs) { return reinterpret_cast<Reg>(pairs & static_cast<int>(0xffff0000U)); }
+  static Reg high(Ints128 pairs) {
+    return reinterpret_cast<Reg>(pairs & static_cast<int>(0xffff0000U));
+  }
   static void store(float* p, Reg x) {
     for (int i = 0; i < kLanes; ++i) p[i] = x[i];
   }
@@ -106,7 +108,8 @@ struct PlainBytes {
 
 const GemmKernels kScalarKernels = make_kernels<Scalar, PairDot<Scalar>, PlainBytes>("scalar");
 
-// erfc keeps the digits of small results at negative x that 1 + erf cancels. -40 stands for all below: the result is 0.
+// erfc keeps the digits of small results at negative x that 1 + erf cancels. -40 stands for all
+// below: the result is 0.
 float gelu(float x) noexcept {
   const double bounded = x < -40.0F ? -40.0 : static_cast<double>(x);
   return static_cast<float>(0.5 * bounded * std::erfc(-bounded * 0.70710678118654752));

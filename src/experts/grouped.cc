@@ -16,7 +16,8 @@ namespace {
 
 class GroupedExperts final : public Experts {
  public:
-  GroupedExperts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden, WeightFormat weights, Format format)
+  GroupedExperts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden,
+                 WeightFormat weights, Format format)
       : slots_(std::move(slots)), hidden_(hidden), weights_(weights), format_(format) {
     if (hidden < 1) throw InvalidArgument(cat("experts: hidden must be at least 1, is ", hidden));
     for (size_t s = 0; s < slots_.size(); ++s) check_slot(s);
@@ -30,7 +31,8 @@ class GroupedExperts final : public Experts {
   bool accepts(DType dtype) const override {
     if (dtype == weights_.rows()) return true;
     // Scales of whole blocks only, as quantize_rows() makes them.
-    return dtype == weights_.quantized_rows() && (dtype != DType::kF8E4M3 || hidden_ % kMxBlock == 0);
+    return dtype == weights_.quantized_rows() &&
+           (dtype != DType::kF8E4M3 || hidden_ % kMxBlock == 0);
   }
   size_t scratch_bytes(int64_t rows) const override {
     if (slots_.empty()) return 0;
@@ -43,15 +45,17 @@ class GroupedExperts final : public Experts {
     return carver.used();
   }
 
-  void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch, Team& team) const override {
+  void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch,
+           Team& team) const override {
     check_run(tokens, out, scratch);
     if (tokens.x.rows == 0) return;
     Carver carver(scratch.data());
     const std::span<const Part> parts = hottest_first(tokens, carver);
     if (parts.empty()) return;
     const Rows act = carver.take_rows(tokens.x.rows, intermediate(), dtype());
-    const Half halves[] = {Half(Half::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act, team.size(), carver),
-                           Half(Half::kDown, parts, {act}, out, team.size(), carver)};
+    const Half halves[] = {
+        Half(Half::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act, team.size(), carver),
+        Half(Half::kDown, parts, {act}, out, team.size(), carver)};
     std::optional<Board::Reading> reading;
     if (tokens.board != nullptr) reading.emplace(*tokens.board);
     run_halves(halves, tokens.x.rows * hidden_ * intermediate(), team);
@@ -63,13 +67,15 @@ class GroupedExperts final : public Experts {
   void check_slot(size_t s) const {
     if (slots_[s] == nullptr) throw InvalidArgument(cat("experts: slot ", s, " is empty"));
     const Mlp& mlp = *slots_[s];
-    if (mlp.hidden() != hidden_ || mlp.intermediate() != intermediate() || mlp.weight_format() != weights_) {
-      throw InvalidArgument(cat("experts: slot ", s, " is ", mlp.hidden(), " -> ", mlp.intermediate(), " in ",
-                                name(mlp.weight_format()), ", not ", hidden_, " -> ", intermediate(), " in ",
-                                name(weights_)));
+    if (mlp.hidden() != hidden_ || mlp.intermediate() != intermediate() ||
+        mlp.weight_format() != weights_) {
+      throw InvalidArgument(cat("experts: slot ", s, " is ", mlp.hidden(), " -> ",
+                                mlp.intermediate(), " in ", name(mlp.weight_format()), ", not ",
+                                hidden_, " -> ", intermediate(), " in ", name(weights_)));
     }
     if (mlp.gate_up_packed().kernels != slots_.front()->gate_up_packed().kernels) {
-      throw InvalidArgument(cat("experts: slot ", s, " is packed for another instruction set than slot 0"));
+      throw InvalidArgument(
+          cat("experts: slot ", s, " is packed for another instruction set than slot 0"));
     }
   }
 
@@ -77,47 +83,56 @@ class GroupedExperts final : public Experts {
     const ConstRows& x = tokens.x;
     if (tokens.format != format_) {
       static constexpr const char* kNames[] = {"standard", "batched", "indirect"};
-      throw InvalidArgument(cat("experts: tokens must be in the ", kNames[static_cast<size_t>(format_)], " format"));
+      throw InvalidArgument(
+          cat("experts: tokens must be in the ", kNames[static_cast<size_t>(format_)], " format"));
     }
     if (std::ssize(tokens.counts) != num_local()) {
-      throw InvalidArgument(cat("experts: counts of ", tokens.counts.size(), " experts for ", num_local(), " slots"));
+      throw InvalidArgument(
+          cat("experts: counts of ", tokens.counts.size(), " experts for ", num_local(), " slots"));
     }
     int64_t sum = 0;
     for (const int32_t count : tokens.counts) {
       if (count < 0) throw InvalidArgument(cat("experts: a count of ", count));
       if (batched() && count > tokens.capacity) {
-        throw InvalidArgument(cat("experts: a count of ", count, " with a capacity of ", tokens.capacity));
+        throw InvalidArgument(
+            cat("experts: a count of ", count, " with a capacity of ", tokens.capacity));
       }
       sum += count;
     }
     const int64_t rows = batched() ? num_local() * tokens.capacity : sum;
-    if (rows != x.rows) throw InvalidArgument(cat("experts: ", x.rows, " rows where counts or capacity say ", rows));
+    if (rows != x.rows)
+      throw InvalidArgument(cat("experts: ", x.rows, " rows where counts or capacity say ", rows));
     if (x.rows == 0) return;
     if (x.cols != hidden_ || !accepts(x.dtype) || x.stride < x.cols) {
-      throw InvalidArgument(cat("experts: x must be ", name(dtype()), " [m, ", hidden_, "], is ", name(x.dtype), " [",
-                                x.rows, ", ", x.cols, "] with stride ", x.stride));
+      throw InvalidArgument(cat("experts: x must be ", name(dtype()), " [m, ", hidden_, "], is ",
+                                name(x.dtype), " [", x.rows, ", ", x.cols, "] with stride ",
+                                x.stride));
     }
     const ScaleShape wanted = scale_shape(x.dtype, hidden_);
-    if (wanted.cols != 0 &&
-        (tokens.scales.rows != x.rows || tokens.scales.cols != wanted.cols || tokens.scales.dtype != wanted.dtype)) {
-      throw InvalidArgument(cat("experts: scales must be ", name(wanted.dtype), " [", x.rows, ", ", wanted.cols,
-                                "], are ", name(tokens.scales.dtype), " [", tokens.scales.rows, ", ",
-                                tokens.scales.cols, "]"));
+    if (wanted.cols != 0 && (tokens.scales.rows != x.rows || tokens.scales.cols != wanted.cols ||
+                             tokens.scales.dtype != wanted.dtype)) {
+      throw InvalidArgument(cat("experts: scales must be ", name(wanted.dtype), " [", x.rows, ", ",
+                                wanted.cols, "], are ", name(tokens.scales.dtype), " [",
+                                tokens.scales.rows, ", ", tokens.scales.cols, "]"));
     }
     const int64_t pointers = format_ == Format::kIndirect ? x.rows : 0;
     const int64_t scale_pointers = wanted.cols != 0 ? pointers : 0;
     if (std::ssize(tokens.at.x) != pointers || std::ssize(tokens.at.scales) != scale_pointers) {
-      throw InvalidArgument(cat("experts: ", tokens.at.x.size(), " pointers to rows and ", tokens.at.scales.size(),
-                                " to scales, expected ", pointers, " and ", scale_pointers));
+      throw InvalidArgument(cat("experts: ", tokens.at.x.size(), " pointers to rows and ",
+                                tokens.at.scales.size(), " to scales, expected ", pointers, " and ",
+                                scale_pointers));
     }
-    if (out.rows != x.rows || out.cols != hidden_ || out.dtype != DType::kF32 || out.stride < out.cols) {
-      throw InvalidArgument(cat("experts: out must be F32 [", x.rows, ", ", hidden_, "], is ", name(out.dtype), " [",
-                                out.rows, ", ", out.cols, "] with stride ", out.stride));
+    if (out.rows != x.rows || out.cols != hidden_ || out.dtype != DType::kF32 ||
+        out.stride < out.cols) {
+      throw InvalidArgument(cat("experts: out must be F32 [", x.rows, ", ", hidden_, "], is ",
+                                name(out.dtype), " [", out.rows, ", ", out.cols, "] with stride ",
+                                out.stride));
     }
-    if (scratch.size() < scratch_bytes(x.rows) || reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
+    if (scratch.size() < scratch_bytes(x.rows) ||
+        reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
       throw InvalidArgument(cat("experts: ", scratch_bytes(x.rows),
-                                " bytes of scratch, 64-byte aligned, are needed, got ", scratch.size(), " at ",
-                                static_cast<const void*>(scratch.data())));
+                                " bytes of scratch, 64-byte aligned, are needed, got ",
+                                scratch.size(), " at ", static_cast<const void*>(scratch.data())));
     }
   }
 
@@ -131,8 +146,9 @@ class GroupedExperts final : public Experts {
       if (count > 0) new (parts + num_parts++) Part{first, count, slots_[s].get()};
       first += batched() ? tokens.capacity : count;
     }
-    std::sort(parts, parts + num_parts,
-              [](const Part& a, const Part& b) { return std::pair(-a.count, a.first) < std::pair(-b.count, b.first); });
+    std::sort(parts, parts + num_parts, [](const Part& a, const Part& b) {
+      return std::pair(-a.count, a.first) < std::pair(-b.count, b.first);
+    });
     return {parts, num_parts};
   }
 
@@ -146,8 +162,8 @@ class GroupedExperts final : public Experts {
 
 }  // namespace
 
-std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden,
-                                              WeightFormat weights, Format format) {
+std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots,
+                                              int64_t hidden, WeightFormat weights, Format format) {
   return std::make_unique<GroupedExperts>(std::move(slots), hidden, weights, format);
 }
 

@@ -17,8 +17,8 @@ constexpr int64_t kWholeBlocks = 96;  // hidden, for MX rows
 
 class GroupedFormatsTest : public EachIsa {
  protected:
-  // Experts and rows of one format; counts on both sides of the packed tiles, enough of them to be worth a team's
-  // while.
+  // Experts and rows of one format; counts on both sides of the packed tiles, enough of them to be
+  // worth a team's while.
   struct Scene {
     Scene(WeightFormat f, const GemmKernels* kernels, Format layout = Format::kStandard)
         : format(f),
@@ -44,8 +44,10 @@ TEST_P(GroupedFormatsTest, RowsThatArriveQuantisedGiveTheBitsOfRowsQuantisedHere
     const TestRows want = run(*scene.experts, x, scene.counts, 1);
     for (const int threads : {1, 3}) {
       const TestRows got =
-          run(*scene.experts, {.x = q.q, .weights = {}, .counts = scene.counts, .scales = q.q_scales}, threads);
-      for (int64_t i = 0; i < q.q.rows; ++i) ASSERT_EQ(got.row_bits(i), want.row_bits(i)) << name(format) << " " << i;
+          run(*scene.experts,
+              {.x = q.q, .weights = {}, .counts = scene.counts, .scales = q.q_scales}, threads);
+      for (int64_t i = 0; i < q.q.rows; ++i)
+        ASSERT_EQ(got.row_bits(i), want.row_bits(i)) << name(format) << " " << i;
     }
   }
 }
@@ -58,7 +60,8 @@ TEST_P(GroupedFormatsTest, ScalesOfRowsThatArriveQuantisedAreUsed) {
   const TestRows before = run(*scene.experts, tokens, 1);
   *q.q_scales.row_as<float>(5) *= 2;
   const TestRows after = run(*scene.experts, tokens, 1);
-  for (int64_t i = 0; i < q.q.rows; ++i) EXPECT_EQ(before.row_bits(i) == after.row_bits(i), i != 5) << i;
+  for (int64_t i = 0; i < q.q.rows; ++i)
+    EXPECT_EQ(before.row_bits(i) == after.row_bits(i), i != 5) << i;
 }
 
 // What is no number stays in its row, through whatever it is quantised to.
@@ -72,7 +75,8 @@ TEST_P(GroupedFormatsTest, NonFiniteRowsStayAlone) {
     const TestRows after = run(*scene.experts, x, scene.counts, 1);
     for (int64_t i = 0; i < x.view().rows; ++i) {
       if (i == 1 || i == 20) {
-        for (int64_t j = 0; j < kWholeBlocks; ++j) ASSERT_TRUE(std::isnan(after.at(i, j))) << name(format) << " " << i;
+        for (int64_t j = 0; j < kWholeBlocks; ++j)
+          ASSERT_TRUE(std::isnan(after.at(i, j))) << name(format) << " " << i;
       } else {
         ASSERT_EQ(after.row_bits(i), before.row_bits(i)) << name(format) << " " << i;
       }
@@ -80,7 +84,8 @@ TEST_P(GroupedFormatsTest, NonFiniteRowsStayAlone) {
   }
 }
 
-// Rows in the opposite order in memory, with gaps between them, and pointers to them: what Format::kIndirect brings.
+// Rows in the opposite order in memory, with gaps between them, and pointers to them: what
+// Format::kIndirect brings.
 class Scattered {
  public:
   explicit Scattered(const ConstRows& x) : all_(nullptr, x.rows, x.cols, x.cols, x.dtype) {
@@ -110,11 +115,13 @@ TEST_P(GroupedFormatsTest, RowsWhereTheirSourcesHaveThemGiveTheBitsOfRowsSideByS
     const auto expect_same = [&](const Tokens& tokens) {
       for (const int threads : {1, 3}) {
         const TestRows got = run(*indirect.experts, tokens, threads);
-        for (int64_t i = 0; i < want.view().rows; ++i) ASSERT_EQ(got.row_bits(i), want.row_bits(i)) << name(format);
+        for (int64_t i = 0; i < want.view().rows; ++i)
+          ASSERT_EQ(got.row_bits(i), want.row_bits(i)) << name(format);
       }
     };
     const Scattered rows(x.view());
-    Tokens tokens = {.format = Format::kIndirect, .x = rows.all(), .weights = {}, .counts = scene.counts};
+    Tokens tokens = {
+        .format = Format::kIndirect, .x = rows.all(), .weights = {}, .counts = scene.counts};
     tokens.at = {rows.at(), {}};
     expect_same(tokens);
     const DType dtype = format.quantized_rows();
@@ -138,18 +145,23 @@ TEST_P(GroupedFormatsTest, BlocksOfFixedCapacity) {
     std::normal_distribution<float> normal;
     for (size_t s = 0; s < 4; ++s) {
       for (int64_t i = 0; i < scene.counts[s]; ++i) {
-        for (int64_t j = 0; j < kWholeBlocks; ++j) x.set(static_cast<int64_t>(s) * kCapacity + i, j, normal(random));
+        for (int64_t j = 0; j < kWholeBlocks; ++j)
+          x.set(static_cast<int64_t>(s) * kCapacity + i, j, normal(random));
       }
     }
-    const Tokens tokens = {
-        .format = Format::kBatched, .x = x.view(), .weights = {}, .counts = scene.counts, .capacity = kCapacity};
+    const Tokens tokens = {.format = Format::kBatched,
+                           .x = x.view(),
+                           .weights = {},
+                           .counts = scene.counts,
+                           .capacity = kCapacity};
     for (const int threads : {1, 2}) {
       const TestRows out = run(*scene.experts, tokens, threads);
       expect_same_as_mlps(scene.table, x.view(), scene.counts, out,
                           [](size_t s) { return static_cast<int64_t>(s) * kCapacity; });
       for (int64_t i = 0; i < x.view().rows; ++i) {
-        const bool used = i % kCapacity < scene.counts[static_cast<size_t>(i / kCapacity)];
-        EXPECT_EQ(std::isnan(out.at(i, 0)), !used) << "row " << i;  // rows that no expert has are left alone
+        const bool used = i % kCapacity < scene.counts[i / kCapacity];
+        EXPECT_EQ(std::isnan(out.at(i, 0)), !used)
+            << "row " << i;  // rows that no expert has are left alone
       }
     }
   }
@@ -166,9 +178,12 @@ TEST(GroupedFormatsArgumentsTest, RefusesScalesThatDoNotFit) {
   };
   const std::vector<int32_t> counts = {2, 3};
   for (const auto& [scheme, dtype, wrong, text] :
-       {std::tuple(Scheme::kW8A8, DType::kI8, DType::kF8E4M3, "experts: scales must be F32 [5, 1], are "),
-        std::tuple(Scheme::kMXFP8, DType::kF8E4M3, DType::kI8, "experts: scales must be F8_E8M0 [5, 3], are ")}) {
-    const auto experts = make_grouped_experts(make_table(2, scheme, nullptr, kWholeBlocks), kWholeBlocks, scheme);
+       {std::tuple(Scheme::kW8A8, DType::kI8, DType::kF8E4M3,
+                   "experts: scales must be F32 [5, 1], are "),
+        std::tuple(Scheme::kMXFP8, DType::kF8E4M3, DType::kI8,
+                   "experts: scales must be F8_E8M0 [5, 3], are ")}) {
+    const auto experts =
+        make_grouped_experts(make_table(2, scheme, nullptr, kWholeBlocks), kWholeBlocks, scheme);
     const TestRows x = random_rows(5, DType::kBF16, kWholeBlocks);
     const QuantisedRows q(x, dtype), other(x, wrong);
     Tokens tokens = {.x = q.q, .weights = {}, .counts = counts, .scales = q.q_scales};
@@ -188,15 +203,18 @@ TEST(GroupedFormatsArgumentsTest, RefusesScalesThatDoNotFit) {
 
 TEST(GroupedFormatsArgumentsTest, RefusesPointersThatDoNotFit) {
   const auto make = [](Format format) {
-    return make_grouped_experts(make_table(1, Scheme::kW8A8, nullptr, kWholeBlocks), kWholeBlocks, Scheme::kW8A8,
-                                format);
+    return make_grouped_experts(make_table(1, Scheme::kW8A8, nullptr, kWholeBlocks), kWholeBlocks,
+                                Scheme::kW8A8, format);
   };
   const auto experts = make(Format::kIndirect), side_by_side = make(Format::kStandard);
   const std::vector<int32_t> counts = {4};
   const QuantisedRows q(random_rows(4, DType::kBF16, kWholeBlocks), DType::kI8);
   const Scattered codes(q.q), scales(q.q_scales);
-  Tokens good = {
-      .format = Format::kIndirect, .x = codes.all(), .weights = {}, .counts = counts, .scales = scales.all()};
+  Tokens good = {.format = Format::kIndirect,
+                 .x = codes.all(),
+                 .weights = {},
+                 .counts = counts,
+                 .scales = scales.all()};
   good.at = {codes.at(), scales.at()};
   EXPECT_NO_THROW(run(*experts, good, 1));
   EXPECT_THROW(run(*side_by_side, good, 1), InvalidArgument);
@@ -232,11 +250,12 @@ TEST(GroupedFormatsArgumentsTest, MxRowsNeedWholeBlocks) {
 }
 
 TEST(GroupedFormatsArgumentsTest, RefusesBlocksThatDoNotFit) {
-  const auto experts =
-      make_grouped_experts(make_table(2, DType::kF32, nullptr), kHidden, DType::kF32, Format::kBatched);
+  const auto experts = make_grouped_experts(make_table(2, DType::kF32, nullptr), kHidden,
+                                            DType::kF32, Format::kBatched);
   const std::vector<int32_t> counts = {3, 1}, many = {4, 0};
   const TestRows x = random_rows(6, DType::kF32);
-  const Tokens good = {.format = Format::kBatched, .x = x.view(), .weights = {}, .counts = counts, .capacity = 3};
+  const Tokens good = {
+      .format = Format::kBatched, .x = x.view(), .weights = {}, .counts = counts, .capacity = 3};
   EXPECT_NO_THROW(run(*experts, good, 1));
   const auto refused = [&](const std::function<void(Tokens&)>& spoil) {
     Tokens tokens = good;

@@ -15,14 +15,16 @@ TRIMTAB_FOR_EACH_ISA(GroupedExpertsTest);
 
 TEST_P(GroupedExpertsTest, IsEachExpertAloneForAnyCountsAndTeam) {
   // The first two are worth a team's while.
-  const std::vector<std::vector<int32_t>> cases = {{3, 0, 13, 1, 120}, {0, 0, 0, 0, 110}, {1, 1, 1, 1, 1},
-                                                   {0, 1, 0, 0, 0},    {6, 6, 6, 6, 6},   {0, 0, 0, 0, 0}};
+  const std::vector<std::vector<int32_t>> cases = {{3, 0, 13, 1, 120}, {0, 0, 0, 0, 110},
+                                                   {1, 1, 1, 1, 1},    {0, 1, 0, 0, 0},
+                                                   {6, 6, 6, 6, 6},    {0, 0, 0, 0, 0}};
   for (const WeightFormat format : kFormats) {
     const Table table = make_table(5, format, kernels());
     const auto experts = make_grouped_experts(table, kHidden, format);
     for (const std::vector<int32_t>& counts : cases) {
       const TestRows x = random_rows(total(counts), format.rows());
-      for (const int threads : {1, 2, 3}) expect_same_as_mlps(table, x, counts, run(*experts, x, counts, threads));
+      for (const int threads : {1, 2, 3})
+        expect_same_as_mlps(table, x, counts, run(*experts, x, counts, threads));
     }
   }
 }
@@ -39,7 +41,8 @@ TEST_P(GroupedExpertsTest, OneSlotCanBeReplacedAndTheOthersAreShared) {
     const TestRows new_out = run(*after, x, counts, 1);
     expect_same_as_mlps(table, x, counts, new_out);
     for (int64_t i = 0; i < total(counts); ++i) {
-      EXPECT_EQ(old_out.row_bits(i) == new_out.row_bits(i), i < 4 || i >= 6) << name(format) << " row " << i;
+      EXPECT_EQ(old_out.row_bits(i) == new_out.row_bits(i), i < 4 || i >= 6)
+          << name(format) << " row " << i;
     }
     // The old experts go on as they were.
     const TestRows again = run(*before, x, counts, 1);
@@ -62,7 +65,8 @@ TEST_P(GroupedExpertsTest, LanesRunAtTheSameTime) {
     const auto experts = make_grouped_experts(table, kHidden, format);
     const TestRows x = random_rows(total(counts), format.rows());
     const auto lane = [&] {
-      for (int i = 0; i < 2; ++i) expect_same_as_mlps(table, x, counts, run(*experts, x, counts, 2));
+      for (int i = 0; i < 2; ++i)
+        expect_same_as_mlps(table, x, counts, run(*experts, x, counts, 2));
     };
     std::thread other(lane);
     lane();
@@ -80,17 +84,20 @@ TEST(GroupedExpertsArgumentsTest, ARankMayHaveNoExperts) {
   EXPECT_NO_THROW(experts->run({}, {}, {}, team));
   const TestRows x = random_rows(1, DType::kBF16);
   const TestRows out(1, kHidden, DType::kF32);
-  EXPECT_THROW(experts->run({.x = x.view(), .weights = {}, .counts = {}}, out.view(), {}, team), InvalidArgument);
+  EXPECT_THROW(experts->run({.x = x.view(), .weights = {}, .counts = {}}, out.view(), {}, team),
+               InvalidArgument);
 }
 
 TEST(GroupedExpertsArgumentsTest, TellsItsFormat) {
-  const auto experts = make_grouped_experts(make_table(3, DType::kF32, nullptr), kHidden, DType::kF32);
+  const auto experts =
+      make_grouped_experts(make_table(3, DType::kF32, nullptr), kHidden, DType::kF32);
   EXPECT_EQ(experts->format(), Format::kStandard);
   EXPECT_EQ(experts->left(), Left::kWeightAndSum);
   EXPECT_EQ(experts->num_local(), 3);
   // At least the activations and the prepared rows of both halves.
   EXPECT_GE(experts->scratch_bytes(10), 10U * (2 * kIntermediate + kHidden) * sizeof(float));
-  const auto half = make_grouped_experts(make_table(3, DType::kBF16, nullptr), kHidden, DType::kBF16);
+  const auto half =
+      make_grouped_experts(make_table(3, DType::kBF16, nullptr), kHidden, DType::kBF16);
   EXPECT_LT(half->scratch_bytes(10), experts->scratch_bytes(10));
 }
 
@@ -102,9 +109,12 @@ TEST(GroupedExpertsArgumentsTest, RefusesSlotsThatDiffer) {
   EXPECT_THROW(make_grouped_experts({}, 0, DType::kF32), InvalidArgument);
   EXPECT_THROW(make_grouped_experts({}, 4, DType::kI8), InvalidArgument);
   EXPECT_THROW(
-      make_grouped_experts({good, make_mlp(DType::kF32, 1, nullptr, kHidden, kIntermediate + 1)}, kHidden, DType::kF32),
+      make_grouped_experts({good, make_mlp(DType::kF32, 1, nullptr, kHidden, kIntermediate + 1)},
+                           kHidden, DType::kF32),
       InvalidArgument);
-  EXPECT_THROW(make_grouped_experts({good, make_mlp(DType::kBF16, 1, nullptr)}, kHidden, DType::kF32), InvalidArgument);
+  EXPECT_THROW(
+      make_grouped_experts({good, make_mlp(DType::kBF16, 1, nullptr)}, kHidden, DType::kF32),
+      InvalidArgument);
   if (available_kernels().size() > 1) {
     const auto best = make_mlp(DType::kF32, 1, available_kernels().back());
     const auto plain = make_mlp(DType::kF32, 1, available_kernels().front());
@@ -113,9 +123,11 @@ TEST(GroupedExpertsArgumentsTest, RefusesSlotsThatDiffer) {
 }
 
 TEST(GroupedExpertsArgumentsTest, RefusesTokensThatDoNotFit) {
-  const auto experts = make_grouped_experts(make_table(2, DType::kF32, nullptr), kHidden, DType::kF32);
+  const auto experts =
+      make_grouped_experts(make_table(2, DType::kF32, nullptr), kHidden, DType::kF32);
   const std::vector<int32_t> counts = {3, 1}, three = {1, 1, 2}, negative = {5, -1}, many = {3, 2};
-  const TestRows x = random_rows(4, DType::kF32), half = random_rows(4, DType::kBF16), out(4, kHidden, DType::kF32);
+  const TestRows x = random_rows(4, DType::kF32), half = random_rows(4, DType::kBF16),
+                 out(4, kHidden, DType::kF32);
   const TestRows wide(4, kHidden + 1, DType::kF32), half_out(4, kHidden, DType::kBF16);
   const Buffer scratch(experts->scratch_bytes(4) + 64);
   const std::span<std::byte> enough(scratch.data(), experts->scratch_bytes(4));

@@ -24,7 +24,8 @@ std::vector<const GemmKernels*> detect() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   // The compiler has no name for AVX-VNNI in __builtin_cpu_supports: leaf 7.1, EAX bit 4.
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
   if (avx2) found.push_back(&kAvx2Kernels);
 #if !defined(TRIMTAB_FEW_KERNELS)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -47,7 +48,8 @@ std::vector<const GemmKernels*> detect() {
   const unsigned long features = getauxval(AT_HWCAP2);
   if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) == 0) return found;
   found.push_back(&kNeonDotprodKernels);
-  if ((features & HWCAP2_BF16) != 0 && (features & HWCAP2_I8MM) != 0) found.push_back(&kNeonBf16Kernels);
+  if ((features & HWCAP2_BF16) != 0 && (features & HWCAP2_I8MM) != 0)
+    found.push_back(&kNeonBf16Kernels);
 #endif
 #endif
   return found;
@@ -60,17 +62,19 @@ std::span<const GemmKernels* const> available_kernels() {
   return found;
 }
 
-const GemmKernels& select_kernels(std::string_view name, std::span<const GemmKernels* const> available) {
+const GemmKernels& select_kernels(std::string_view name,
+                                  std::span<const GemmKernels* const> available) {
   if (name.empty()) return *available.back();
   std::string names;
   for (const GemmKernels* kernels : available) {
     if (name == kernels->isa) return *kernels;
     names += cat(names.empty() ? "" : ", ", kernels->isa);
   }
-  throw InvalidArgument(cat("TRIMTAB_ISA=", name,
-                            ": choose one of scalar, avx2, avx2_vnni, avx512, avx512_bf16, neon, neon_dotprod, "
-                            "neon_bf16; this build on this CPU has ",
-                            names));
+  throw InvalidArgument(
+      cat("TRIMTAB_ISA=", name,
+          ": choose one of scalar, avx2, avx2_vnni, avx512, avx512_bf16, neon, neon_dotprod, "
+          "neon_bf16; this build on this CPU has ",
+          names));
 }
 
 const GemmKernels& chosen_kernels() {

@@ -13,7 +13,8 @@ namespace trimtab {
 std::span<const GemmKernels* const> available_kernels();
 
 // One of `available` by name; the empty name is the last. Throws InvalidArgument with the choices.
-const GemmKernels& select_kernels(std::string_view name, std::span<const GemmKernels* const> available);
+const GemmKernels& select_kernels(std::string_view name,
+                                  std::span<const GemmKernels* const> available);
 
 // As TRIMTAB_ISA says, decided once.
 const GemmKernels& chosen_kernels();

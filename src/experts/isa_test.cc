@@ -18,7 +18,8 @@ TEST(IsaTest, ScalarIsAlwaysThereAndTheBestIsTheDefault) {
   ASSERT_FALSE(available.empty());
   EXPECT_EQ(available.front(), &kScalarKernels);
   EXPECT_EQ(&select_kernels("", available), available.back());
-  for (const GemmKernels* kernels : available) EXPECT_EQ(&select_kernels(kernels->isa, available), kernels);
+  for (const GemmKernels* kernels : available)
+    EXPECT_EQ(&select_kernels(kernels->isa, available), kernels);
 }
 
 TEST(IsaTest, RefusesWhatIsUnknownOrNotAvailable) {

@@ -8,16 +8,19 @@
 
 namespace trimtab {
 
-Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format, const GemmKernels* kernels,
-               BufferArena* arena) {
-  if (format.scheme != Scheme::kF32 && format.scheme != Scheme::kBF16 && format.scheme != Scheme::kF16) {
-    throw InvalidArgument(cat("linear: weights are stored as f32, bf16 or f16, not ", name(format)));
+Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
+               const GemmKernels* kernels, BufferArena* arena) {
+  if (format.scheme != Scheme::kF32 && format.scheme != Scheme::kBF16 &&
+      format.scheme != Scheme::kF16) {
+    throw InvalidArgument(
+        cat("linear: weights are stored as f32, bf16 or f16, not ", name(format)));
   }
   BufferArena own(0);
   packed_ = pack_linear(weight, bias, format, kernels, arena == nullptr ? own : *arena);
 }
 
-// Without scratch rows can't be packed, but rows that can't be read in place are converted by whoever needs them.
+// Without scratch rows can't be packed, but rows that can't be read in place are converted by
+// whoever needs them.
 void Linear::run(ConstRows x, Rows y, Team& team) const {
   check_product(packed_, x, y, DType::kF32, "linear");
   if (x.rows == 0) return;
@@ -37,8 +40,8 @@ void Linear::run(ConstRows x, Rows y, Team& team) const {
     if (!operand.in_place()) operand.prepare(0, rows, false, scratch + operand_bytes);
     PanelTask task = {};
     operand.fill(task, 0, rows);
-    multiply_panels(packed_, operand.product(), {item / blocks, 1, item / blocks + 1}, task, y.slice(first, rows), {},
-                    nullptr);
+    multiply_panels(packed_, operand.product(), {item / blocks, 1, item / blocks + 1}, task,
+                    y.slice(first, rows), {}, nullptr);
   };
   share(team, panels * blocks, x.rows * in() * out(), run);
 }

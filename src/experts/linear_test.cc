@@ -14,21 +14,23 @@ constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
 
 class LinearTest : public EachIsa {
  protected:
-  // y against a sum in double of the weights as stored. The products of f32 numbers are not exact in double, but their
-  // error is 2^-29 of the bound's.
-  static void expect_near(const MatrixSource& weight, const VectorSource& bias, DType dtype, const TestRows& x,
-                          const TestRows& y) {
+  // y against a sum in double of the weights as stored. The products of f32 numbers are not exact
+  // in double, but their error is 2^-29 of the bound's.
+  static void expect_near(const MatrixSource& weight, const VectorSource& bias, DType dtype,
+                          const TestRows& x, const TestRows& y) {
     for (int64_t i = 0; i < y.view().rows; ++i) {
       for (int64_t j = 0; j < weight.rows; ++j) {
-        double sum = bias.data == nullptr ? 0.0 : static_cast<double>(bias.at(j)), magnitudes = std::abs(sum);
+        double sum = bias.data == nullptr ? 0.0 : static_cast<double>(bias.at(j)),
+               magnitudes = std::abs(sum);
         for (int64_t k = 0; k < weight.cols; ++k) {
           const double product = static_cast<double>(x.at(i, k)) * stored(weight.at(j, k), dtype);
           sum += product;
           magnitudes += std::abs(product);
         }
         ASSERT_NEAR(y.at(i, j), sum, sum_bound(weight.cols, magnitudes))
-            << "row " << i << " of " << y.view().rows << ", output " << j << " of " << weight.rows << ", K "
-            << weight.cols << ", weights " << name(dtype) << ", x " << name(x.view().dtype);
+            << "row " << i << " of " << y.view().rows << ", output " << j << " of " << weight.rows
+            << ", K " << weight.cols << ", weights " << name(dtype) << ", x "
+            << name(x.view().dtype);
       }
     }
   }
@@ -75,7 +77,8 @@ TEST_P(LinearTest, ReadsEveryFormOfSource) {
     for (const Form form : {Form::kDense, Form::kPadded, Form::kTransposed, Form::kInterleaved}) {
       std::mt19937 random(7);
       const TestMatrix weight = make_matrix(n, k, source_dtype, form, random);
-      const TestVector bias = make_vector(n, source_dtype, form == Form::kInterleaved ? 2 : 1, random);
+      const TestVector bias =
+          make_vector(n, source_dtype, form == Form::kInterleaved ? 2 : 1, random);
       for (const DType dtype : kTypes) {
         const Linear linear(weight.source, bias.source, dtype, kernels());
         TestRows x(5, k, dtype), y(5, n, DType::kF32);
@@ -103,14 +106,16 @@ TEST_P(LinearTest, ARowHasTheSameBitsAloneInAnyBatchAndWithAnyTeam) {
       Team team(threads);
       TestRows y(m, n, DType::kF32);
       linear.run(x.view(), y.view(), team);
-      for (int64_t i = 0; i < m; ++i) ASSERT_EQ(y.row_bits(i), all.row_bits(i)) << threads << " threads, row " << i;
+      for (int64_t i = 0; i < m; ++i)
+        ASSERT_EQ(y.row_bits(i), all.row_bits(i)) << threads << " threads, row " << i;
     }
     for (const int64_t batch : {1, 2, 3, 4, 5, 6, 7, 13}) {
       for (int64_t first = 0; first + batch <= 20; ++first) {
         TestRows y(batch, n, DType::kF32);
         linear.run(x.view().slice(first, batch), y.view(), one);
         for (int64_t i = 0; i < batch; ++i) {
-          ASSERT_EQ(y.row_bits(i), all.row_bits(first + i)) << "row " << i << " of " << batch << " from " << first;
+          ASSERT_EQ(y.row_bits(i), all.row_bits(first + i))
+              << "row " << i << " of " << batch << " from " << first;
         }
       }
     }
@@ -154,7 +159,9 @@ TEST(LinearArgumentsTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(linear.in(), 6);
   EXPECT_EQ(linear.out(), 4);
   Team team(1);
-  const auto run = [&](const TestRows& x, const TestRows& y) { linear.run(x.view(), y.view(), team); };
+  const auto run = [&](const TestRows& x, const TestRows& y) {
+    linear.run(x.view(), y.view(), team);
+  };
   EXPECT_NO_THROW(run({2, 6, DType::kF32}, {2, 4, DType::kF32}));
   EXPECT_THROW(run({2, 5, DType::kF32}, {2, 4, DType::kF32}), InvalidArgument);
   EXPECT_THROW(run({2, 6, DType::kF16}, {2, 4, DType::kF32}), InvalidArgument);

@@ -11,8 +11,8 @@
 
 namespace trimtab {
 
-Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format, const GemmKernels* kernels,
-         BufferArena* arena)
+Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format,
+         const GemmKernels* kernels, BufferArena* arena)
     : activation_(activation) {
   BufferArena own(0);
   BufferArena& memory = arena == nullptr ? own : *arena;
@@ -24,30 +24,34 @@ Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format, co
 Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)
     : gate_up_(std::move(gate_up)), down_(std::move(down)), activation_(activation) {
   if (!gate_up_.gated || down_.gated || gate_up_.in != down_.out || gate_up_.out != down_.in ||
-      gate_up_.format != down_.format || gate_up_.kernels == nullptr || gate_up_.kernels != down_.kernels) {
-    throw InvalidArgument(cat("mlp: weights ", gate_up_.in, " -> ", gate_up_.out, " in ", name(gate_up_.format),
-                              " and ", down_.in, " -> ", down_.out, " in ", name(down_.format),
-                              " do not belong together"));
+      gate_up_.format != down_.format || gate_up_.kernels == nullptr ||
+      gate_up_.kernels != down_.kernels) {
+    throw InvalidArgument(cat("mlp: weights ", gate_up_.in, " -> ", gate_up_.out, " in ",
+                              name(gate_up_.format), " and ", down_.in, " -> ", down_.out, " in ",
+                              name(down_.format), " do not belong together"));
   }
   for (const PackedWeights* weights : {&gate_up_, &down_}) {
     const PartBytes needed = part_bytes(*weights);
-    const auto fits = [](const Buffer& part, size_t bytes) { return part.bytes() == 0 || part.bytes() == bytes; };
+    const auto fits = [](const Buffer& part, size_t bytes) {
+      return part.bytes() == 0 || part.bytes() == bytes;
+    };
     if (weights->panels.bytes() != needed.panels || weights->scales.bytes() != needed.scales ||
         !fits(weights->zeros, needed.zeros) || !fits(weights->bias, needed.bias)) {
-      throw InvalidArgument(cat("mlp: weights of ", weights->bytes(), " bytes for ", weights->in, " -> ", weights->out,
-                                " in ", name(weights->format)));
+      throw InvalidArgument(cat("mlp: weights of ", weights->bytes(), " bytes for ", weights->in,
+                                " -> ", weights->out, " in ", name(weights->format)));
     }
   }
 }
 
 namespace {
 
-void run_one(Half::Which which, const Mlp& mlp, const ConstRows& x, const Rows& out, std::span<std::byte> scratch,
-             Team& team) {
-  if (scratch.size() < mlp.scratch_bytes(x.rows) || reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
+void run_one(Half::Which which, const Mlp& mlp, const ConstRows& x, const Rows& out,
+             std::span<std::byte> scratch, Team& team) {
+  if (scratch.size() < mlp.scratch_bytes(x.rows) ||
+      reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
     throw InvalidArgument(cat("mlp: ", mlp.scratch_bytes(x.rows),
-                              " bytes of scratch, 64-byte aligned, are needed, got ", scratch.size(), " at ",
-                              static_cast<const void*>(scratch.data())));
+                              " bytes of scratch, 64-byte aligned, are needed, got ",
+                              scratch.size(), " at ", static_cast<const void*>(scratch.data())));
   }
   if (x.rows == 0) return;
   const Part part = {0, x.rows, &mlp};

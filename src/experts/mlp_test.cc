@@ -15,7 +15,8 @@ constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
 // A sum in double, and the bound of its error in f32.
 std::pair<double, double> product(const TestRows& x, int64_t i, const MatrixSource& w, int64_t j,
                                   const VectorSource& bias, DType dtype) {
-  double sum = bias.data == nullptr ? 0.0 : static_cast<double>(bias.at(j)), magnitudes = std::abs(sum);
+  double sum = bias.data == nullptr ? 0.0 : static_cast<double>(bias.at(j)),
+         magnitudes = std::abs(sum);
   for (int64_t k = 0; k < w.cols; ++k) {
     const double term = static_cast<double>(x.at(i, k)) * stored(w.at(j, k), dtype);
     sum += term;
@@ -26,22 +27,25 @@ std::pair<double, double> product(const TestRows& x, int64_t i, const MatrixSour
 
 class MlpTest : public EachIsa {
  protected:
-  // silu. With errors dg, du of gate and up: |silu'| < 1.1 and |silu(g)| <= |g|, a few roundings of the result, and its
-  // rounding to bf16.
-  static void expect_act_near(const TestMlp& source, DType dtype, const TestRows& x, const TestRows& act) {
+  // silu. With errors dg, du of gate and up: |silu'| < 1.1 and |silu(g)| <= |g|, a few roundings of
+  // the result, and its rounding to bf16.
+  static void expect_act_near(const TestMlp& source, DType dtype, const TestRows& x,
+                              const TestRows& act) {
     for (int64_t i = 0; i < x.view().rows; ++i) {
       for (int64_t j = 0; j < source.gate.source.rows; ++j) {
         const auto [g, dg] = product(x, i, source.gate.source, j, source.gate_bias.source, dtype);
         const auto [u, du] = product(x, i, source.up.source, j, source.up_bias.source, dtype);
         const double want = g / (1 + std::exp(-g)) * u;
-        const double inner = 1.1 * dg * (std::abs(u) + du) + std::abs(g) * du + 8 * kUnit * std::abs(want);
+        const double inner =
+            1.1 * dg * (std::abs(u) + du) + std::abs(g) * du + 8 * kUnit * std::abs(want);
         const double rounding = dtype == DType::kBF16 ? kUnitBF16 * (std::abs(want) + inner) : 0.0;
         ASSERT_NEAR(act.at(i, j), want, inner + rounding) << i << " " << j;
       }
     }
   }
 
-  void check(int64_t m, int64_t hidden, int64_t intermediate, DType dtype, DType x_dtype, Form form, bool biases) {
+  void check(int64_t m, int64_t hidden, int64_t intermediate, DType dtype, DType x_dtype, Form form,
+             bool biases) {
     std::mt19937 random(static_cast<uint32_t>(m + 10 * hidden + 1000 * intermediate));
     const TestMlp source(hidden, intermediate, dtype, form, biases, random);
     const Mlp mlp(source.source(), {}, dtype, kernels());
@@ -56,7 +60,8 @@ class MlpTest : public EachIsa {
     down(mlp, act.view(), y.view(), team);
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < hidden; ++j) {
-        const auto [want, bound] = product(act, i, source.down.source, j, source.down_bias.source, dtype);
+        const auto [want, bound] =
+            product(act, i, source.down.source, j, source.down_bias.source, dtype);
         ASSERT_NEAR(y.at(i, j), want, bound) << i << " " << j;
       }
     }
@@ -75,7 +80,8 @@ TEST_P(MlpTest, EveryCountOfRows) {
 TEST_P(MlpTest, OddShapesBiasesAndMixedTypes) {
   for (const int64_t intermediate : {1, 3, 4, 5, 8, 9, 31, 32, 33, 64, 67}) {
     for (const DType dtype : kTypes) {
-      for (const DType x_dtype : kTypes) check(5, 29, intermediate, dtype, x_dtype, Form::kDense, true);
+      for (const DType x_dtype : kTypes)
+        check(5, 29, intermediate, dtype, x_dtype, Form::kDense, true);
     }
   }
 }
@@ -92,7 +98,8 @@ TEST_P(MlpTest, EveryActivationReachesTheKernel) {
   std::vector<std::string> results;
   for (const Activation activation :
        {Activation{.kind = ActivationKind::kSilu}, Activation{.kind = ActivationKind::kGelu},
-        Activation{.kind = ActivationKind::kGeluTanh}, Activation{.kind = ActivationKind::kSwigluClamp},
+        Activation{.kind = ActivationKind::kGeluTanh},
+        Activation{.kind = ActivationKind::kSwigluClamp},
         Activation{.kind = ActivationKind::kSwigluClamp, .alpha = 1.0F},
         Activation{.kind = ActivationKind::kSwigluClamp, .limit = 0.5F},
         Activation{.kind = ActivationKind::kSwigluClamp, .beta = 0.5F},
@@ -125,7 +132,8 @@ TEST_P(MlpTest, BitsDoNotDependOnBatchOrTeam) {
     for (const int threads : {2, 3}) {
       TestRows y(m, hidden, DType::kF32);
       run(x.view(), y.view(), threads);
-      for (int64_t i = 0; i < m; ++i) ASSERT_EQ(y.row_bits(i), all.row_bits(i)) << threads << " threads, row " << i;
+      for (int64_t i = 0; i < m; ++i)
+        ASSERT_EQ(y.row_bits(i), all.row_bits(i)) << threads << " threads, row " << i;
     }
     for (int64_t i = 0; i < m; ++i) {
       TestRows y(1, hidden, DType::kF32);
@@ -156,7 +164,8 @@ TEST(MlpArgumentsTest, RefusesWhatDoesNotFit) {
 
   const Mlp mlp(good.source(), {}, DType::kBF16);
   Team team(1);
-  const TestRows x(2, 6, DType::kBF16), act(2, 4, DType::kBF16), act32(2, 4, DType::kF32), y(2, 6, DType::kF32);
+  const TestRows x(2, 6, DType::kBF16), act(2, 4, DType::kBF16), act32(2, 4, DType::kF32),
+      y(2, 6, DType::kF32);
   EXPECT_NO_THROW(gate_up(mlp, x.view(), act.view(), team));
   EXPECT_NO_THROW(down(mlp, act.view(), y.view(), team));
   EXPECT_THROW(gate_up(mlp, act.view(), act.view(), team), InvalidArgument);

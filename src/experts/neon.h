@@ -10,15 +10,16 @@
 namespace trimtab {
 namespace {
 
-// A register of gemm_kernel.h is two here: a tile of 6 rows x 16 columns loads 10 values for 24 multiply-adds, one of
-// 12 x 8 would load 14, and a single row has 4 sums on their way instead of 2.
+// A register of gemm_kernel.h is two here: a tile of 6 rows x 16 columns loads 10 values for 24
+// multiply-adds, one of 12 x 8 would load 14, and a single row has 4 sums on their way instead
+// of 2.
 template <class Half>
 struct Two {
   Half low, high;
 };
 
-// One 4-byte step of a row, zero-extended: a plain load, and the multiply-adds take it by element. (LD1R would cost an
-// arithmetic slot for each row.)
+// One 4-byte step of a row, zero-extended: a plain load, and the multiply-adds take it by element.
+// (LD1R would cost an arithmetic slot for each row.)
 inline uint32x2_t step_lane(const std::byte* p) {
   return vcreate_u32(static_cast<uint32_t>(load_step(p)));
 }
@@ -43,7 +44,8 @@ struct Neon {
   }
   template <int kLane>
   static Reg multiply_add(Element<kLane> x, Reg b, Reg c) {
-    return {vfmaq_lane_f32(c.low, b.low, x.row, kLane), vfmaq_lane_f32(c.high, b.high, x.row, kLane)};
+    return {vfmaq_lane_f32(c.low, b.low, x.row, kLane),
+            vfmaq_lane_f32(c.high, b.high, x.row, kLane)};
   }
 
   static Reg set(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
@@ -53,14 +55,17 @@ struct Neon {
     return {vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves)};
   }
   static Two<uint32x4_t> load_pairs(const std::byte* p) {
-    return {vreinterpretq_u32_u8(vld1q_u8(as_bytes(p))), vreinterpretq_u32_u8(vld1q_u8(as_bytes(p) + 16))};
+    return {vreinterpretq_u32_u8(vld1q_u8(as_bytes(p))),
+            vreinterpretq_u32_u8(vld1q_u8(as_bytes(p) + 16))};
   }
   static Reg low(Two<uint32x4_t> pairs) {
-    return {vreinterpretq_f32_u32(vshlq_n_u32(pairs.low, 16)), vreinterpretq_f32_u32(vshlq_n_u32(pairs.high, 16))};
+    return {vreinterpretq_f32_u32(vshlq_n_u32(pairs.low, 16)),
+            vreinterpretq_f32_u32(vshlq_n_u32(pairs.high, 16))};
   }
   static Reg high(Two<uint32x4_t> pairs) {
     const uint32x4_t mask = vdupq_n_u32(0xffff0000U);
-    return {vreinterpretq_f32_u32(vandq_u32(pairs.low, mask)), vreinterpretq_f32_u32(vandq_u32(pairs.high, mask))};
+    return {vreinterpretq_f32_u32(vandq_u32(pairs.low, mask)),
+            vreinterpretq_f32_u32(vandq_u32(pairs.high, mask))};
   }
   // Both bf16 of a row's step as floats.
   static float32x2_t set_pairs(const std::byte* p) {
@@ -73,7 +78,9 @@ struct Neon {
     vst1q_f32(p, x.low);
     vst1q_f32(p + 4, x.high);
   }
-  static void store(uint16_t* p, Reg x) { vst1q_u16(p, vcombine_u16(to_bf16(x.low), to_bf16(x.high))); }
+  static void store(uint16_t* p, Reg x) {
+    vst1q_u16(p, vcombine_u16(to_bf16(x.low), to_bf16(x.high)));
+  }
 
   static Reg multiply_add(Reg a, Reg b, Reg c) {
     return {vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high)};
@@ -96,7 +103,8 @@ struct Neon {
     const uint32x4_t quiet = vorrq_u32(u, vdupq_n_u32(0x400000));
     return vshrn_n_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet), 16);
   }
-  // In two steps, each a normal power of two: the exponent of the result may lie outside the normal range.
+  // In two steps, each a normal power of two: the exponent of the result may lie outside the normal
+  // range.
   static float32x4_t scale(float32x4_t p, float32x4_t n) {
     const int32x4_t whole = vcvtq_s32_f32(n);
     const int32x4_t half = vshrq_n_s32(whole, 1);
@@ -112,8 +120,12 @@ struct NeonInts {
   using Ints = Two<int32x4_t>;
   static Ints set_int(int x) { return {vdupq_n_s32(x), vdupq_n_s32(x)}; }
   static Ints load_ints(const int32_t* p) { return {vld1q_s32(p), vld1q_s32(p + 4)}; }
-  static Ints subtract(Ints a, Ints b) { return {vsubq_s32(a.low, b.low), vsubq_s32(a.high, b.high)}; }
-  static Ints multiply(Ints a, Ints b) { return {vmulq_s32(a.low, b.low), vmulq_s32(a.high, b.high)}; }
+  static Ints subtract(Ints a, Ints b) {
+    return {vsubq_s32(a.low, b.low), vsubq_s32(a.high, b.high)};
+  }
+  static Ints multiply(Ints a, Ints b) {
+    return {vmulq_s32(a.low, b.low), vmulq_s32(a.high, b.high)};
+  }
   static Neon::Reg to_float(Ints x) { return {vcvtq_f32_s32(x.low), vcvtq_f32_s32(x.high)}; }
 };
 
@@ -121,7 +133,9 @@ struct NeonInts {
 struct NeonBytes : NeonInts {
   using Bytes = Two<uint8x16_t>;
   static constexpr int kMaxRows = Neon::kMaxRows;
-  static Bytes load_bytes(const std::byte* p) { return {vld1q_u8(as_bytes(p)), vld1q_u8(as_bytes(p) + 16)}; }
+  static Bytes load_bytes(const std::byte* p) {
+    return {vld1q_u8(as_bytes(p)), vld1q_u8(as_bytes(p) + 16)};
+  }
   static void load_nibbles(const std::byte* p, Bytes& even, Bytes& odd) {
     const Bytes both = load_bytes(p);
     const uint8x16_t mask = vdupq_n_u8(0x0f);

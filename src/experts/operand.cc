@@ -51,7 +51,8 @@ void convert_row(const std::byte* from, int64_t count, std::byte* to) {
   }
 }
 
-void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType to_dtype, std::byte* to) {
+void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType to_dtype,
+                 std::byte* to) {
   if (from_dtype == to_dtype) {
     std::memcpy(to, from, static_cast<size_t>(count) * element_bytes(from_dtype));
   } else if (from_dtype == DType::kF32) {
@@ -63,15 +64,16 @@ void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType t
 
 }  // namespace
 
-Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& carver, Packing packing)
+Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& carver,
+                 Packing packing)
     : kernels_(weights.kernels),
       source_(source),
       storage_(storage(weights.format, weights.in)),
       product_(product_for(weights, source.x.dtype)),
       max_rows_(weights.kernels->max_rows[product_]),
       packs_(packing == kPacked && product_ != kBF16F32Product),  // whose steps are 8 bytes
-      in_place_(weights.format.quantized_rows() == weights.format.rows() && source.x.dtype == row_dtype(product_) &&
-                storage_.padded_in == weights.in),
+      in_place_(weights.format.quantized_rows() == weights.format.rows() &&
+                source.x.dtype == row_dtype(product_) && storage_.padded_in == weights.in),
       row_bytes_(static_cast<size_t>(storage_.padded_in) * element_bytes(row_dtype(product_))) {
   const int64_t rows = source.x.rows;
   codes_ = carver.take_rows(rows, static_cast<int64_t>(row_bytes_), DType::kU8);
@@ -101,7 +103,7 @@ void Operand::quantize_int8(int64_t i, std::byte* row) const {
   auto* const q = reinterpret_cast<int8_t*>(row);
   float* const scale = row_scales_.row_as<float>(i);
   if (x.dtype == DType::kI8) {
-    std::memcpy(q, source_.row(i), static_cast<size_t>(x.cols));
+    std::memcpy(q, source_.row(i), x.cols);
     std::memcpy(scale, source_.row_scales(i), sizeof(float));
   } else {
     kernels_->quantize_int8[x.dtype == DType::kBF16](source_.row(i), x.cols, q, scale);
@@ -117,16 +119,17 @@ void Operand::round_to_mx(int64_t i, std::byte* row, std::byte* scratch) const {
   uint8_t* const scales = codes + padded;
   const std::byte* const from = source_.row(i);
   if (x.dtype == DType::kF8E4M3) {
-    std::memset(codes + x.cols, 0, static_cast<size_t>(padded - x.cols));
-    std::memcpy(codes, from, static_cast<size_t>(x.cols));
-    std::memcpy(scales, source_.row_scales(i), static_cast<size_t>(source_.scales.cols));
+    std::memset(codes + x.cols, 0, padded - x.cols);
+    std::memcpy(codes, from, x.cols);
+    std::memcpy(scales, source_.row_scales(i), source_.scales.cols);
   } else {
     const auto quantize = kernels_->quantize_mx[x.dtype == DType::kBF16];
     quantize(from, whole, codes, scales);
     if (whole < padded) {
       const size_t element = element_bytes(x.dtype);
       const size_t used = static_cast<size_t>(x.cols - whole) * element;
-      std::byte* const tail = scratch + 2 * padded;  // the last block, which is not whole, with zeros behind
+      std::byte* const tail =
+          scratch + 2 * padded;  // the last block, which is not whole, with zeros behind
       std::memcpy(tail, from + static_cast<size_t>(whole) * element, used);
       std::memset(tail + used, 0, kMxBlock * element - used);
       quantize(tail, kMxBlock, codes + whole, scales + whole / kMxBlock);
@@ -160,7 +163,8 @@ void Operand::prepare(int64_t first, int64_t count, bool packed, std::byte* scra
   const auto row = [&](int64_t r) -> const std::byte* {
     return in_place_ ? source_.row(first + r) : rows + static_cast<size_t>(r) * row_bytes_;
   };
-  transpose_steps(row, count, static_cast<int64_t>(row_bytes_ / 4), reinterpret_cast<uint32_t*>(out), count);
+  transpose_steps(row, count, static_cast<int64_t>(row_bytes_ / 4),
+                  reinterpret_cast<uint32_t*>(out), count);
 }
 
 void Operand::fill(PanelTask& task, int64_t first, int64_t count) const {

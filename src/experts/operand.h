@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of x in the form that a product reads: rounded or quantised as its weights want it, and packed into tiles where
-// there are more than a few.
+// Rows of x in the form that a product reads: rounded or quantised as its weights want it, and
+// packed into tiles where there are more than a few.
 #pragma once
 
 #include <cstdint>
 
-#include "dispatch/carver.h"
+#include "base/carver.h"
 #include "experts/weights.h"
 
 namespace trimtab {
@@ -16,19 +16,21 @@ struct RowSource {
   ConstRows scales = {};  // of x, if it comes quantised (quantize_rows.h)
   RowPointers at = {};    // where they are, if x and scales do not say
 
-  const std::byte* row(int64_t i) const { return at.x.empty() ? x.row(i) : at.x[static_cast<size_t>(i)]; }
+  const std::byte* row(int64_t i) const { return at.x.empty() ? x.row(i) : at.x[i]; }
   const std::byte* row_scales(int64_t i) const {
-    return at.scales.empty() ? scales.row(i) : at.scales[static_cast<size_t>(i)];
+    return at.scales.empty() ? scales.row(i) : at.scales[i];
   }
 };
 
-// Where prepared rows are, for all parts of a product: part p, tile t stands at the row at which it stands in x.
+// Where prepared rows are, for all parts of a product: part p, tile t stands at the row at which it
+// stands in x.
 class Operand {
  public:
   enum Packing { kPacked, kUnpacked };
 
   // What rows of x.dtype become for these weights. Memory comes from the carver.
-  Operand(const PackedWeights& weights, const RowSource& source, Carver& carver, Packing packing = kPacked);
+  Operand(const PackedWeights& weights, const RowSource& source, Carver& carver,
+          Packing packing = kPacked);
   // The memory that `rows` rows of this type take.
   static size_t bytes(const PackedWeights& weights, int64_t rows, DType x);
 
@@ -38,7 +40,8 @@ class Operand {
   // Do rows that are not packed need prepare()?
   bool in_place() const { return in_place_; }
   int64_t tiles(int64_t rows) const;
-  // Rows [first, first + count) are one tile of a part, packed or not. scratch: prepare_scratch() bytes.
+  // Rows [first, first + count) are one tile of a part, packed or not. scratch: prepare_scratch()
+  // bytes.
   void prepare(int64_t first, int64_t count, bool packed, std::byte* scratch) const;
   size_t prepare_scratch() const;
   // Puts rows [first, first + count), prepared or in place, into a task.

@@ -21,12 +21,13 @@ Product unpacked(Product product) {
   return product == kFP8Product ? kBF16GroupProduct : kBF16Product;
 }
 
-// Panels that are one item: enough to keep the team from queueing for items, and few enough to share a part evenly.
+// Panels that are one item: enough to keep the team from queueing for items, and few enough to
+// share a part evenly.
 int64_t panels_of_item(int64_t panels, int64_t rows_of_part, int team_size) {
   // A panel of 2048 x 32 bf16 weights takes 4 us from memory, and as long again for every 8 rows.
   const int64_t for_queue = 8 / (1 + rows_of_part / 8);
-  // Of panels side by side a thread fetches the next one while it works on one; a few in a row are 15 % faster than
-  // one.
+  // Of panels side by side a thread fetches the next one while it works on one; a few in a row are
+  // 15 % faster than one.
   constexpr int64_t kInARow = 4, kItemsOfAMember = 2;
   const int64_t in_a_row = std::min(kInARow, panels / (kItemsOfAMember * team_size));
   return std::clamp<int64_t>(std::max(for_queue, in_a_row), 1, panels);
@@ -41,22 +42,23 @@ void wait_for(const std::atomic<int32_t>& count, int64_t wanted) noexcept {
 
 }  // namespace
 
-void check_product(const PackedWeights& weights, const ConstRows& x, const ConstRows& out, DType out_dtype,
-                   std::string_view what) {
+void check_product(const PackedWeights& weights, const ConstRows& x, const ConstRows& out,
+                   DType out_dtype, std::string_view what) {
   if (weights.kernels == nullptr) throw InvalidArgument(cat(what, ": no weights"));
   if (x.dtype != DType::kF32 && x.dtype != DType::kBF16) {
     throw InvalidArgument(cat(what, ": x must be F32 or BF16, not ", name(x.dtype)));
   }
   if (out.dtype != out_dtype) {
-    throw InvalidArgument(cat(what, ": the output must be ", name(out_dtype), ", not ", name(out.dtype)));
+    throw InvalidArgument(
+        cat(what, ": the output must be ", name(out_dtype), ", not ", name(out.dtype)));
   }
   if (x.cols != weights.in || out.cols != weights.out || out.rows != x.rows || x.rows < 0) {
-    throw InvalidArgument(cat(what, " maps [m, ", weights.in, "] to [m, ", weights.out, "]; got [", x.rows, ", ",
-                              x.cols, "] and [", out.rows, ", ", out.cols, "]"));
+    throw InvalidArgument(cat(what, " maps [m, ", weights.in, "] to [m, ", weights.out, "]; got [",
+                              x.rows, ", ", x.cols, "] and [", out.rows, ", ", out.cols, "]"));
   }
   if (x.rows > 1 && (x.stride < x.cols || out.stride < out.cols)) {
-    throw InvalidArgument(cat(what, ": rows overlap: strides ", x.stride, " and ", out.stride, " for ", x.cols, " and ",
-                              out.cols, " columns"));
+    throw InvalidArgument(cat(what, ": rows overlap: strides ", x.stride, " and ", out.stride,
+                              " for ", x.cols, " and ", out.cols, " columns"));
   }
 }
 
@@ -66,8 +68,9 @@ size_t unpack_scratch(const PackedWeights& weights) {
   return static_cast<size_t>(s.steps() * 4 * weights.kernels->width);
 }
 
-void multiply_panels(const PackedWeights& weights, Product product, PanelRange panels, PanelTask task, const Rows& out,
-                     Activation activation, std::byte* scratch) noexcept {
+void multiply_panels(const PackedWeights& weights, Product product, PanelRange panels,
+                     PanelTask task, const Rows& out, Activation activation,
+                     std::byte* scratch) noexcept {
   const GemmKernels& kernels = *weights.kernels;
   const Storage s = storage(weights.format, weights.in);
   task.steps = s.steps();
@@ -79,10 +82,11 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   task.alpha = activation.alpha;
   task.limit = activation.limit;
   task.beta = activation.beta;
-  // Weights that several tiles read are worth unpacking once; others are decoded on their way to the registers.
+  // Weights that several tiles read are worth unpacking once; others are decoded on their way to
+  // the registers.
   const auto& runs = weights.gated ? kernels.gated : kernels.linear;
-  const bool unpacks =
-      kernels.unpack[product] != nullptr && (runs[product] == nullptr || task.m > kernels.max_rows[product]);
+  const bool unpacks = kernels.unpack[product] != nullptr &&
+                       (runs[product] == nullptr || task.m > kernels.max_rows[product]);
   const GemmKernels::Run run = runs[unpacks ? unpacked(product) : product];
   const size_t bytes = panel_bytes(weights);
   const int64_t width = kernels.width;
@@ -91,7 +95,9 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
     const int64_t scale = p * s.groups() * width;
     task.panel = weights.panels.data() + static_cast<size_t>(p) * bytes;
     const int64_t next = p + 1 < panels.first + panels.count ? p + 1 : panels.then;
-    task.next_panel = next < num_panels(weights) ? weights.panels.data() + static_cast<size_t>(next) * bytes : nullptr;
+    task.next_panel = next < num_panels(weights)
+                          ? weights.panels.data() + static_cast<size_t>(next) * bytes
+                          : nullptr;
     task.next_bytes = bytes;
     task.weight_scales = weights.scales.data() + scale * s.scale_bytes;
     task.zeros = weights.zeros.bytes() == 0 ? nullptr : weights.zeros.as<int32_t>() + scale;
@@ -106,7 +112,8 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   }
 }
 
-Half::Half(Which which, std::span<const Part> parts, const RowSource& x, Rows out, int team_size, Carver& carver)
+Half::Half(Which which, std::span<const Part> parts, const RowSource& x, Rows out, int team_size,
+           Carver& carver)
     : which_(which),
       parts_(parts),
       operand_(weights(parts.front()), x, carver),
@@ -123,7 +130,8 @@ Half::Half(Which which, std::span<const Part> parts, const RowSource& x, Rows ou
 }
 
 size_t Half::bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x) {
-  return Operand::bytes(weights, rows, x) + Workspace::padded(static_cast<size_t>(parts) * sizeof(Progress));
+  return Operand::bytes(weights, rows, x) +
+         Workspace::padded(static_cast<size_t>(parts) * sizeof(Progress));
 }
 
 int64_t Half::items_before(Stage stage, int64_t part) const {
@@ -135,7 +143,8 @@ size_t Half::scratch() const {
   return std::max(operand_.prepare_scratch(), unpack_scratch(weights(parts_.front())));
 }
 
-void Half::run(Stage stage, int64_t part, int64_t item, const Half* before, std::byte* scratch) const noexcept {
+void Half::run(Stage stage, int64_t part, int64_t item, const Half* before,
+               std::byte* scratch) const noexcept {
   if (stage == kPrepare) {
     prepare(part, item, before, scratch);
   } else {
@@ -144,16 +153,18 @@ void Half::run(Stage stage, int64_t part, int64_t item, const Half* before, std:
 }
 
 void Half::prepare(int64_t p, int64_t tile, const Half* before, std::byte* scratch) const noexcept {
-  const Part& part = parts_[static_cast<size_t>(p)];
+  const Part& part = parts_[p];
   if (before != nullptr) before->wait_until_finished(p);
   const int64_t tiles = operand_.tiles(part.count);
-  const int64_t first = tile_first(part.count, tiles, tile), end = tile_first(part.count, tiles, tile + 1);
+  const int64_t first = tile_first(part.count, tiles, tile),
+                end = tile_first(part.count, tiles, tile + 1);
   operand_.prepare(part.first + first, end - first, operand_.packed(part.count), scratch);
   progress_[p].tiles.fetch_add(1, std::memory_order_release);
 }
 
-void Half::multiply(int64_t p, int64_t group, const Half* before, std::byte* scratch) const noexcept {
-  const Part& part = parts_[static_cast<size_t>(p)];
+void Half::multiply(int64_t p, int64_t group, const Half* before,
+                    std::byte* scratch) const noexcept {
+  const Part& part = parts_[p];
   // Rows that are read in place have no tiles to wait for.
   if (operand_.tiles(part.count) == 0 && before != nullptr) before->wait_until_finished(p);
   wait_for(progress_[p].tiles, operand_.tiles(part.count));
@@ -161,7 +172,8 @@ void Half::multiply(int64_t p, int64_t group, const Half* before, std::byte* scr
   operand_.fill(task, part.first, part.count);
   // Members that are equally fast take every team_size-th group.
   const int64_t first = group * group_panels_, then = first + team_size_ * group_panels_;
-  multiply_panels(weights(part), operand_.product(), {first, std::min(group_panels_, panels_ - first), then}, task,
+  multiply_panels(weights(part), operand_.product(),
+                  {first, std::min(group_panels_, panels_ - first), then}, task,
                   out_.slice(part.first, part.count), part.mlp->activation(), scratch);
   progress_[p].groups.fetch_add(1, std::memory_order_release);
 }
@@ -172,12 +184,14 @@ void Half::wait_until_finished(int64_t part) const noexcept {
 
 namespace {
 
-// In step s, stage k of the pipeline (stage k % 2 of half k / 2) works on part s - k: what an item waits for was begun
-// in an earlier step, and a step is long enough for it to be done by then.
+// In step s, stage k of the pipeline (stage k % 2 of half k / 2) works on part s - k: what an item
+// waits for was begun in an earlier step, and a step is long enough for it to be done by then.
 class Pipeline {
  public:
   explicit Pipeline(std::span<const Half> halves)
-      : halves_(halves), stages_(2 * std::ssize(halves)), steps_(halves.front().num_parts() + stages_ - 1) {}
+      : halves_(halves),
+        stages_(2 * std::ssize(halves)),
+        steps_(halves.front().num_parts() + stages_ - 1) {}
 
   int64_t items() const { return items_before(steps_); }
   void run(int64_t item, std::byte* scratch) const noexcept {
@@ -191,7 +205,8 @@ class Pipeline {
       const int64_t items = items_before(k, step + 1) - items_before(k, step);
       if (item < items) {
         const auto half = static_cast<size_t>(k / 2);
-        return halves_[half].run(stage(k), step - k, item, half == 0 ? nullptr : &halves_[half - 1], scratch);
+        return halves_[half].run(stage(k), step - k, item, half == 0 ? nullptr : &halves_[half - 1],
+                                 scratch);
       }
       item -= items;
     }
@@ -200,7 +215,7 @@ class Pipeline {
  private:
   static Half::Stage stage(int64_t k) { return k % 2 == 0 ? Half::kPrepare : Half::kMultiply; }
   int64_t items_before(int64_t k, int64_t step) const {
-    const Half& half = halves_[static_cast<size_t>(k / 2)];
+    const Half& half = halves_[k / 2];
     return half.items_before(stage(k), std::clamp<int64_t>(step - k, 0, half.num_parts()));
   }
   int64_t items_before(int64_t step) const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products that instruction sets build from their own instructions: what gemm_kernel.h multiplies, with
-//   Sum, start, finish   an accumulator of one group (kGroupSums) or of the whole row; finish puts it into the tile of
+// The products that instruction sets build from their own instructions: what gemm_kernel.h
+// multiplies, with
+//   Sum, start, finish   an accumulator of one group (kGroupSums) or of the whole row; finish puts
+//   it into the tile of
 //                        floats
 //   Scales, scales       what load needs of a group's scales (kGrouped)
 //   Weights, load        kVecs registers of the weights of kLoadSteps steps, kLoadBytes in all
@@ -22,18 +24,21 @@ inline int load_step(const std::byte* p) {
   return step;
 }
 
-// From so many rows on the multiplications take longer than the weights take from memory, and fetching the next panel
-// into L2 meanwhile pays; below it gets in the way of the processor's own prefetching. Measured: m = 6 at 2 bytes.
+// From so many rows on the multiplications take longer than the weights take from memory, and
+// fetching the next panel into L2 meanwhile pays; below it gets in the way of the processor's own
+// prefetching. Measured: m = 6 at 2 bytes.
 constexpr int kComputeBoundRows = 6;
 
 // tile += sum * scale: the end of a group.
 template <class V>
 void add_group(const PanelTask& task, int64_t group, int v, typename V::Reg sum, float* tile) {
-  const float* scale = reinterpret_cast<const float*>(task.weight_scales) + (group * 2 + v) * V::kLanes;
+  const float* scale =
+      reinterpret_cast<const float*>(task.weight_scales) + (group * 2 + v) * V::kLanes;
   V::store(tile, V::multiply_add(sum, V::load(scale), group == 0 ? V::set(0.0F) : V::load(tile)));
 }
 
-// Sums of floats, not grouped. Derived gives Weights, kStepBytes, kLoadBytes, load_one, broadcast, dot.
+// Sums of floats, not grouped. Derived gives Weights, kStepBytes, kLoadBytes, load_one, broadcast,
+// dot.
 template <class V, class Derived>
 struct FloatSums {
   using Sum = typename V::Reg;
@@ -56,7 +61,9 @@ struct F32Dot : FloatSums<V, F32Dot<V>> {
   using Weights = Reg;
   static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
   static Reg load_one(const std::byte* p) { return V::load(reinterpret_cast<const float*>(p)); }
-  static auto broadcast(const std::byte* x) { return V::broadcast(reinterpret_cast<const float*>(x)); }
+  static auto broadcast(const std::byte* x) {
+    return V::broadcast(reinterpret_cast<const float*>(x));
+  }
   template <class X>
   static Reg dot(Reg sum, Reg w, X x) {
     return V::multiply_add(x, w, sum);
@@ -73,7 +80,8 @@ struct F16Dot : F32Dot<V> {
   }
 };
 
-// bf16 pairs without an instruction for them: V::low and V::high widen a register of pairs to floats, exactly.
+// bf16 pairs without an instruction for them: V::low and V::high widen a register of pairs to
+// floats, exactly.
 template <class V>
 struct PairDot : FloatSums<V, PairDot<V>> {
   using Reg = typename V::Reg;
@@ -85,8 +93,12 @@ struct PairDot : FloatSums<V, PairDot<V>> {
     decltype(V::high(V::set_pairs(nullptr))) high;
   };
   static constexpr int kMaxRows = V::kMaxPairRows, kStepBytes = 4, kLoadBytes = 2 * 4 * V::kLanes;
-  static Weights load_one(const std::byte* p) { return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))}; }
-  static Row broadcast(const std::byte* x) { return {V::low(V::set_pairs(x)), V::high(V::set_pairs(x))}; }
+  static Weights load_one(const std::byte* p) {
+    return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))};
+  }
+  static Row broadcast(const std::byte* x) {
+    return {V::low(V::set_pairs(x)), V::high(V::set_pairs(x))};
+  }
   template <class X>
   static Reg dot(Reg sum, Weights w, X x) {
     return V::multiply_add(x.high, w.high, V::multiply_add(x.low, w.low, sum));
@@ -106,15 +118,17 @@ struct MixedDot : PairDot<V> {
   }
 };
 
-// u8 weights with s8 rows: exact sums in int32, group by group. I: Ints, Bytes, Row, set_int, load_ints, load_bytes,
-// broadcast, dot, to_float, kMaxRows. load_bytes may take kShift off the weights.
+// u8 weights with s8 rows: exact sums in int32, group by group. I: Ints, Bytes, Row, set_int,
+// load_ints, load_bytes, broadcast, dot, to_float, kMaxRows. load_bytes may take kShift off the
+// weights.
 template <class V, class I, int kShift = 0>
 struct Int8Dot {
   using Sum = typename I::Ints;
   using Weights = typename I::Bytes;
   using Scales = NoScales;
   static constexpr bool kGrouped = true, kGroupSums = true, kQuantizedRows = true;
-  static constexpr int kMaxRows = I::kMaxRows, kStepBytes = 4, kLoadSteps = 1, kLoadBytes = 2 * 4 * V::kLanes;
+  static constexpr int kMaxRows = I::kMaxRows, kStepBytes = 4, kLoadSteps = 1,
+                       kLoadBytes = 2 * 4 * V::kLanes;
   static constexpr int kMinPrefetchRows = kComputeBoundRows;
   static Scales scales(const PanelTask&, int64_t) { return {}; }
 
@@ -148,7 +162,8 @@ struct Int8Dot {
 template <class V, class Dot>
 struct Grouped : Dot {
   static constexpr bool kGrouped = true, kGroupSums = true;
-  static void finish(const PanelTask& task, int64_t group, int v, typename V::Reg sum, float* tile) {
+  static void finish(const PanelTask& task, int64_t group, int v, typename V::Reg sum,
+                     float* tile) {
     add_group<V>(task, group, v, sum, tile);
   }
 };
@@ -158,7 +173,8 @@ struct Int4Dot : Int8Dot<V, I> {
   static constexpr int kLoadSteps = 2, kMinPrefetchRows = kComputeBoundRows / 2;
   template <class W>
   static void load(const std::byte* p, NoScales, W (&weights)[2][2]) {
-    for (int v = 0; v < 2; ++v) I::load_nibbles(p + v * 4 * V::kLanes, weights[0][v], weights[1][v]);
+    for (int v = 0; v < 2; ++v)
+      I::load_nibbles(p + v * 4 * V::kLanes, weights[0][v], weights[1][v]);
   }
 };
 
@@ -174,18 +190,19 @@ void unpack_int4(const PanelTask& task, std::byte* out) noexcept {
   }
 }
 
-// A code of e4m3 (e2m1) with its fields in the place of a float's stands for 2^-120 (2^-126) of its value, because of
-// the other bias, which is made up for before the scale comes in, since a factor of both may be infinite. The packer
-// has seen to it that products with scales are exact in bf16.
+// A code of e4m3 (e2m1) with its fields in the place of a float's stands for 2^-120 (2^-126) of its
+// value, because of the other bias, which is made up for before the scale comes in, since a factor
+// of both may be infinite. The packer has seen to it that products with scales are exact in bf16.
 template <int kShift>
 uint16_t decode_to_bf16(uint32_t magnitude, uint32_t sign, float scale) {
   constexpr float kBias = kShift == 20 ? 0x1p120F : 0x1p126F;
-  return static_cast<uint16_t>(bits_as<uint32_t>(bits_as<float>(magnitude << kShift) * kBias * scale) >> 16 |
-                               sign << 15);
+  return static_cast<uint16_t>(
+      bits_as<uint32_t>(bits_as<float>(magnitude << kShift) * kBias * scale) >> 16 | sign << 15);
 }
 
-// For every 4 columns of the left half their 8 codes come first, then those of 4 columns of the right half, because
-// that is how the bytes of AVX-512 registers interleave: the place of code i of a step among its bf16.
+// For every 4 columns of the left half their 8 codes come first, then those of 4 columns of the
+// right half, because that is how the bytes of AVX-512 registers interleave: the place of code i of
+// a step among its bf16.
 template <class V>
 constexpr int place_of_code(int i) {
   return i % 16 / 8 * 2 * V::kLanes + i / 16 * 8 + i % 8;
@@ -230,7 +247,8 @@ void unpack_mx4(const PanelTask& task, std::byte* out) noexcept {
     if (s % task.group_steps == 0) scales.read(task, s / task.group_steps);
     for (int i = 0; i < kCodes; ++i) {
       words[place_of_code<V>(i)] = decode_to_bf16<22>(in[i] & 7U, in[i] >> 3U & 1U, scales.of[i]);
-      words[kCodes + place_of_code<V>(i)] = decode_to_bf16<22>(in[i] >> 4U & 7U, in[i] >> 7U, scales.of[i]);
+      words[kCodes + place_of_code<V>(i)] =
+          decode_to_bf16<22>(in[i] >> 4U & 7U, in[i] >> 7U, scales.of[i]);
     }
   }
 }
@@ -264,7 +282,8 @@ constexpr void set_product(GemmKernels& kernels, Product product) {
   kernels.gated[product] = run_panel<V, P, true>;
 }
 
-// The kernels of V with Bf16 (kBF16) and bytes multiplied as I does. e4m3 and e2m1 are always unpacked first.
+// The kernels of V with Bf16 (kBF16) and bytes multiplied as I does. e4m3 and e2m1 are always
+// unpacked first.
 template <class V, class Bf16, class I, class Int8 = Int8Dot<V, I>>
 constexpr GemmKernels make_kernels(const char* isa) {
   GemmKernels kernels = {};
@@ -277,7 +296,8 @@ constexpr GemmKernels make_kernels(const char* isa) {
   set_product<V, Grouped<V, Bf16>>(kernels, kBF16GroupProduct);
   set_product<V, Int8>(kernels, kInt8Product);
   set_product<V, Int4Dot<V, I>>(kernels, kInt4Product);
-  kernels.max_rows[kMX8Product] = kernels.max_rows[kMX4Product] = kernels.max_rows[kFP8Product] = Bf16::kMaxRows;
+  kernels.max_rows[kMX8Product] = kernels.max_rows[kMX4Product] = kernels.max_rows[kFP8Product] =
+      Bf16::kMaxRows;
   kernels.unpack[kInt4Product] = unpack_int4<V>;
   kernels.unpack[kMX8Product] = unpack_mx8<V>;
   kernels.unpack[kMX4Product] = unpack_mx4<V>;

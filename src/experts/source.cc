@@ -28,7 +28,8 @@ uint8_t load_nibble(const std::byte* data, int64_t index) {
 
 constexpr auto kE4M3 = [] {
   std::array<float, 256> values{};
-  for (size_t code = 0; code < values.size(); ++code) values[code] = to_float(e4m3_t{static_cast<uint8_t>(code)});
+  for (size_t code = 0; code < values.size(); ++code)
+    values[code] = to_float(e4m3_t{static_cast<uint8_t>(code)});
   return values;
 }();
 
@@ -83,7 +84,8 @@ int64_t num_blocks(int64_t size, int64_t block) {
 void check_quantization(const MatrixSource& source, std::string_view what) {
   const Quantization& q = source.quantization;
   if (!is_float(q.scale_dtype) && q.scale_dtype != DType::kF8E8M0) {
-    throw InvalidArgument(cat(what, ": scales must be F32, BF16, F16 or F8_E8M0, not ", name(q.scale_dtype)));
+    throw InvalidArgument(
+        cat(what, ": scales must be F32, BF16, F16 or F8_E8M0, not ", name(q.scale_dtype)));
   }
   if (q.block_rows < 1 || q.block_cols < 1) {
     throw InvalidArgument(cat(what, ": blocks of ", q.block_rows, " x ", q.block_cols));
@@ -152,7 +154,8 @@ void read_row(const MatrixSource& source, int64_t row, int64_t begin, int64_t en
   const int64_t first = row * source.row_stride;
   with_type(source.dtype, [&](auto type) {
     if (source.col_stride == 1) {
-      for (int64_t j = begin; j < end; ++j) out[j - begin] = load_element<type()>(source.data, first + j);
+      for (int64_t j = begin; j < end; ++j)
+        out[j - begin] = load_element<type()>(source.data, first + j);
     } else {
       for (int64_t j = begin; j < end; ++j) {
         out[j - begin] = load_element<type()>(source.data, first + j * source.col_stride);
@@ -172,16 +175,18 @@ void read_rows(const MatrixSource& source, int64_t first, Rows out) {
 
 void check_source(const MatrixSource& source, std::string_view what) {
   const DType dtype = source.dtype;
-  if (!is_float(dtype) && !may_have_zeros(dtype) && dtype != DType::kF8E4M3 && dtype != DType::kF4) {
-    throw InvalidArgument(cat(what, " must be F32, BF16, F16, I8, F8_E4M3, F4 or U4, not ", name(dtype)));
+  if (!is_float(dtype) && !may_have_zeros(dtype) && dtype != DType::kF8E4M3 &&
+      dtype != DType::kF4) {
+    throw InvalidArgument(
+        cat(what, " must be F32, BF16, F16, I8, F8_E4M3, F4 or U4, not ", name(dtype)));
   }
   if (source.rows < 1 || source.cols < 1 || source.data == nullptr) {
-    throw InvalidArgument(
-        cat(what, " is empty: [", source.rows, ", ", source.cols, "]", source.data == nullptr ? ", no data" : ""));
+    throw InvalidArgument(cat(what, " is empty: [", source.rows, ", ", source.cols, "]",
+                              source.data == nullptr ? ", no data" : ""));
   }
   if (source.is_quantised() == is_float(dtype)) {
-    throw InvalidArgument(
-        cat(what, " is ", name(dtype), source.is_quantised() ? " and has scales" : " without scales"));
+    throw InvalidArgument(cat(what, " is ", name(dtype),
+                              source.is_quantised() ? " and has scales" : " without scales"));
   }
   if (source.is_quantised()) check_quantization(source, what);
 }
@@ -189,7 +194,8 @@ void check_source(const MatrixSource& source, std::string_view what) {
 void check_source(const MatrixSource& source, int64_t rows, int64_t cols, std::string_view what) {
   check_source(source, what);
   if (source.rows != rows || source.cols != cols) {
-    throw InvalidArgument(cat(what, " must be [", rows, ", ", cols, "], is [", source.rows, ", ", source.cols, "]"));
+    throw InvalidArgument(
+        cat(what, " must be [", rows, ", ", cols, "], is [", source.rows, ", ", source.cols, "]"));
   }
 }
 
@@ -198,7 +204,8 @@ void check_source(const VectorSource& source, int64_t size, std::string_view wha
   if (!is_float(source.dtype)) {
     throw InvalidArgument(cat(what, " must be F32, BF16 or F16, not ", name(source.dtype)));
   }
-  if (source.size != size) throw InvalidArgument(cat(what, " must have ", size, " elements, has ", source.size));
+  if (source.size != size)
+    throw InvalidArgument(cat(what, " must have ", size, " elements, has ", source.size));
 }
 
 }  // namespace trimtab

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What weights and rows stand for in every format, in double, for the tests of this room: decoded from a row's codes by
-// the formats' definitions, never from panels or tiles.
+// What weights and rows stand for in every format, in double, for the tests of this room: decoded
+// from a row's codes by the formats' definitions, never from panels or tiles.
 #pragma once
 
 #include <cmath>
@@ -15,15 +15,16 @@
 
 namespace trimtab::test {
 
-inline const WeightFormat kFormats[] = {Scheme::kF32,  Scheme::kBF16,       Scheme::kF16,       Scheme::kW8A8,
-                                        Scheme::kW4A8, {Scheme::kW4A8, 32}, {Scheme::kW4A8, 0}, Scheme::kMXFP8,
-                                        Scheme::kFP8,  Scheme::kMXFP4};
+inline const WeightFormat kFormats[] = {
+    Scheme::kF32,        Scheme::kBF16,      Scheme::kF16,   Scheme::kW8A8, Scheme::kW4A8,
+    {Scheme::kW4A8, 32}, {Scheme::kW4A8, 0}, Scheme::kMXFP8, Scheme::kFP8,  Scheme::kMXFP4};
 
 // OCP 8-bit and MX specifications: exponent biases 7 and 1.
 inline double e4m3_value(unsigned code) {
   const int exponent = static_cast<int>(code >> 3 & 15U), fraction = static_cast<int>(code & 7U);
   if ((code & 0x7fU) == 0x7fU) return std::numeric_limits<double>::quiet_NaN();
-  const double magnitude = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
   return code & 0x80U ? -magnitude : magnitude;
 }
 inline double e2m1_value(unsigned code) {
@@ -50,12 +51,13 @@ class StoredRow {
         storage_(storage),
         codes_(static_cast<size_t>(storage.padded_in) * 4),
         scales_(static_cast<size_t>(storage.groups() * storage.scale_bytes)),
-        zeros_(static_cast<size_t>(storage.groups()), zero_code(format)) {}
+        zeros_(storage.groups(), zero_code(format)) {}
 
   void encode(RowEncoder& encoder, int64_t row) {
-    encoder.encode(row, codes_.data(), scales_.data(), encoder.has_zeros() ? zeros_.data() : nullptr);
+    encoder.encode(row, codes_.data(), scales_.data(),
+                   encoder.has_zeros() ? zeros_.data() : nullptr);
   }
-  unsigned code(int64_t j) const { return std::to_integer<unsigned>(codes_[static_cast<size_t>(j)]); }
+  unsigned code(int64_t j) const { return std::to_integer<unsigned>(codes_[j]); }
   // Of the group of input j.
   double scale(int64_t j) const {
     const int64_t group = j / storage_.group;
@@ -72,7 +74,7 @@ class StoredRow {
         return static_cast<double>(to_float(load<f16_t>(codes_, j)));
       case Scheme::kW8A8:
       case Scheme::kW4A8:
-        return (static_cast<int>(code(j)) - zeros_[static_cast<size_t>(j / storage_.group)]) * scale(j);
+        return (static_cast<int>(code(j)) - zeros_[j / storage_.group]) * scale(j);
       case Scheme::kMXFP8:
       case Scheme::kFP8:
         return e4m3_value(code(j)) * scale(j);
@@ -111,7 +113,8 @@ inline Matrix stored_weights(const MatrixSource& source, WeightFormat format) {
 // Rows in 8 bits with their scales, as they travel; cols padded to whole MX blocks.
 struct QuantisedRows {
   QuantisedRows(const TestRows& x, DType dtype)
-      : cols(dtype == DType::kF8E4M3 ? (x.view().cols + kMxBlock - 1) / kMxBlock * kMxBlock : x.view().cols),
+      : cols(dtype == DType::kF8E4M3 ? (x.view().cols + kMxBlock - 1) / kMxBlock * kMxBlock
+                                     : x.view().cols),
         shape(scale_shape(dtype, cols)),
         codes(static_cast<size_t>(x.view().rows * cols)),
         scales(static_cast<size_t>(x.view().rows) * shape.row_bytes()),
@@ -119,12 +122,15 @@ struct QuantisedRows {
         q_scales(scales.data(), x.view().rows, shape.cols, shape.cols, shape.dtype) {
     std::vector<float> padded(codes.size());
     for (int64_t i = 0; i < x.view().rows; ++i) {
-      for (int64_t j = 0; j < x.view().cols; ++j) padded[static_cast<size_t>(i * cols + j)] = x.at(i, j);
+      for (int64_t j = 0; j < x.view().cols; ++j)
+        padded[static_cast<size_t>(i * cols + j)] = x.at(i, j);
     }
     quantize_rows(ConstRows(padded.data(), x.view().rows, cols), q, q_scales);
   }
 
-  int8_t code(int64_t i, int64_t j) const { return static_cast<int8_t>(codes[static_cast<size_t>(i * cols + j)]); }
+  int8_t code(int64_t i, int64_t j) const {
+    return static_cast<int8_t>(codes[static_cast<size_t>(i * cols + j)]);
+  }
 
   int64_t cols;
   ScaleShape shape;
@@ -145,7 +151,9 @@ inline Matrix multiplied_rows(const TestRows& x, WeightFormat format) {
   };
   if (dtype == DType::kI8) {
     const QuantisedRows q(x, dtype);
-    return fill([&](int64_t i, int64_t j) { return q.code(i, j) * static_cast<double>(*q.q_scales.row_as<float>(i)); });
+    return fill([&](int64_t i, int64_t j) {
+      return q.code(i, j) * static_cast<double>(*q.q_scales.row_as<float>(i));
+    });
   }
   if (dtype == DType::kF8E4M3) {
     const QuantisedRows q(x, dtype);
@@ -155,8 +163,9 @@ inline Matrix multiplied_rows(const TestRows& x, WeightFormat format) {
     });
   }
   const bool rounds = format.scheme == Scheme::kFP8 || format.scheme == Scheme::kMXFP4;
-  return fill(
-      [&](int64_t i, int64_t j) { return static_cast<double>(rounds ? to_float(to_bf16(x.at(i, j))) : x.at(i, j)); });
+  return fill([&](int64_t i, int64_t j) {
+    return static_cast<double>(rounds ? to_float(to_bf16(x.at(i, j))) : x.at(i, j));
+  });
 }
 
 }  // namespace trimtab::test

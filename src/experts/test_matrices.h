@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random matrices for the tests of this room, in every form that a checkpoint can have, and rows to multiply them with.
+// Random matrices for the tests of this room, in every form that a checkpoint can have, and rows to
+// multiply them with.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ inline f16_t f16_truncated(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   const uint32_t exponent = (u >> 23) & 0xffU;
   if (exponent < 113 || exponent > 142) return {static_cast<uint16_t>((u >> 16) & 0x8000U)};
-  return {static_cast<uint16_t>(((u >> 16) & 0x8000U) | ((exponent - 112) << 10) | ((u >> 13) & 0x3ffU))};
+  return {static_cast<uint16_t>(((u >> 16) & 0x8000U) | ((exponent - 112) << 10) |
+                                ((u >> 13) & 0x3ffU))};
 }
 
 // Owns what a source points to. The data always starts at an odd address.
@@ -48,7 +50,8 @@ inline void put(std::byte* to, DType dtype, float value) {
   }
 }
 
-inline TestMatrix make_matrix(int64_t rows, int64_t cols, DType dtype, Form form, std::mt19937& random) {
+inline TestMatrix make_matrix(int64_t rows, int64_t cols, DType dtype, Form form,
+                              std::mt19937& random) {
   TestMatrix m;
   int64_t row_stride = cols, col_stride = 1;
   if (form == Form::kPadded) row_stride = cols + 3;
@@ -61,7 +64,8 @@ inline TestMatrix make_matrix(int64_t rows, int64_t cols, DType dtype, Form form
   std::normal_distribution<float> normal;
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < cols; ++j) {
-      put(m.bytes.data() + 1 + static_cast<size_t>(i * row_stride + j * col_stride) * size, dtype, normal(random));
+      put(m.bytes.data() + 1 + static_cast<size_t>(i * row_stride + j * col_stride) * size, dtype,
+          normal(random));
     }
   }
   return m;
@@ -85,13 +89,14 @@ inline double stored(float value, DType dtype) {
   return static_cast<double>(dtype == DType::kBF16 ? to_float(to_bf16(value)) : value);
 }
 
-// Rows that own their memory: `gap` elements lie between them, filled with a pattern that must not be read or written
-// (NaN in every type). The last row ends where the memory ends.
+// Rows that own their memory: `gap` elements lie between them, filled with a pattern that must not
+// be read or written (NaN in every type). The last row ends where the memory ends.
 class TestRows {
  public:
   TestRows(int64_t rows, int64_t cols, DType dtype, int64_t gap = 0)
       : size_(static_cast<size_t>(bits(dtype)) / 8),
-        bytes_(rows == 0 ? 0 : static_cast<size_t>(rows * (cols + gap) - gap) * size_, std::byte{0xff}),
+        bytes_(rows == 0 ? 0 : static_cast<size_t>(rows * (cols + gap) - gap) * size_,
+               std::byte{0xff}),
         view_(bytes_.data(), rows, cols, cols + gap, dtype) {}
 
   void randomise(std::mt19937& random) {
@@ -126,8 +131,9 @@ class TestRows {
   Rows view_;
 };
 
-// The error of a sum of k products in f32 with its bias, in any order, fused or not: at most (k + 2) roundings of
-// partial sums that are no larger than the sum of magnitudes (Higham, Accuracy and Stability, 3.1), up to second order.
+// The error of a sum of k products in f32 with its bias, in any order, fused or not: at most (k +
+// 2) roundings of partial sums that are no larger than the sum of magnitudes (Higham, Accuracy and
+// Stability, 3.1), up to second order.
 inline double sum_bound(int64_t k, double magnitudes) {
   return 1.001 * static_cast<double>(k + 2) * kUnit * magnitudes;
 }
@@ -142,7 +148,9 @@ inline std::string isa_name(const testing::TestParamInfo<const GemmKernels*>& in
   return info.param->isa;
 }
 
-#define TRIMTAB_FOR_EACH_ISA(suite) \
-  INSTANTIATE_TEST_SUITE_P(, suite, testing::ValuesIn(available_kernels().begin(), available_kernels().end()), isa_name)
+#define TRIMTAB_FOR_EACH_ISA(suite)                                                       \
+  INSTANTIATE_TEST_SUITE_P(                                                               \
+      , suite, testing::ValuesIn(available_kernels().begin(), available_kernels().end()), \
+      isa_name)
 
 }  // namespace trimtab::test

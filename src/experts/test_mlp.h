@@ -10,10 +10,12 @@
 namespace trimtab::test {
 
 struct TestMlp {
-  TestMlp(int64_t hidden, int64_t intermediate, DType dtype, Form form, bool biases, std::mt19937& random)
+  TestMlp(int64_t hidden, int64_t intermediate, DType dtype, Form form, bool biases,
+          std::mt19937& random)
       : gate(make_matrix(intermediate, hidden, dtype, form, random)),
         up(make_matrix(intermediate, hidden, dtype, form, random)),
-        down(make_matrix(hidden, intermediate, dtype, form == Form::kInterleaved ? Form::kTransposed : form, random)) {
+        down(make_matrix(hidden, intermediate, dtype,
+                         form == Form::kInterleaved ? Form::kTransposed : form, random)) {
     if (!biases) return;
     const int64_t stride = form == Form::kInterleaved ? 2 : 1;
     gate_bias = make_vector(intermediate, dtype, stride, random);
@@ -22,7 +24,8 @@ struct TestMlp {
   }
 
   MlpSource source() const {
-    return {gate.source, up.source, down.source, gate_bias.source, up_bias.source, down_bias.source};
+    return {gate.source,      up.source,      down.source,
+            gate_bias.source, up_bias.source, down_bias.source};
   }
 
   TestMatrix gate, up, down;

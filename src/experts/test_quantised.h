@@ -14,11 +14,13 @@
 
 namespace trimtab::test {
 
-// A quantised matrix of random codes, its scales and zero points, all at odd addresses and with gaps between the rows.
+// A quantised matrix of random codes, its scales and zero points, all at odd addresses and with
+// gaps between the rows.
 struct Quantised {
-  Quantised(int64_t rows, int64_t cols, int64_t block_rows, int64_t block_cols, DType dtype, DType scale_dtype,
-            bool with_zeros, std::mt19937& random)
-      : blocks_down((rows + block_rows - 1) / block_rows), blocks_across((cols + block_cols - 1) / block_cols) {
+  Quantised(int64_t rows, int64_t cols, int64_t block_rows, int64_t block_cols, DType dtype,
+            DType scale_dtype, bool with_zeros, std::mt19937& random)
+      : blocks_down((rows + block_rows - 1) / block_rows),
+        blocks_across((cols + block_cols - 1) / block_cols) {
     const auto fill = [&](std::vector<std::byte>& bytes, int64_t count) {
       bytes.resize(1 + static_cast<size_t>(count));
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
@@ -30,7 +32,8 @@ struct Quantised {
     fill(data, (rows * source.row_stride * bits(dtype) + 7) / 8);
     source.data = data.data() + 1;
     if (dtype == DType::kF8E4M3) {
-      for (std::byte& byte : data) byte = (byte & std::byte{0x7f}) == std::byte{0x7f} ? std::byte{1} : byte;
+      for (std::byte& byte : data)
+        byte = (byte & std::byte{0x7f}) == std::byte{0x7f} ? std::byte{1} : byte;
     }
 
     q.scale_dtype = scale_dtype;
@@ -62,14 +65,16 @@ struct Quantised {
     q.zeros = zeros.data() + 1;
   }
 
-  // From the definition; codes and zero points as the two's complement or unsigned numbers that they are.
+  // From the definition; codes and zero points as the two's complement or unsigned numbers that
+  // they are.
   double want(int64_t i, int64_t j) const {
     const int64_t b = i / source.quantization.block_rows, c = j / source.quantization.block_cols;
     return (element(i * source.row_stride + j) - zero(b, c)) *
            double{values[static_cast<size_t>(b * blocks_across + c)]};
   }
   double element(int64_t index) const {
-    const auto code = std::to_integer<unsigned>(data[static_cast<size_t>(1 + index * bits(source.dtype) / 8)]);
+    const auto code =
+        std::to_integer<unsigned>(data[static_cast<size_t>(1 + index * bits(source.dtype) / 8)]);
     const unsigned half = code >> (index % 2 * 4) & 15U;
     if (source.dtype == DType::kI8) return code < 128 ? code : code - 256.0;
     if (source.dtype == DType::kU4) return half;
@@ -112,15 +117,16 @@ struct SameQuantization {
             random};
   }
   std::string text() const {
-    return cat(name(dtype), " with ", name(scale_dtype), " scales, blocks of ", block_rows, " x ", block_cols,
-               zeros ? ", zero points" : "", " as ", name(format));
+    return cat(name(dtype), " with ", name(scale_dtype), " scales, blocks of ", block_rows, " x ",
+               block_cols, zeros ? ", zero points" : "", " as ", name(format));
   }
 };
 
 inline const SameQuantization kSameQuantizations[] = {
     {Scheme::kW8A8, DType::kI8, DType::kF32, 1, SameQuantization::kWhole, false},
     {Scheme::kW8A8, DType::kI8, DType::kBF16, 1, SameQuantization::kWhole, true},
-    {Scheme::kW8A8, DType::kI8, DType::kF16, SameQuantization::kWhole, SameQuantization::kWhole, false},
+    {Scheme::kW8A8, DType::kI8, DType::kF16, SameQuantization::kWhole, SameQuantization::kWhole,
+     false},
     {Scheme::kW4A8, DType::kU4, DType::kBF16, 1, 128, false},
     {Scheme::kW4A8, DType::kU4, DType::kF16, 1, 128, true},
     {Scheme::kW4A8, DType::kU4, DType::kF32, 1, SameQuantization::kWhole, true},

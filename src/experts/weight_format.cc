@@ -13,8 +13,9 @@ struct Named {
   Scheme scheme;
   std::string_view name;
 };
-constexpr Named kNames[] = {{Scheme::kF32, "f32"},   {Scheme::kBF16, "bf16"},  {Scheme::kF16, "f16"},
-                            {Scheme::kW8A8, "w8a8"}, {Scheme::kW4A8, "w4a8"},  {Scheme::kMXFP8, "mxfp8"},
+constexpr Named kNames[] = {{Scheme::kF32, "f32"},   {Scheme::kBF16, "bf16"},
+                            {Scheme::kF16, "f16"},   {Scheme::kW8A8, "w8a8"},
+                            {Scheme::kW4A8, "w4a8"}, {Scheme::kMXFP8, "mxfp8"},
                             {Scheme::kFP8, "fp8"},   {Scheme::kMXFP4, "mxfp4"}};
 constexpr std::string_view kPerChannel = "w4a8-channel", kGroupPrefix = "w4a8-g";
 
@@ -32,8 +33,8 @@ WeightFormat::WeightFormat(DType dtype) {
       scheme = Scheme::kF16;
       return;
     default:
-      throw InvalidArgument(
-          cat("weights are stored as F32, BF16, F16 or quantised, not as plain ", trimtab::name(dtype)));
+      throw InvalidArgument(cat("weights are stored as F32, BF16, F16 or quantised, not as plain ",
+                                trimtab::name(dtype)));
   }
 }
 
@@ -60,12 +61,13 @@ WeightFormat parse_weight_format(std::string_view name) {
     int group = 0;
     const char* const end = name.data() + name.size();
     const auto [stop, error] = std::from_chars(name.data() + kGroupPrefix.size(), end, group);
-    if (error == std::errc() && stop == end && group > 0 && group % 8 == 0) return {Scheme::kW4A8, group};
+    if (error == std::errc() && stop == end && group > 0 && group % 8 == 0)
+      return {Scheme::kW4A8, group};
   }
-  throw InvalidArgument(
-      cat("unknown weight format '", name,
-          "': choose one of f32, bf16, f16, w8a8, w4a8, w4a8-g<inputs, a multiple of 8>, w4a8-channel, "
-          "mxfp8, fp8, mxfp4"));
+  throw InvalidArgument(cat(
+      "unknown weight format '", name,
+      "': choose one of f32, bf16, f16, w8a8, w4a8, w4a8-g<inputs, a multiple of 8>, w4a8-channel, "
+      "mxfp8, fp8, mxfp4"));
 }
 
 }  // namespace trimtab

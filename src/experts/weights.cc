@@ -21,7 +21,8 @@ int64_t round_up(int64_t x, int64_t multiple) {
 }
 
 // Steps of 2 bytes to columns.
-void transpose_halves(const std::byte* codes, size_t stride, int64_t width, int64_t steps, std::byte* out) {
+void transpose_halves(const std::byte* codes, size_t stride, int64_t width, int64_t steps,
+                      std::byte* out) {
   for (int64_t s = 0; s < steps; ++s) {
     for (int64_t c = 0; c < width; ++c) {
       std::memcpy(out + 2 * (s * width + c), codes + static_cast<size_t>(c) * stride + 2 * s, 2);
@@ -51,19 +52,22 @@ void interleave_halves(int64_t width, int64_t steps, std::byte* panel) {
 // Fills panels from one matrix, or from two side by side.
 class Packer {
  public:
-  Packer(PackedWeights& weights, const Storage& storage, std::span<const MatrixSource> sources, BufferArena& arena)
+  Packer(PackedWeights& weights, const Storage& storage, std::span<const MatrixSource> sources,
+         BufferArena& arena)
       : weights_(weights),
         storage_(storage),
         width_(weights.kernels->width),
         row_bytes_(static_cast<size_t>(storage.padded_in * code_bytes())),
         codes_(static_cast<size_t>(width_) * row_bytes_),
         row_scales_(static_cast<size_t>(storage.groups() * storage.scale_bytes)),
-        row_zeros_(static_cast<size_t>(storage.groups())) {
-    for (const MatrixSource& source : sources) encoders_.emplace_back(source, weights.format, storage);
+        row_zeros_(storage.groups()) {
+    for (const MatrixSource& source : sources)
+      encoders_.emplace_back(source, weights.format, storage);
     const PartBytes bytes = part_bytes(weights);
     weights.panels = arena.take(bytes.panels);
     weights.scales = arena.take(bytes.scales);
-    const bool zeros = std::any_of(encoders_.begin(), encoders_.end(), [](const auto& e) { return e.has_zeros(); });
+    const bool zeros = std::any_of(encoders_.begin(), encoders_.end(),
+                                   [](const auto& e) { return e.has_zeros(); });
     if (zeros) weights.zeros = arena.take(bytes.zeros);
   }
 
@@ -73,7 +77,8 @@ class Packer {
       const Panel to = panel(weights_, p);
       std::fill(codes_.begin(), codes_.end(), std::byte{0});
       for (size_t e = 0; e < encoders_.size(); ++e) {
-        for (int64_t c = 0; c < to.cols; ++c) encode(encoders_[e], to.first + c, p, static_cast<int64_t>(e) * half + c);
+        for (int64_t c = 0; c < to.cols; ++c)
+          encode(encoders_[e], to.first + c, p, static_cast<int64_t>(e) * half + c);
       }
       lay_out(weights_.panels.data() + static_cast<size_t>(p) * panel_bytes(weights_));
     }
@@ -84,22 +89,25 @@ class Packer {
   int64_t code_bytes() const { return std::max(1, storage_.step_bytes / storage_.step_inputs); }
 
   void encode(RowEncoder& encoder, int64_t row, int64_t panel, int64_t column) {
-    encoder.encode(row, codes_.data() + static_cast<size_t>(column) * row_bytes_, row_scales_.data(),
-                   encoder.has_zeros() ? row_zeros_.data() : nullptr);
+    encoder.encode(row, codes_.data() + static_cast<size_t>(column) * row_bytes_,
+                   row_scales_.data(), encoder.has_zeros() ? row_zeros_.data() : nullptr);
     if (storage_.scale_bytes == 0) return;
     const auto bytes = static_cast<size_t>(storage_.scale_bytes);
     for (int64_t g = 0; g < storage_.groups(); ++g) {
       const auto index = static_cast<size_t>((panel * storage_.groups() + g) * width_ + column);
-      std::memcpy(weights_.scales.data() + index * bytes, row_scales_.data() + static_cast<size_t>(g) * bytes, bytes);
+      std::memcpy(weights_.scales.data() + index * bytes,
+                  row_scales_.data() + static_cast<size_t>(g) * bytes, bytes);
       if (weights_.zeros.bytes() == 0) continue;
       weights_.zeros.as<int32_t>()[index] =
-          encoder.has_zeros() ? row_zeros_[static_cast<size_t>(g)] : zero_code(weights_.format);
+          encoder.has_zeros() ? row_zeros_[g] : zero_code(weights_.format);
     }
   }
 
   void lay_out(std::byte* out) {
     const int64_t steps = storage_.steps();
-    const auto bytes_of = [&](int64_t step_bytes) { return static_cast<size_t>(steps * width_ * step_bytes); };
+    const auto bytes_of = [&](int64_t step_bytes) {
+      return static_cast<size_t>(steps * width_ * step_bytes);
+    };
     switch (weights_.format.scheme) {
       case Scheme::kF32:
       case Scheme::kBF16:
@@ -124,7 +132,9 @@ class Packer {
   }
 
   void transpose(std::byte* out) {
-    const auto row = [this](int64_t r) { return codes_.data() + static_cast<size_t>(r) * row_bytes_; };
+    const auto row = [this](int64_t r) {
+      return codes_.data() + static_cast<size_t>(r) * row_bytes_;
+    };
     transpose_steps(row, width_, storage_.steps(), reinterpret_cast<uint32_t*>(out), width_);
   }
 
@@ -139,7 +149,8 @@ class Packer {
   std::vector<std::byte> wide_;  // a panel before nibbles share a byte
 };
 
-PackedWeights describe(int64_t in, int64_t out, WeightFormat format, bool gated, const GemmKernels* kernels) {
+PackedWeights describe(int64_t in, int64_t out, WeightFormat format, bool gated,
+                       const GemmKernels* kernels) {
   PackedWeights weights;
   weights.kernels = kernels == nullptr ? &chosen_kernels() : kernels;
   weights.in = in;
@@ -154,7 +165,8 @@ void add_bias(PackedWeights& weights, const VectorSource& bias, int column, Buff
   if (weights.bias.bytes() == 0) weights.bias = arena.take(part_bytes(weights).bias);
   for (int64_t p = 0; p < num_panels(weights); ++p) {
     const Panel to = panel(weights, p);
-    for (int c = 0; c < to.cols; ++c) weights.bias.as<float>()[p * width + column + c] = bias.at(to.first + c);
+    for (int c = 0; c < to.cols; ++c)
+      weights.bias.as<float>()[p * width + column + c] = bias.at(to.first + c);
   }
 }
 
@@ -172,13 +184,15 @@ Storage storage(WeightFormat format, int64_t in) {
       // 255 x 128 x 65536 < 2^31; other formats have smaller codes.
       constexpr int64_t kMostInputs = 65536;
       if (in > kMostInputs) {
-        throw InvalidArgument(cat("w8a8: sums over ", in, " inputs may not fit into 32 bits; at most ", kMostInputs));
+        throw InvalidArgument(
+            cat("w8a8: sums over ", in, " inputs may not fit into 32 bits; at most ", kMostInputs));
       }
       return {kInt8Product, 4, 4, round_up(in, 4), round_up(in, 4), 4};
     }
     case Scheme::kW4A8: {
       if (format.group < 0 || format.group % 8 != 0) {
-        throw InvalidArgument(cat("w4a8: a group of ", format.group, " inputs is no multiple of 8"));
+        throw InvalidArgument(
+            cat("w4a8: a group of ", format.group, " inputs is no multiple of 8"));
       }
       const int64_t group = format.group == 0 ? round_up(in, 8) : format.group;
       return {kInt4Product, 4, 2, round_up(in, group), group, 4};
@@ -218,8 +232,8 @@ PartBytes part_bytes(const PackedWeights& weights) {
   const auto panels = static_cast<size_t>(num_panels(weights));
   const size_t columns = panels * static_cast<size_t>(weights.kernels->width);
   const size_t scales = s.scale_bytes == 0 ? 0 : columns * static_cast<size_t>(s.groups());
-  return {panels * panel_bytes(weights), scales * static_cast<size_t>(s.scale_bytes), scales * sizeof(int32_t),
-          columns * sizeof(float)};
+  return {panels * panel_bytes(weights), scales * static_cast<size_t>(s.scale_bytes),
+          scales * sizeof(int32_t), columns * sizeof(float)};
 }
 
 PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
@@ -232,7 +246,8 @@ PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, 
   return packed;
 }
 
-PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels, BufferArena& arena) {
+PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels,
+                         BufferArena& arena) {
   check_source(source.gate, "the gate weight");
   const int64_t intermediate = source.gate.rows, hidden = source.gate.cols;
   check_source(source.up, intermediate, hidden, "the up weight");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout of PackedWeights. The outputs are cut into panels of GemmKernels::width columns, which a kernel streams
-// through once. One matrix: a column an output. Gated: the gate columns left, the up columns right, width / 2 pairs, so
-// that both halves of an activation are in one tile. Columns that stand for no output and inputs beyond the last are
-// zero. Scales, zero points and the bias lie in the same order, one piece a panel.
+// The layout of PackedWeights. The outputs are cut into panels of GemmKernels::width columns, which
+// a kernel streams through once. One matrix: a column an output. Gated: the gate columns left, the
+// up columns right, width / 2 pairs, so that both halves of an activation are in one tile. Columns
+// that stand for no output and inputs beyond the last are zero. Scales, zero points and the bias
+// lie in the same order, one piece a panel.
 #pragma once
 
 #include <cstdint>
@@ -45,10 +46,11 @@ struct PartBytes {
 };
 PartBytes part_bytes(const PackedWeights& weights);
 
-// kernels null: the chosen ones. Memory comes from the arena. Throws InvalidArgument as Linear's and Mlp's constructors
-// do.
+// kernels null: the chosen ones. Memory comes from the arena. Throws InvalidArgument as Linear's
+// and Mlp's constructors do.
 PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
                           const GemmKernels* kernels, BufferArena& arena);
-PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels, BufferArena& arena);
+PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels,
+                         BufferArena& arena);
 
 }  // namespace trimtab

@@ -18,7 +18,8 @@ Range range_over_ranks(int64_t own, Lane& lane) {
   const size_t mark = lane.workspace.mark();
   const std::span<int64_t> all = lane.workspace.take<int64_t>(ranks);
   const std::span<int64_t> bytes = lane.workspace.take<int64_t>(ranks);
-  Pending pending = lane.comm.all_gather_v(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(all), bytes);
+  Pending pending =
+      lane.comm.all_gather_v(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(all), bytes);
   pending.wait();
   const Range range{*std::ranges::min_element(all), *std::ranges::max_element(all)};
   pending.wait_released();
@@ -30,24 +31,26 @@ ForwardOptions options_of(const ForwardOptions& options, int64_t first, int64_t 
   ForwardOptions part = options;
   part.first_token += first;
   if (!options.token_ids.empty()) {
-    part.token_ids = options.token_ids.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+    part.token_ids = options.token_ids.subspan(first, count);
   }
   return part;
 }
 
-Call forward_part(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane, const ForwardOptions& options,
-                  int64_t first, int64_t count) {
-  return layer.forward(x.slice(first, count), out.slice(first, count), lane, options_of(options, first, count));
+Call forward_part(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane,
+                  const ForwardOptions& options, int64_t first, int64_t count) {
+  return layer.forward(x.slice(first, count), out.slice(first, count), lane,
+                       options_of(options, first, count));
 }
 
 void check_rows(ConstRows x, ConstRows out) {
-  if (x.rows != out.rows) throw InvalidArgument(cat("MoE layer: ", x.rows, " rows of x, ", out.rows, " of out"));
+  if (x.rows != out.rows)
+    throw InvalidArgument(cat("MoE layer: ", x.rows, " rows of x, ", out.rows, " of out"));
 }
 
 }  // namespace
 
-bool forward_overlapped(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane, Lane& other, bool willing,
-                        const ForwardOptions& options) {
+bool forward_overlapped(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane, Lane& other,
+                        bool willing, const ForwardOptions& options) {
   check_rows(x, out);
   const bool cut = range_over_ranks(willing ? x.rows : 0, lane).least >= 2;
   if (!cut) {
@@ -60,10 +63,11 @@ bool forward_overlapped(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane
   return true;
 }
 
-int64_t forward_in_chunks(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane, int64_t chunk_tokens,
-                          const ForwardOptions& options) {
+int64_t forward_in_chunks(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane,
+                          int64_t chunk_tokens, const ForwardOptions& options) {
   check_rows(x, out);
-  if (chunk_tokens < 1) throw InvalidArgument(cat("MoE layer: chunks of ", chunk_tokens, " tokens"));
+  if (chunk_tokens < 1)
+    throw InvalidArgument(cat("MoE layer: chunks of ", chunk_tokens, " tokens"));
   const int64_t most = range_over_ranks(x.rows, lane).most;
   const int64_t chunks = std::max<int64_t>(1, (most + chunk_tokens - 1) / chunk_tokens);
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {

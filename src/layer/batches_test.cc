@@ -34,12 +34,13 @@ class Batches : public testing::TestWithParam<std::tuple<std::string, int>> {
           x(input_of(c.rank(), num_tokens)),
           out(x.size()) {
       for (int t = 0; t < static_cast<int>(tokens); ++t) token_ids.push_back((7 * t + 3) % kVocab);
-      whole = forward(layer, x, a.lane, {.token_ids = token_ids, .local_counts = sized(counts_whole)});
+      whole =
+          forward(layer, x, a.lane, {.token_ids = token_ids, .local_counts = sized(counts_whole)});
     }
     ConstRows rows() const { return {x.data(), tokens, kHidden}; }
     Rows to() { return {out.data(), tokens, kHidden}; }
     std::span<int32_t> sized(std::vector<int32_t>& slots) {
-      slots.assign(static_cast<size_t>(Placement::linear(1, kExperts, comm.size()).slots_of_rank(comm.rank())), 0);
+      slots.assign(Placement::linear(1, kExperts, comm.size()).slots_of_rank(comm.rank()), 0);
       return slots;
     }
 
@@ -57,7 +58,8 @@ INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, Batches,
                          testing::Combine(testing::Values("pull", "fused", "all_to_all", "packed"),
                                           testing::ValuesIn(rank_counts({1, 2, 4}))),
                          [](const auto& param) {
-                           return std::get<0>(param.param) + "_" + std::to_string(std::get<1>(param.param));
+                           return std::get<0>(param.param) + "_" +
+                                  std::to_string(std::get<1>(param.param));
                          });
 
 TEST_P(Batches, TwoHalvesEqualTheWholeAndAnyRankMayVeto) {
@@ -94,9 +96,11 @@ TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
     for (const int64_t chunk : {1, 5, 16, 17, 32}) {
       captured = 0;
       std::ranges::fill(f.out, -1.0F);
-      const int64_t chunks = forward_in_chunks(
-          f.layer, f.rows(), f.to(), f.a.lane, chunk,
-          {.capture = &capture, .first_token = 100, .token_ids = f.token_ids, .local_counts = f.sized(f.counts)});
+      const int64_t chunks = forward_in_chunks(f.layer, f.rows(), f.to(), f.a.lane, chunk,
+                                               {.capture = &capture,
+                                                .first_token = 100,
+                                                .token_ids = f.token_ids,
+                                                .local_counts = f.sized(f.counts)});
       EXPECT_EQ(chunks, (17 + chunk - 1) / chunk);
       EXPECT_EQ(f.out, f.whole);
       EXPECT_EQ(f.counts, f.counts_whole);
@@ -116,9 +120,12 @@ TEST(BatchSizes, WrongSizesAreRefused) {
     Lane& lane = own.lane;
     std::vector<float> x(4 * kHidden), out(x.size());
     const ConstRows rows(x.data(), 4, kHidden);
-    EXPECT_THROW(forward_in_chunks(layer, rows, Rows(out.data(), 4, kHidden), lane, 0), InvalidArgument);
-    EXPECT_THROW(forward_in_chunks(layer, rows, Rows(out.data(), 3, kHidden), lane, 2), InvalidArgument);
-    EXPECT_THROW(forward_overlapped(layer, rows, Rows(out.data(), 3, kHidden), lane, lane, true), InvalidArgument);
+    EXPECT_THROW(forward_in_chunks(layer, rows, Rows(out.data(), 4, kHidden), lane, 0),
+                 InvalidArgument);
+    EXPECT_THROW(forward_in_chunks(layer, rows, Rows(out.data(), 3, kHidden), lane, 2),
+                 InvalidArgument);
+    EXPECT_THROW(forward_overlapped(layer, rows, Rows(out.data(), 3, kHidden), lane, lane, true),
+                 InvalidArgument);
   });
 }
 

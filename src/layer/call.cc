@@ -22,7 +22,8 @@ constexpr size_t kHeaderBytes = Workspace::padded(sizeof(FrameHeader));
 
 void* Call::promise_type::allocate(size_t bytes, Workspace& workspace) {
   if (bytes + kHeaderBytes > kMaxFrameBytes) {
-    throw InvalidArgument(cat("a call's frame takes ", bytes, " bytes, ", kMaxFrameBytes - kHeaderBytes, " reserved"));
+    throw InvalidArgument(cat("a call's frame takes ", bytes, " bytes, ",
+                              kMaxFrameBytes - kHeaderBytes, " reserved"));
   }
   const size_t mark = workspace.mark();
   std::byte* memory = workspace.take_bytes(kHeaderBytes + bytes);
@@ -31,7 +32,8 @@ void* Call::promise_type::allocate(size_t bytes, Workspace& workspace) {
 }
 
 void Call::promise_type::operator delete(void* frame) noexcept {
-  const auto* header = reinterpret_cast<FrameHeader*>(static_cast<std::byte*>(frame) - kHeaderBytes);
+  const auto* header =
+      reinterpret_cast<FrameHeader*>(static_cast<std::byte*>(frame) - kHeaderBytes);
   header->workspace->release(header->mark);
 }
 

@@ -19,8 +19,8 @@ struct Call::promise_type {
   // The most a frame may take: layers reserve it in their workspace_bytes().
   static constexpr size_t kMaxFrameBytes = 8192;
 
-  static void* operator new(size_t bytes, const MoeLayer&, const ConstRows&, const Rows&, Lane& lane,
-                            const ForwardOptions&) {
+  static void* operator new(size_t bytes, const MoeLayer&, const ConstRows&, const Rows&,
+                            Lane& lane, const ForwardOptions&) {
     return allocate(bytes, lane.workspace);
   }
   static void operator delete(void* frame) noexcept;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// After the first calls a forward pass takes nothing from the heap, on any rank, also when it is traced.
+// After the first calls a forward pass takes nothing from the heap, on any rank, also when it is
+// traced.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,8 +19,10 @@ INSTANTIATE_TEST_SUITE_P(Dispatchers, LayerAllocation, testing::ValuesIn(kWays),
                          [](const auto& param) { return param.param.name(); });
 
 TEST_P(LayerAllocation, NoneAfterWarmUp) {
-  const World world(
-      {.dispatcher = GetParam().dispatcher, .dtype = DType::kBF16, .threads = 2, .split = GetParam().split});
+  const World world({.dispatcher = GetParam().dispatcher,
+                     .dtype = DType::kBF16,
+                     .threads = 2,
+                     .split = GetParam().split});
   const Placement placement(1, kExperts, {3, 3, 3}, {0, 1, 2, 3, 4, 5, 0, 2, 0});
   run_ranks(3, [&](Communicator& comm) {
     const std::unique_ptr<Communicator> other = comm.duplicate();

@@ -24,24 +24,27 @@ using Slices = std::vector<std::pair<int64_t, int64_t>>;
 Slices slices_of(const TraceBuffer& trace) {
   Slices slices;
   for (const TraceEvent& event : trace.events()) {
-    if (event.kind == TraceEvent::Kind::kSlice) slices.emplace_back(event.time, event.time + event.duration);
+    if (event.kind == TraceEvent::Kind::kSlice)
+      slices.emplace_back(event.time, event.time + event.duration);
   }
   return slices;
 }
 
-// The slices' names in the order of their ends, without the waits, which come only where there was something to wait
-// for.
+// The slices' names in the order of their ends, without the waits, which come only where there was
+// something to wait for.
 std::vector<std::string> work_of(const TraceBuffer& trace) {
   std::vector<std::string> names;
   for (const TraceEvent& event : trace.events()) {
     const std::string name = event.name;
-    if (event.kind == TraceEvent::Kind::kSlice && !name.starts_with("wait for ")) names.push_back(name);
+    if (event.kind == TraceEvent::Kind::kSlice && !name.starts_with("wait for "))
+      names.push_back(name);
   }
   return names;
 }
 
 class LayerTrace : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Dispatchers, LayerTrace, testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
+INSTANTIATE_TEST_SUITE_P(Dispatchers, LayerTrace,
+                         testing::Values("pull", "all_gather", "all_to_all", "mc2", "packed"),
                          [](const auto& param) { return param.param; });
 
 TEST_P(LayerTrace, EveryPartOfACallInOrder) {
@@ -53,13 +56,15 @@ TEST_P(LayerTrace, EveryPartOfACallInOrder) {
     OwnLane own(comm, layer, team);
     TraceBuffer trace(64);
     own.lane.trace = &trace;
-    std::vector<int32_t> counts(static_cast<size_t>(placement.slots_of_rank(comm.rank())));
+    std::vector<int32_t> counts(placement.slots_of_rank(comm.rank()));
     const int64_t before = TraceBuffer::now();
-    forward(layer, input_of(comm.rank(), tokens_of(comm.rank())), own.lane, {.local_counts = counts});
+    forward(layer, input_of(comm.rank(), tokens_of(comm.rank())), own.lane,
+            {.local_counts = counts});
     const int64_t after = TraceBuffer::now();
 
-    EXPECT_EQ(work_of(trace), (std::vector<std::string>{"route", "dispatch", "shared experts", "sort rows", "experts",
-                                                        "shared experts", "combine"}));
+    EXPECT_EQ(work_of(trace),
+              (std::vector<std::string>{"route", "dispatch", "shared experts", "sort rows",
+                                        "experts", "shared experts", "combine"}));
     const Slices slices = slices_of(trace);
     EXPECT_TRUE(slices_nest(slices));
     int64_t recorded = 0;
@@ -99,7 +104,8 @@ TEST_P(LayerTrace, TwoMicrobatchesOfAThreadDoNotOverlapInItsTrace) {
     const Rows to(out.data(), 8, kHidden);
     const ConstRows rows(x.data(), 4, kHidden);
     for (int i = 0; i < 5; ++i) {
-      overlap(layer.forward(rows, to.slice(0, 4), first.lane), layer.forward(rows, to.slice(4, 4), second.lane));
+      overlap(layer.forward(rows, to.slice(0, 4), first.lane),
+              layer.forward(rows, to.slice(4, 4), second.lane));
     }
     EXPECT_EQ(work_of(trace).size(), 10U * 5);
     EXPECT_TRUE(slices_nest(slices_of(trace)));

@@ -8,12 +8,13 @@
 #include "layer/call.h"
 #include "trimtab/error.h"
 #include "trimtab/layer.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
 
 size_t bytes_of(int64_t rows, int64_t cols, DType dtype) {
-  return static_cast<size_t>(rows * cols) * static_cast<size_t>(bits(dtype)) / 8;
+  return cells(rows * cols, bits(dtype)) / 8;
 }
 
 template <class... Parts>
@@ -23,18 +24,19 @@ void check(bool fits, const Parts&... what) {
 
 void check_dispatcher(const MoeLayer::Parts& p) {
   const DispatchShape shape = p.dispatcher->shape();
-  check(shape.hidden == p.experts->hidden() && p.experts->accepts(shape.dtype), "the dispatcher moves ",
-        name(shape.dtype), " rows of ", shape.hidden, ", the experts take ", name(p.experts->dtype()), " rows of ",
-        p.experts->hidden());
-  check(!p.weight_on_input || p.router->picks_per_token() == 1, "weights on the input need one pick a token, not ",
-        p.router->picks_per_token());
-  check(!p.weight_on_input || shape.dtype != DType::kF8E4M3, "weights on the input can't weigh F8_E4M3 rows");
+  check(shape.hidden == p.experts->hidden() && p.experts->accepts(shape.dtype),
+        "the dispatcher moves ", name(shape.dtype), " rows of ", shape.hidden,
+        ", the experts take ", name(p.experts->dtype()), " rows of ", p.experts->hidden());
+  check(!p.weight_on_input || p.router->picks_per_token() == 1,
+        "weights on the input need one pick a token, not ", p.router->picks_per_token());
+  check(!p.weight_on_input || shape.dtype != DType::kF8E4M3,
+        "weights on the input can't weigh F8_E4M3 rows");
   check(shape.top_k >= p.router->picks_per_token(), "the dispatcher is made for ", shape.top_k,
         " picks a token, the router gives ", p.router->picks_per_token());
   const auto rank = static_cast<size_t>(p.dispatcher->rank());
   const int num_local = shape.first_slots[rank + 1] - shape.first_slots[rank];
-  check(num_local == p.experts->num_local(), "rank ", rank, " holds ", num_local, " slots, there are ",
-        p.experts->num_local(), " experts");
+  check(num_local == p.experts->num_local(), "rank ", rank, " holds ", num_local,
+        " slots, there are ", p.experts->num_local(), " experts");
 }
 
 void check_replicas(const MoeLayer::Parts& p) {
@@ -42,54 +44,62 @@ void check_replicas(const MoeLayer::Parts& p) {
   const SplitTable& table = *p.replicas;
   const RouterConfig& router = p.router->config();
   const int num_placed = router.num_experts + router.num_appended_experts;
-  check(table.num_experts == num_placed, "replicas of ", table.num_experts, " experts, the router picks from ",
-        num_placed);
+  check(table.num_experts == num_placed, "replicas of ", table.num_experts,
+        " experts, the router picks from ", num_placed);
   const DispatchShape shape = p.dispatcher->shape();
   const int num_ranks = static_cast<int>(shape.first_slots.size()) - 1;
-  check(table.num_ranks == num_ranks && table.num_slots == shape.first_slots.back(), "replicas in ", table.num_slots,
-        " slots of ", table.num_ranks, " ranks, the dispatcher knows ", shape.first_slots.back(), " of ", num_ranks);
+  check(table.num_ranks == num_ranks && table.num_slots == shape.first_slots.back(), "replicas in ",
+        table.num_slots, " slots of ", table.num_ranks, " ranks, the dispatcher knows ",
+        shape.first_slots.back(), " of ", num_ranks);
   for (size_t slot = 0; slot < table.rank_of_slot.size(); ++slot) {
     const auto rank = static_cast<size_t>(table.rank_of_slot[slot]);
     check(shape.first_slots[rank] <= static_cast<int32_t>(slot) &&
               static_cast<int32_t>(slot) < shape.first_slots[rank + 1],
           "slot ", slot, " is on rank ", rank, " for the replicas, on another for the dispatcher");
   }
-  check(p.split == SplitRule::kStatic || shape.num_experts == num_placed, "dispatcher ", p.dispatcher->name(),
-        " shares out over replicas of ", shape.num_experts, " experts, not of ", num_placed);
+  check(p.split == SplitRule::kStatic || shape.num_experts == num_placed, "dispatcher ",
+        p.dispatcher->name(), " shares out over replicas of ", shape.num_experts,
+        " experts, not of ", num_placed);
 }
 
 void check_parts(const MoeLayer::Parts& p) {
-  check(p.gate && p.router && p.dispatcher && p.experts, "gate, router, dispatcher and experts are all needed");
+  check(p.gate && p.router && p.dispatcher && p.experts,
+        "gate, router, dispatcher and experts are all needed");
   const RouterConfig& router = p.router->config();
-  check(p.gate->in() == p.experts->hidden(), "the gate reads ", p.gate->in(), " values, the experts ",
-        p.experts->hidden());
-  check(p.gate->out() == router.num_experts + router.num_zero_experts, "the gate gives ", p.gate->out(),
-        " logits, the router wants ", router.num_experts, " experts + ", router.num_zero_experts, " zero experts");
+  check(p.gate->in() == p.experts->hidden(), "the gate reads ", p.gate->in(),
+        " values, the experts ", p.experts->hidden());
+  check(p.gate->out() == router.num_experts + router.num_zero_experts, "the gate gives ",
+        p.gate->out(), " logits, the router wants ", router.num_experts, " experts + ",
+        router.num_zero_experts, " zero experts");
   check(p.dispatcher->format() == p.experts->format(), "dispatcher ", p.dispatcher->name(),
         " and the experts use different row formats");
   check(p.experts->left() != Left::kSum || p.dispatcher->carries_weights(),
-        "the experts apply router weights, which dispatcher ", p.dispatcher->name(), " does not carry");
+        "the experts apply router weights, which dispatcher ", p.dispatcher->name(),
+        " does not carry");
   check(p.dispatcher->output_is_reduced(), "dispatcher ", p.dispatcher->name(),
         " leaves partial sums, which the layer does not add up");
-  check(!p.shared || p.shared->hidden() == p.experts->hidden(), "shared and routed experts differ in hidden size");
-  check(p.experts->dtype() == DType::kF32 || p.experts->dtype() == DType::kBF16, "experts that take ",
-        name(p.experts->dtype()), " rows");
+  check(!p.shared || p.shared->hidden() == p.experts->hidden(),
+        "shared and routed experts differ in hidden size");
+  check(p.experts->dtype() == DType::kF32 || p.experts->dtype() == DType::kBF16,
+        "experts that take ", name(p.experts->dtype()), " rows");
   check_dispatcher(p);
   check_replicas(p);
 }
 
-// All that a caller can get wrong, before the first peer hears of the call: later it would cost the whole group.
+// All that a caller can get wrong, before the first peer hears of the call: later it would cost the
+// whole group.
 void check_call(const Experts& experts, ConstRows x, ConstRows out, const ForwardOptions& options) {
   const int64_t hidden = experts.hidden();
-  check(x.dtype == DType::kF32 && out.dtype == DType::kF32 && x.cols == hidden && out.cols == hidden &&
-            x.rows == out.rows && x.rows >= 0,
-        "x ", name(x.dtype), " [", x.rows, ", ", x.cols, "], out ", name(out.dtype), " [", out.rows, ", ", out.cols,
-        "], expected both F32 [tokens, ", hidden, "]");
-  check(x.stride >= hidden && out.stride >= hidden, "rows of x are ", x.stride, ", of out ", out.stride,
-        " elements apart, at least ", hidden, " are needed");
+  check(x.dtype == DType::kF32 && out.dtype == DType::kF32 && x.cols == hidden &&
+            out.cols == hidden && x.rows == out.rows && x.rows >= 0,
+        "x ", name(x.dtype), " [", x.rows, ", ", x.cols, "], out ", name(out.dtype), " [", out.rows,
+        ", ", out.cols, "], expected both F32 [tokens, ", hidden, "]");
+  check(x.stride >= hidden && out.stride >= hidden, "rows of x are ", x.stride, ", of out ",
+        out.stride, " elements apart, at least ", hidden, " are needed");
   check(x.rows == 0 || x.data != out.data, "x and out are the same rows");
-  check(options.local_counts.empty() || std::ssize(options.local_counts) == experts.num_local(), "local_counts has ",
-        options.local_counts.size(), " entries for ", experts.num_local(), " slots");
+  check(options.local_counts.empty() || std::ssize(options.local_counts) == experts.num_local(),
+        "local_counts has ", options.local_counts.size(), " entries for ", experts.num_local(),
+        " slots");
 }
 
 // The rows as the experts want them: x itself, or rounded to bf16 in the workspace.
@@ -104,7 +114,8 @@ ConstRows as_dtype(ConstRows x, DType dtype, Workspace& workspace) {
   return rounded;
 }
 
-// What travels: the rows as the experts take them, or what these would quantise them to, in the workspace.
+// What travels: the rows as the experts take them, or what these would quantise them to, in the
+// workspace.
 struct Travelling {
   ConstRows rows, scales;
 };
@@ -113,13 +124,16 @@ Travelling travelling(ConstRows rows, DType dtype, Lane& lane) {
   const ScaleShape shape = scale_shape(dtype, rows.cols);
   const Rows q = lane.workspace.take_rows(rows.rows, rows.cols, dtype);
   const Rows scales = lane.workspace.take_rows(rows.rows, shape.cols, shape.dtype);
-  lane.team.for_each(rows.rows, [&](int64_t t) { quantize_rows(rows.slice(t, 1), q.slice(t, 1), scales.slice(t, 1)); });
+  lane.team.for_each(rows.rows, [&](int64_t t) {
+    quantize_rows(rows.slice(t, 1), q.slice(t, 1), scales.slice(t, 1));
+  });
   return {q, scales};
 }
 
 // For the dispatcher; the static rule is applied before it.
 Replicas shared_out(const MoeLayer::Parts& parts) {
-  return parts.split == SplitRule::kStatic ? Replicas{} : Replicas{parts.replicas.get(), parts.split};
+  return parts.split == SplitRule::kStatic ? Replicas{}
+                                           : Replicas{parts.replicas.get(), parts.split};
 }
 
 int64_t rows_of(const Tokens& tokens) {
@@ -137,7 +151,7 @@ void add(ConstRows y, Rows out) {
 // Zero experts return their input: added once, by the token's owner.
 void add_identity(ConstRows x, std::span<const float> weights, Rows out) {
   for (int64_t t = 0; t < out.rows; ++t) {
-    const float w = weights[static_cast<size_t>(t)];
+    const float w = weights[t];
     if (w == 0.0F) continue;
     const float* from = x.row_as<float>(t);
     float* to = out.row_as<float>(t);
@@ -157,7 +171,8 @@ MoeLayer::MoeLayer(Parts parts) : parts_(std::move(parts)) {
   check_parts(parts_);
 }
 
-void MoeLayer::replace(std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas) {
+void MoeLayer::replace(std::shared_ptr<const Experts> experts,
+                       std::shared_ptr<const SplitTable> replicas) {
   Parts next = parts_;
   next.experts = std::move(experts);
   next.replicas = std::move(replicas);
@@ -177,12 +192,15 @@ size_t MoeLayer::workspace_bytes(int64_t max_tokens) const {
   total += padded(bytes_of(max_tokens, hidden, parts_.experts->dtype()));
   if (const DType dtype = parts_.dispatcher->shape().dtype; is_quantised(dtype)) {
     const ScaleShape scales = scale_shape(dtype, hidden);
-    total += padded(bytes_of(max_tokens, hidden, dtype)) + padded(bytes_of(max_tokens, scales.cols, scales.dtype));
+    total += padded(bytes_of(max_tokens, hidden, dtype)) +
+             padded(bytes_of(max_tokens, scales.cols, scales.dtype));
   }
   total += parts_.dispatcher->workspace_bytes();
-  total += padded(bytes_of(max_rows, hidden, DType::kF32)) + padded(parts_.experts->scratch_bytes(max_rows));
+  total += padded(bytes_of(max_rows, hidden, DType::kF32)) +
+           padded(parts_.experts->scratch_bytes(max_rows));
   if (parts_.shared) {
-    total += parts_.shared->workspace_bytes(max_tokens) + padded(bytes_of(max_tokens, hidden, DType::kF32));
+    total += parts_.shared->workspace_bytes(max_tokens) +
+             padded(bytes_of(max_tokens, hidden, DType::kF32));
   }
   return total;
 }
@@ -203,8 +221,9 @@ MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& 
                         .first_token = options.first_token},
                        {.ids = routed.ids, .weights = routed.weights, .identity = routed.identity});
   if (parts_.split == SplitRule::kStatic) {
-    const int32_t* slots = parts_.replicas->static_slot.data() +
-                           static_cast<ptrdiff_t>(parts_.dispatcher->rank()) * parts_.replicas->num_experts;
+    const int32_t* slots =
+        parts_.replicas->static_slot.data() +
+        static_cast<ptrdiff_t>(parts_.dispatcher->rank()) * parts_.replicas->num_experts;
     for (int32_t& id : routed.ids) {
       if (id >= 0) id = slots[id];
     }
@@ -213,7 +232,8 @@ MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& 
 }
 
 Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOptions& options) const {
-  for (size_t slot = 0; slot < options.local_counts.size(); ++slot) options.local_counts[slot] += tokens.counts[slot];
+  for (size_t slot = 0; slot < options.local_counts.size(); ++slot)
+    options.local_counts[slot] += tokens.counts[slot];
   const Rows y = lane.workspace.take_rows(tokens.x.rows, parts_.experts->hidden(), DType::kF32);
   const size_t mark = lane.workspace.mark();
   const auto scratch = lane.workspace.take<std::byte>(parts_.experts->scratch_bytes(tokens.x.rows));
@@ -224,23 +244,26 @@ Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOption
 
 Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options) const {
   check_call(*parts_.experts, x, out, options);
-  // The frame is in the workspace already. How many rows peers will send is not known yet: there must be room for most.
-  const size_t left = lane.workspace.capacity() - lane.workspace.mark() + Call::promise_type::kMaxFrameBytes;
-  check(left >= workspace_bytes(x.rows), "a call with ", x.rows, " tokens takes up to ", workspace_bytes(x.rows),
-        " bytes of workspace, ", left, " are left");
+  // The frame is in the workspace already. How many rows peers will send is not known yet: there
+  // must be room for most.
+  const size_t left =
+      lane.workspace.capacity() - lane.workspace.mark() + Call::promise_type::kMaxFrameBytes;
+  check(left >= workspace_bytes(x.rows), "a call with ", x.rows, " tokens takes up to ",
+        workspace_bytes(x.rows), " bytes of workspace, ", left, " are left");
   TraceSteps trace(lane.trace, parts_.layer);
   const Routed routed = route(x, lane, options);
   trace.step("route");
   const ConstRows rows = as_dtype(x, parts_.experts->dtype(), lane.workspace);
   const Travelling sent = travelling(rows, parts_.dispatcher->shape().dtype, lane);
-  const ExchangePtr exchange = parts_.dispatcher->dispatch({.x = sent.rows,
-                                                            .ids = routed.ids,
-                                                            .weights = routed.weights,
-                                                            .top_k = parts_.router->picks_per_token(),
-                                                            .weight_on_input = parts_.weight_on_input,
-                                                            .scales = sent.scales,
-                                                            .replicas = shared_out(parts_)},
-                                                           lane);
+  const ExchangePtr exchange =
+      parts_.dispatcher->dispatch({.x = sent.rows,
+                                   .ids = routed.ids,
+                                   .weights = routed.weights,
+                                   .top_k = parts_.router->picks_per_token(),
+                                   .weight_on_input = parts_.weight_on_input,
+                                   .scales = sent.scales,
+                                   .replicas = shared_out(parts_)},
+                                  lane);
   trace.step("dispatch");
 
   SharedExperts::Half half;

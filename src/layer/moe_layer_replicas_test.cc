@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Picks shared out over replicas batch by batch, and layers whose weights and replicas are replaced between calls.
+// Picks shared out over replicas batch by batch, and layers whose weights and replicas are replaced
+// between calls.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -18,8 +19,10 @@ namespace {
 
 using namespace layer_testing;
 
-std::shared_ptr<const Experts> experts_of(const World& world, const Placement& placement, int rank) {
-  return make_grouped_experts(slots_of(placement, rank, world.packed), kHidden, world.options.dtype, world.format());
+std::shared_ptr<const Experts> experts_of(const World& world, const Placement& placement,
+                                          int rank) {
+  return make_grouped_experts(slots_of(placement, rank, world.packed), kHidden, world.options.dtype,
+                              world.format());
 }
 
 std::shared_ptr<const SplitTable> replicas_of(const Placement& placement) {
@@ -29,17 +32,22 @@ std::shared_ptr<const SplitTable> replicas_of(const Placement& placement) {
 class SharedOut : public testing::TestWithParam<Way> {
  protected:
   World world() const {
-    return World({.dispatcher = GetParam().dispatcher, .shared = false, .zero_experts = 0, .split = GetParam().split});
+    return World({.dispatcher = GetParam().dispatcher,
+                  .shared = false,
+                  .zero_experts = 0,
+                  .split = GetParam().split});
   }
 };
 INSTANTIATE_TEST_SUITE_P(Ways, SharedOut,
-                         testing::Values(Way{"pull", SplitRule::kRoundRobin}, Way{"pull", SplitRule::kSplit},
+                         testing::Values(Way{"pull", SplitRule::kRoundRobin},
+                                         Way{"pull", SplitRule::kSplit},
                                          Way{"all_to_all", SplitRule::kRoundRobin},
                                          Way{"all_to_all", SplitRule::kSplit}),
                          [](const auto& param) { return param.param.name(); });
 
-// Each rank has one token, and the hashed router sends all of them to the experts 0, 1 and 4. Expert 0 is on both
-// ranks, with other weights on the second: so both replicas work, each with its own weights.
+// Each rank has one token, and the hashed router sends all of them to the experts 0, 1 and 4.
+// Expert 0 is on both ranks, with other weights on the second: so both replicas work, each with its
+// own weights.
 TEST_P(SharedOut, EachReplicaWorksWithItsOwnWeights) {
   TRIMTAB_NEEDS_RANKS(2);
   World world({.dispatcher = GetParam().dispatcher,
@@ -56,16 +64,18 @@ TEST_P(SharedOut, EachReplicaWorksWithItsOwnWeights) {
     auto slots = slots_of(placement, rank, world.packed);
     if (rank == 1) slots.back() = other.packed(DType::kF32);
     MoeLayer layer = world.layer(placement, rank);
-    layer.replace(make_grouped_experts(slots, kHidden, DType::kF32, world.format()), replicas_of(placement));
+    layer.replace(make_grouped_experts(slots, kHidden, DType::kF32, world.format()),
+                  replicas_of(placement));
     Team team(1);
     OwnLane own(comm, layer, team);
     const std::vector<int32_t> token_ids = {0};
     std::vector<int32_t> counts(slots.size());
-    outputs[static_cast<size_t>(rank)] = forward(layer, x, own.lane, {.token_ids = token_ids, .local_counts = counts});
+    outputs[rank] = forward(layer, x, own.lane, {.token_ids = token_ids, .local_counts = counts});
     EXPECT_EQ(counts[rank == 0 ? 0 : 2], 1) << "rank " << rank;
   });
   bring_together(outputs);
-  // Equal tokens, equal weights of the router: they differ by what the replicas of expert 0 make of the token.
+  // Equal tokens, equal weights of the router: they differ by what the replicas of expert 0 make of
+  // the token.
   std::vector<double> first(kHidden, 0.0), second(kHidden, 0.0);
   world.experts[0].accumulate(x.data(), 1.0, first.data());
   other.accumulate(x.data(), 1.0, second.data());
@@ -85,16 +95,17 @@ TEST_P(SharedOut, LoadsAreThoseOfTheSplit) {
   const Placement placement(1, kExperts, {2, 3, 2, 2}, {0, 1, 2, 0, 3, 4, 5, 1, 4}),
       single = Placement::linear(1, kExperts, 1);
   const auto table = replicas_of(placement);
-  std::vector<std::vector<float>> picks(kRanks, std::vector<float>(kExperts)), rows(kRanks, {0.0F}), outputs(kRanks);
+  std::vector<std::vector<float>> picks(kRanks, std::vector<float>(kExperts)), rows(kRanks, {0.0F}),
+      outputs(kRanks);
   run_group(kRanks, [&](Communicator& comm) {
     const auto rank = static_cast<size_t>(comm.rank());
     const MoeLayer layer = world.layer(placement, comm.rank());
     Team team(1);
     OwnLane own(comm, layer, team);
     const Capture capture = [&](int, int64_t, int, std::span<const int32_t> ids) {
-      for (const int32_t e : ids) ++picks[rank][static_cast<size_t>(e)];
+      for (const int32_t e : ids) ++picks[rank][e];
     };
-    std::vector<int32_t> counts(static_cast<size_t>(placement.slots_of_rank(comm.rank())));
+    std::vector<int32_t> counts(placement.slots_of_rank(comm.rank()));
     outputs[rank] = forward(layer, input_of(comm.rank(), tokens_of(comm.rank())), own.lane,
                             {.capture = &capture, .local_counts = counts});
     rows[rank][0] = static_cast<float>(std::accumulate(counts.begin(), counts.end(), 0));
@@ -110,13 +121,14 @@ TEST_P(SharedOut, LoadsAreThoseOfTheSplit) {
   split_tokens(GetParam().split, *table, counts, workspace, shares);
   std::vector<int64_t> loads(kRanks);
   split_rank_loads(*table, shares, loads);
-  for (size_t r = 0; r < loads.size(); ++r) EXPECT_EQ(rows[r][0], static_cast<float>(loads[r])) << "rank " << r;
+  for (size_t r = 0; r < loads.size(); ++r)
+    EXPECT_EQ(rows[r][0], static_cast<float>(loads[r])) << "rank " << r;
   for (int r = 0; r < kRanks; ++r) {
     run_ranks(1, [&](Communicator& comm) {
       const MoeLayer layer = alone.layer(single, 0);
       Team team(1);
       OwnLane own(comm, layer, team);
-      EXPECT_EQ(outputs[static_cast<size_t>(r)], forward(layer, input_of(r, tokens_of(r)), own.lane)) << "rank " << r;
+      EXPECT_EQ(outputs[r], forward(layer, input_of(r, tokens_of(r)), own.lane)) << "rank " << r;
     });
   }
 }
@@ -132,8 +144,8 @@ TEST_P(Replaced, ExpertsAndReplicasChangeBetweenCallsAndNoBitOfTheOutput) {
   const Placement placements[] = {Placement(1, kExperts, {3, 3, 2}, {0, 1, 2, 3, 4, 5, 0, 1}),
                                   Placement(1, kExperts, {3, 3, 2}, {5, 5, 2, 0, 4, 1, 3, 2}),
                                   Placement(1, kExperts, {3, 3, 2}, {5, 4, 3, 3, 3, 2, 1, 0})};
-  const bool exact =
-      std::string(GetParam().dispatcher) != "all_gather" && std::string(GetParam().dispatcher) != "packed";
+  const bool exact = std::string(GetParam().dispatcher) != "all_gather" &&
+                     std::string(GetParam().dispatcher) != "packed";
   run_group(kRanks, [&](Communicator& comm) {
     MoeLayer layer = world.layer(placements[0], comm.rank());
     Team team(1);
@@ -171,8 +183,10 @@ TEST(ReplacedErrors, WhatDoesNotFitChangesNothing) {
                             .down_bias = {}};
     const std::vector<std::shared_ptr<const Mlp>> zero_experts(
         kExperts + 1, std::make_shared<const Mlp>(nothing, Activation{}, Scheme::kF32));
-    const std::shared_ptr<const Experts> others = make_grouped_experts(zero_experts, kHidden, Scheme::kF32);
-    EXPECT_THROW(layer.replace(experts_of(world, fewer, 0), replicas_of(placement)), InvalidArgument);
+    const std::shared_ptr<const Experts> others =
+        make_grouped_experts(zero_experts, kHidden, Scheme::kF32);
+    EXPECT_THROW(layer.replace(experts_of(world, fewer, 0), replicas_of(placement)),
+                 InvalidArgument);
     EXPECT_THROW(layer.replace(others, replicas_of(fewer)), InvalidArgument);
     EXPECT_THROW(layer.replace(others, nullptr), InvalidArgument);
     EXPECT_THROW(layer.replace(nullptr, replicas_of(placement)), InvalidArgument);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a layer sends to its experts: quantised rows, rows that the router's weight has multiplied, rows in blocks.
+// What a layer sends to its experts: quantised rows, rows that the router's weight has multiplied,
+// rows in blocks.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -17,7 +18,8 @@ using namespace layer_testing;
 
 class SentRows : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Dispatchers, SentRows,
-                         testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2", "packed"),
+                         testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2",
+                                         "packed"),
                          [](const auto& param) { return param.param; });
 
 // Of the rank's tokens.
@@ -27,7 +29,8 @@ std::vector<float> forward(const MoeLayer& layer, Communicator& comm) {
   return layer_testing::forward(layer, input_of(comm.rank(), tokens_of(comm.rank())), own.lane);
 }
 
-// Experts of int8 weights round their rows to int8 anyway: whether they or the layer do it makes no difference.
+// Experts of int8 weights round their rows to int8 anyway: whether they or the layer do it makes no
+// difference.
 TEST_P(SentRows, Int8RowsGiveTheBitsOfUnquantisedOnes) {
   TRIMTAB_NEEDS_RANKS(3);
   const World world({.dispatcher = GetParam(), .dtype = DType::kBF16});
@@ -40,8 +43,8 @@ TEST_P(SentRows, Int8RowsGiveTheBitsOfUnquantisedOnes) {
                        .router = world.router,
                        .replicas = std::make_shared<const SplitTable>(placement, 0),
                        .dispatcher = world.dispatcher(placement, comm.rank(), kTopK, rows),
-                       .experts = make_grouped_experts(slots_of(placement, comm.rank(), in_int8), kHidden,
-                                                       Scheme::kW8A8, world.format()),
+                       .experts = make_grouped_experts(slots_of(placement, comm.rank(), in_int8),
+                                                       kHidden, Scheme::kW8A8, world.format()),
                        .shared = SharedExperts(world.shared_packed, world.shared_gate)});
     };
     EXPECT_EQ(forward(layer_with(DType::kI8), comm), forward(layer_with(DType::kBF16), comm));
@@ -68,14 +71,16 @@ TEST_P(SentRows, TheWeightMayMultiplyTheInput) {
   config.top_k = 1;
   const auto router = std::make_shared<const Router>(config);
   run_group(2, [&](Communicator& comm) {
-    const MoeLayer layer({.gate = world.gate,
-                          .router = router,
-                          .replicas = std::make_shared<const SplitTable>(placement, 0),
-                          .dispatcher = world.dispatcher(placement, comm.rank(), 1),
-                          .experts = make_grouped_experts(slots_of(placement, comm.rank(), world.packed), kHidden,
-                                                          Scheme::kF32, world.format()),
-                          .weight_on_input = true});
-    const std::vector<float> out = forward(layer, comm), x = input_of(comm.rank(), tokens_of(comm.rank()));
+    const MoeLayer layer(
+        {.gate = world.gate,
+         .router = router,
+         .replicas = std::make_shared<const SplitTable>(placement, 0),
+         .dispatcher = world.dispatcher(placement, comm.rank(), 1),
+         .experts = make_grouped_experts(slots_of(placement, comm.rank(), world.packed), kHidden,
+                                         Scheme::kF32, world.format()),
+         .weight_on_input = true});
+    const std::vector<float> out = forward(layer, comm),
+                             x = input_of(comm.rank(), tokens_of(comm.rank()));
     for (size_t t = 0; t * kHidden < x.size(); ++t) {
       std::vector<float> scaled(x.begin() + static_cast<int64_t>(t) * kHidden,
                                 x.begin() + static_cast<int64_t>(t + 1) * kHidden);
@@ -88,7 +93,7 @@ TEST_P(SentRows, TheWeightMayMultiplyTheInput) {
       }
       for (float& value : scaled) value *= 1.5F;
       std::vector<double> want(kHidden, 0.0);
-      world.experts[static_cast<size_t>(best)].accumulate(scaled.data(), 1.0, want.data());
+      world.experts[best].accumulate(scaled.data(), 1.0, want.data());
       expect_row(want, out.data() + t * kHidden, DType::kF32, "token " + std::to_string(t));
     }
   });
@@ -106,15 +111,17 @@ TEST(SentRowsErrors, WeightsOnTheInputNeedOnePick) {
   EXPECT_THROW(MoeLayer(std::move(parts)), InvalidArgument);
 }
 
-MoeLayer batched_layer(const World& world, const Placement& placement, int rank, Format dispatched, Format computed) {
+MoeLayer batched_layer(const World& world, const Placement& placement, int rank, Format dispatched,
+                       Format computed) {
   DispatchShape shape{kMaxTokens, kHidden, kTopK, DType::kF32, placement.first_slots()};
   if (dispatched == Format::kBatched) shape.capacity = 2 * kMaxTokens;
-  return MoeLayer(
-      {.gate = world.gate,
-       .router = world.router,
-       .replicas = std::make_shared<const SplitTable>(placement, 0),
-       .dispatcher = make_dispatcher(dispatched == Format::kBatched ? "pull_batched" : "pull", shape, rank),
-       .experts = make_grouped_experts(slots_of(placement, rank, world.packed), kHidden, Scheme::kF32, computed)});
+  return MoeLayer({.gate = world.gate,
+                   .router = world.router,
+                   .replicas = std::make_shared<const SplitTable>(placement, 0),
+                   .dispatcher = make_dispatcher(
+                       dispatched == Format::kBatched ? "pull_batched" : "pull", shape, rank),
+                   .experts = make_grouped_experts(slots_of(placement, rank, world.packed), kHidden,
+                                                   Scheme::kF32, computed)});
 }
 
 TEST(BatchedRows, GiveTheBitsOfStandardOnes) {
@@ -122,7 +129,9 @@ TEST(BatchedRows, GiveTheBitsOfStandardOnes) {
   const World world({});
   const Placement placement = Placement::linear(1, kExperts, 3);
   run_group(3, [&](Communicator& comm) {
-    const auto with = [&](Format format) { return batched_layer(world, placement, comm.rank(), format, format); };
+    const auto with = [&](Format format) {
+      return batched_layer(world, placement, comm.rank(), format, format);
+    };
     EXPECT_EQ(forward(with(Format::kBatched), comm), forward(with(Format::kStandard), comm));
   });
 }
@@ -130,9 +139,12 @@ TEST(BatchedRows, GiveTheBitsOfStandardOnes) {
 TEST(BatchedRows, OtherFormatsAreRefused) {
   const World world({});
   const Placement placement = Placement::linear(1, kExperts, 1);
-  EXPECT_THROW(batched_layer(world, placement, 0, Format::kBatched, Format::kStandard), InvalidArgument);
-  EXPECT_THROW(batched_layer(world, placement, 0, Format::kStandard, Format::kBatched), InvalidArgument);
-  EXPECT_THROW(batched_layer(world, placement, 0, Format::kStandard, Format::kIndirect), InvalidArgument);
+  EXPECT_THROW(batched_layer(world, placement, 0, Format::kBatched, Format::kStandard),
+               InvalidArgument);
+  EXPECT_THROW(batched_layer(world, placement, 0, Format::kStandard, Format::kBatched),
+               InvalidArgument);
+  EXPECT_THROW(batched_layer(world, placement, 0, Format::kStandard, Format::kIndirect),
+               InvalidArgument);
 }
 
 }  // namespace

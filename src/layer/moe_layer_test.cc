@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole layer over ranks as threads, against a double-precision reference of the layer's definition.
+// The whole layer over ranks as threads, against a double-precision reference of the layer's
+// definition.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -22,7 +23,7 @@ using namespace layer_testing;
 // Runs one forward on every rank; returns each rank's output.
 std::vector<std::vector<float>> forward_all(const World& world, const Placement& placement) {
   const int ranks = placement.num_ranks();
-  std::vector<std::vector<float>> outputs(static_cast<size_t>(ranks));
+  std::vector<std::vector<float>> outputs(ranks);
   run_group(ranks, [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, comm.rank());
     Team team(world.options.threads);
@@ -31,7 +32,7 @@ std::vector<std::vector<float>> forward_all(const World& world, const Placement&
     std::vector<float> out;
     for (int repeat = 0; repeat < 3; ++repeat) out = forward(layer, x, own.lane);
     expect_rows(world, x, out, "rank");
-    outputs[static_cast<size_t>(comm.rank())] = out;
+    outputs[comm.rank()] = out;
   });
   bring_together(outputs);
   return outputs;
@@ -45,9 +46,11 @@ class MoeLayerTest : public testing::TestWithParam<std::tuple<Way, int>> {
 };
 
 INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, MoeLayerTest,
-                         testing::Combine(testing::ValuesIn(kWays), testing::ValuesIn(rank_counts({1, 2, 3, 4, 7}))),
+                         testing::Combine(testing::ValuesIn(kWays),
+                                          testing::ValuesIn(rank_counts({1, 2, 3, 4, 7}))),
                          [](const auto& param) {
-                           return std::get<0>(param.param).name() + "_" + std::to_string(std::get<1>(param.param));
+                           return std::get<0>(param.param).name() + "_" +
+                                  std::to_string(std::get<1>(param.param));
                          });
 
 TEST_P(MoeLayerTest, EqualsTheDefinition) {
@@ -55,10 +58,12 @@ TEST_P(MoeLayerTest, EqualsTheDefinition) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const bool shared : {false, true}) {
       for (const int zero : {0, kZeroExperts}) {
-        forward_all(
-            World(
-                {.dispatcher = dispatcher(), .dtype = dtype, .shared = shared, .zero_experts = zero, .split = split()}),
-            placement);
+        forward_all(World({.dispatcher = dispatcher(),
+                           .dtype = dtype,
+                           .shared = shared,
+                           .zero_experts = zero,
+                           .split = split()}),
+                    placement);
       }
     }
   }
@@ -67,7 +72,7 @@ TEST_P(MoeLayerTest, EqualsTheDefinition) {
 TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
   // Two slots a rank and a few more, so that with any number of ranks some experts have replicas.
   const int ranks = this->ranks();
-  std::vector<int> slots(static_cast<size_t>(ranks), 2 + (kExperts + ranks - 1) / ranks);
+  std::vector<int> slots(ranks, 2 + (kExperts + ranks - 1) / ranks);
   std::vector<int32_t> logical;
   for (int s = 0; s < ranks * slots[0]; ++s) logical.push_back((5 * s + 3) % kExperts);
   const World world({.dispatcher = dispatcher(), .split = split()});
@@ -81,28 +86,28 @@ TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
 TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
   const World world({.dispatcher = dispatcher(), .zero_experts = 0, .split = split()});
   const Placement placement = Placement::linear(1, kExperts, ranks());
-  const std::vector<std::vector<float>> none(static_cast<size_t>(ranks()), std::vector<float>(kExperts));
+  const std::vector<std::vector<float>> none(ranks(), std::vector<float>(kExperts));
   auto from_counts = none, from_capture = none;  // [ranks][experts]
   run_group(ranks(), [&](Communicator& comm) {
     const MoeLayer layer = world.layer(placement, comm.rank());
     Team team(1);
     OwnLane own(comm, layer, team);
     const int64_t tokens = tokens_of(comm.rank());
-    const Capture capture = [&](int id, int64_t first_token, int top_k, std::span<const int32_t> ids) {
+    const Capture capture = [&](int id, int64_t first_token, int top_k,
+                                std::span<const int32_t> ids) {
       EXPECT_EQ(id, 7);
       EXPECT_EQ(first_token, 11);
       EXPECT_EQ(top_k, kTopK);
       EXPECT_EQ(ids.size(), static_cast<size_t>(tokens * kTopK));
-      for (const int32_t e : ids) ++from_capture[static_cast<size_t>(comm.rank())][static_cast<size_t>(e)];
+      for (const int32_t e : ids) ++from_capture[comm.rank()][e];
     };
     // Counts are added to what is there: 1000 each.
-    std::vector<int32_t> counts(static_cast<size_t>(placement.slots_of_rank(comm.rank())), 1000);
+    std::vector<int32_t> counts(placement.slots_of_rank(comm.rank()), 1000);
     forward(layer, input_of(comm.rank(), tokens), own.lane,
             {.capture = &capture, .first_token = 11, .local_counts = counts});
     for (size_t s = 0; s < counts.size(); ++s) {
       const auto slot = static_cast<size_t>(placement.first_slot(comm.rank())) + s;
-      from_counts[static_cast<size_t>(comm.rank())][static_cast<size_t>(placement.logical(0)[slot])] +=
-          static_cast<float>(counts[s] - 1000);
+      from_counts[comm.rank()][placement.logical(0)[slot]] += static_cast<float>(counts[s] - 1000);
     }
   });
   bring_together(from_counts);
@@ -117,7 +122,8 @@ TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
   EXPECT_EQ(sum(from_counts), sum(from_capture));
 }
 
-// Two microbatches, in every mix of empty and full halves, equal the same tokens one after the other.
+// Two microbatches, in every mix of empty and full halves, equal the same tokens one after the
+// other.
 TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
   const World world({.dispatcher = dispatcher(), .split = split()});
   const Placement placement = Placement::linear(1, kExperts, ranks());
@@ -154,7 +160,8 @@ TEST_P(MoeLayerTest, OverlapThroughLayersEqualsOneByOne) {
     const auto halve = [](std::vector<float>& values) {
       for (float& value : values) value *= 0.5F;
     };
-    std::vector<float> x[2] = {input_of(comm.rank(), 3 + comm.rank()), input_of(comm.rank(), comm.rank() % 2 * 4, 90)};
+    std::vector<float> x[2] = {input_of(comm.rank(), 3 + comm.rank()),
+                               input_of(comm.rank(), comm.rank() % 2 * 4, 90)};
     std::vector<float> expected[2] = {x[0], x[1]}, out[2] = {x[0], x[1]};
     std::vector<int64_t> made[2];
     for (auto& h : expected) {
@@ -168,8 +175,8 @@ TEST_P(MoeLayerTest, OverlapThroughLayersEqualsOneByOne) {
       x[b] = out[b];
       halve(x[b]);
       const int64_t tokens = std::ssize(x[b]) / kHidden;
-      return layer.forward(ConstRows(x[b].data(), tokens, kHidden), Rows(out[b].data(), tokens, kHidden),
-                           b == 0 ? first.lane : second.lane);
+      return layer.forward(ConstRows(x[b].data(), tokens, kHidden),
+                           Rows(out[b].data(), tokens, kHidden), b == 0 ? first.lane : second.lane);
     });
     for (const int b : {0, 1}) {
       EXPECT_EQ(out[b], expected[b]);
@@ -180,8 +187,8 @@ TEST_P(MoeLayerTest, OverlapThroughLayersEqualsOneByOne) {
   });
 }
 
-// One rank's first or second microbatch fails in its router while the other is in flight: no rank finishes, none hangs,
-// and both lanes get their memory back.
+// One rank's first or second microbatch fails in its router while the other is in flight: no rank
+// finishes, none hangs, and both lanes get their memory back.
 TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
   const World world({.dispatcher = dispatcher(), .split = split()});
   const Placement placement = Placement::linear(1, kExperts, ranks());
@@ -195,8 +202,10 @@ TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
       if (comm.rank() == ranks() - 1) x[failing][5] = std::nanf("");
       std::vector<float> out[2] = {x[0], x[1]};
       try {
-        overlap(layer.forward(ConstRows(x[0].data(), 4, kHidden), Rows(out[0].data(), 4, kHidden), first.lane),
-                layer.forward(ConstRows(x[1].data(), 4, kHidden), Rows(out[1].data(), 4, kHidden), second.lane));
+        overlap(layer.forward(ConstRows(x[0].data(), 4, kHidden), Rows(out[0].data(), 4, kHidden),
+                              first.lane),
+                layer.forward(ConstRows(x[1].data(), 4, kHidden), Rows(out[1].data(), 4, kHidden),
+                              second.lane));
       } catch (const Error&) {
         EXPECT_EQ(first.workspace.mark(), 0U);
         EXPECT_EQ(second.workspace.mark(), 0U);
@@ -205,14 +214,17 @@ TEST_P(MoeLayerTest, OverlapWithAFailingCallFailsAllAndNobodyHangs) {
       ADD_FAILURE() << "rank " << comm.rank() << " finished";
     };
     // No timeout that would turn a hang into an error.
-    EXPECT_THROW(run_group(ranks(), body, {.timeout = std::chrono::hours(1)}), InvalidArgument) << failing;
+    EXPECT_THROW(run_group(ranks(), body, {.timeout = std::chrono::hours(1)}), InvalidArgument)
+        << failing;
   }
 }
 
-// A shared expert that is placed and dispatched like the routed ones (RouterConfig::num_appended_experts) gives what
-// one beside the layer gives, but for the order of the additions.
+// A shared expert that is placed and dispatched like the routed ones
+// (RouterConfig::num_appended_experts) gives what one beside the layer gives, but for the order of
+// the additions.
 TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
-  const World world({.dispatcher = dispatcher(), .shared = false, .zero_experts = 0, .split = split()});
+  const World world(
+      {.dispatcher = dispatcher(), .shared = false, .zero_experts = 0, .split = split()});
   const MlpWeights extra(kInner, 500);
   std::vector<std::shared_ptr<const Mlp>> experts = world.packed;
   experts.push_back(extra.packed(DType::kF32));
@@ -221,18 +233,19 @@ TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
   const Placement placement = Placement::linear(1, kExperts + 1, ranks());
   run_group(ranks(), [&](Communicator& comm) {
     const int rank = comm.rank();
-    const MoeLayer layer(
-        {.gate = world.gate,
-         .router = std::make_shared<const Router>(router),
-         .replicas = std::make_shared<const SplitTable>(placement, 0),
-         .split = split(),
-         .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
-         .experts = make_grouped_experts(slots_of(placement, rank, experts), kHidden, DType::kF32, world.format())});
+    const MoeLayer layer({.gate = world.gate,
+                          .router = std::make_shared<const Router>(router),
+                          .replicas = std::make_shared<const SplitTable>(placement, 0),
+                          .split = split(),
+                          .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
+                          .experts = make_grouped_experts(slots_of(placement, rank, experts),
+                                                          kHidden, DType::kF32, world.format())});
     Team team(1);
     OwnLane own(comm, layer, team);
     const std::vector<float> x = input_of(rank, tokens_of(rank));
     const std::vector<float> out = forward(layer, x, own.lane);
-    expect_rows(world, x, out, "appended", [&](const float* row, double* y) { extra.accumulate(row, 1.0, y); });
+    expect_rows(world, x, out, "appended",
+                [&](const float* row, double* y) { extra.accumulate(row, 1.0, y); });
   });
 }
 
@@ -245,7 +258,8 @@ TEST(MoeLayer, OutputBitsDoNotDependOnRanksOrThreads) {
         const World world({.dtype = dtype, .threads = threads});
         const auto outputs = forward_all(world, Placement::linear(1, kExperts, ranks));
         if (reference.empty()) reference = outputs;
-        for (size_t r = 0; r < outputs.size(); ++r) EXPECT_EQ(outputs[r], reference[r]) << ranks << " ranks";
+        for (size_t r = 0; r < outputs.size(); ++r)
+          EXPECT_EQ(outputs[r], reference[r]) << ranks << " ranks";
       }
     }
   }
@@ -291,8 +305,9 @@ TEST(MoeLayer, RefusesPartsThatDoNotFit) {
   auto narrow_gate = parts();
   narrow_gate.gate = world.shared_gate;
   EXPECT_THROW(MoeLayer{std::move(narrow_gate)}, InvalidArgument);
-  for (const Placement& other : {Placement::linear(1, kExperts - 1, 1), Placement::linear(1, kExperts, 2),
-                                 Placement(1, kExperts, {kExperts + 1}, {0, 1, 2, 3, 4, 5, 0})}) {
+  for (const Placement& other :
+       {Placement::linear(1, kExperts - 1, 1), Placement::linear(1, kExperts, 2),
+        Placement(1, kExperts, {kExperts + 1}, {0, 1, 2, 3, 4, 5, 0})}) {
     auto other_replicas = parts();
     other_replicas.replicas = std::make_shared<const SplitTable>(other, 0);
     EXPECT_THROW(MoeLayer{std::move(other_replicas)}, InvalidArgument);
@@ -321,30 +336,36 @@ TEST(MoeLayer, RefusesWrongInputs) {
     OwnLane own(comm, layer, team);
     Lane& lane = own.lane;
     std::vector<float> x(static_cast<size_t>(kHidden * (kMaxTokens + 1))), out(x.size());
-    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(out.data(), 1, kHidden), lane)),
-                 InvalidArgument);
-    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden - 1), Rows(out.data(), 2, kHidden - 1), lane)),
+    EXPECT_THROW(
+        run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(out.data(), 1, kHidden), lane)),
+        InvalidArgument);
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden - 1),
+                                   Rows(out.data(), 2, kHidden - 1), lane)),
                  InvalidArgument);
     EXPECT_THROW(run(layer.forward(ConstRows(x.data(), kMaxTokens + 1, kHidden),
                                    Rows(out.data(), kMaxTokens + 1, kHidden), lane)),
                  InvalidArgument);
-    const Rows overlapping(reinterpret_cast<std::byte*>(out.data()), 2, kHidden, kHidden - 1, DType::kF32);
-    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), overlapping, lane)), InvalidArgument);
-    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(x.data(), 2, kHidden), lane)),
+    const Rows overlapping(reinterpret_cast<std::byte*>(out.data()), 2, kHidden, kHidden - 1,
+                           DType::kF32);
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), overlapping, lane)),
                  InvalidArgument);
+    EXPECT_THROW(
+        run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(x.data(), 2, kHidden), lane)),
+        InvalidArgument);
     std::vector<int32_t> counts(kExperts + 1);
-    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(out.data(), 2, kHidden), lane,
-                                   {.local_counts = counts})),
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), 2, kHidden), Rows(out.data(), 2, kHidden),
+                                   lane, {.local_counts = counts})),
                  InvalidArgument);
     // Room for the exchange, not for what the experts may have to do.
     Workspace small(comm.allocate(layer.workspace_bytes(kMaxTokens) - 16384));
     Lane narrow{comm, small, team};
-    EXPECT_THROW(
-        run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), narrow)),
-        InvalidArgument);
+    EXPECT_THROW(run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden),
+                                   Rows(out.data(), kMaxTokens, kHidden), narrow)),
+                 InvalidArgument);
     // Nothing has reached the group: it goes on.
     EXPECT_EQ(own.workspace.mark(), 0U);
-    run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden), Rows(out.data(), kMaxTokens, kHidden), lane));
+    run(layer.forward(ConstRows(x.data(), kMaxTokens, kHidden),
+                      Rows(out.data(), kMaxTokens, kHidden), lane));
   });
 }
 

@@ -12,14 +12,15 @@ SharedExperts::SharedExperts(std::shared_ptr<const Mlp> mlp, std::shared_ptr<con
     : mlp_(std::move(mlp)), gate_(std::move(gate)) {
   if (!mlp_) throw InvalidArgument("shared experts: no mlp");
   if (gate_ && (gate_->in() != mlp_->hidden() || gate_->out() != 1)) {
-    throw InvalidArgument(
-        cat("shared experts: a gate of ", gate_->in(), " -> ", gate_->out(), ", expected ", mlp_->hidden(), " -> 1"));
+    throw InvalidArgument(cat("shared experts: a gate of ", gate_->in(), " -> ", gate_->out(),
+                              ", expected ", mlp_->hidden(), " -> 1"));
   }
 }
 
 size_t SharedExperts::workspace_bytes(int64_t tokens) const {
   const auto rows = static_cast<size_t>(tokens);
-  const size_t act = rows * static_cast<size_t>(mlp_->intermediate()) * static_cast<size_t>(bits(mlp_->dtype())) / 8;
+  const size_t act = rows * static_cast<size_t>(mlp_->intermediate()) *
+                     static_cast<size_t>(bits(mlp_->dtype())) / 8;
   return Workspace::padded(act) + Workspace::padded(rows * sizeof(float)) +
          Workspace::padded(mlp_->scratch_bytes(tokens));
 }

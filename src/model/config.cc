@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json: the families, and the MoE side. What a file leaves out gets the default of the family's config class in
-// transformers; sizes without which nothing can be right must be there.
+// config.json: the families, and the MoE side. What a file leaves out gets the default of the
+// family's config class in transformers; sizes without which nothing can be right must be there.
 #include <algorithm>
 #include <array>
 #include <filesystem>
 
+#include "files/json.h"
 #include "model/config_fields.h"
-#include "model/json.h"
 #include "trimtab/checkpoint.h"
 
 namespace trimtab {
@@ -56,40 +56,48 @@ void read_deepseek_routing(const ConfigFields& fields, ModelConfig& config) {
   } else if (scoring == "sqrtsoftplus") {
     router.scoring = Scoring::kSqrtSoftplus;
   } else {
-    throw fields.error(scoring_key, cat("is '", scoring, "'; known are softmax, sigmoid, sqrtsoftplus"));
+    throw fields.error(scoring_key,
+                       cat("is '", scoring, "'; known are softmax, sigmoid, sqrtsoftplus"));
   }
-  router.routed_scaling_factor = fields.real_or("routed_scaling_factor", is_v3_like(config.family) ? 2.5F : 1.0F);
+  router.routed_scaling_factor =
+      fields.real_or("routed_scaling_factor", is_v3_like(config.family) ? 2.5F : 1.0F);
 
   const std::string method = fields.text_or("topk_method", is_v2 ? "greedy" : "noaux_tc");
   if (method == "greedy") return;
   if (method != "group_limited_greedy" && method != "noaux_tc") {
-    throw fields.error("topk_method", cat("is '", method, "'; known are greedy, group_limited_greedy, noaux_tc"));
+    throw fields.error("topk_method",
+                       cat("is '", method, "'; known are greedy, group_limited_greedy, noaux_tc"));
   }
   config.has_selection_bias = method == "noaux_tc";
   router.group_score = config.has_selection_bias ? GroupScore::kTop2Sum : GroupScore::kMax;
   const std::string groups_key = fields.alias({"n_group", "num_expert_group"});
-  router.num_groups = fields.integer_or(groups_key, is_v3_like(config.family) ? 8 : 1, 1, router.num_experts);
+  router.num_groups =
+      fields.integer_or(groups_key, is_v3_like(config.family) ? 8 : 1, 1, router.num_experts);
   const int usual_top_groups = std::min(is_v3_like(config.family) ? 4 : 1, router.num_groups);
   router.top_groups = fields.integer_or("topk_group", usual_top_groups, 1, router.num_groups);
   const int per_group = router.num_experts / router.num_groups;
   if (router.num_experts % router.num_groups != 0) {
-    throw fields.error(groups_key, cat("is ", router.num_groups, ": ", router.num_experts, " experts don't divide"));
+    throw fields.error(groups_key, cat("is ", router.num_groups, ": ", router.num_experts,
+                                       " experts don't divide"));
   }
   if (router.num_groups > 1 && per_group < 2 && router.group_score == GroupScore::kTop2Sum) {
-    throw fields.error(groups_key, cat("is ", router.num_groups, ": groups of one have no two best scores"));
+    throw fields.error(groups_key,
+                       cat("is ", router.num_groups, ": groups of one have no two best scores"));
   }
   if (router.top_k > router.top_groups * per_group) {
-    throw fields.error("topk_group", cat("is ", router.top_groups, ": that many groups of ", per_group,
-                                         " hold fewer than the top ", router.top_k));
+    throw fields.error("topk_group", cat("is ", router.top_groups, ": that many groups of ",
+                                         per_group, " hold fewer than the top ", router.top_k));
   }
 }
 
 void read_routing(const ConfigFields& fields, ModelConfig& config) {
   RouterConfig& router = config.router;
-  router.num_experts = fields.integer(fields.alias({"num_local_experts", "num_experts", "n_routed_experts"}), 1,
-                                      RouterConfig::kMaxExperts);
+  router.num_experts =
+      fields.integer(fields.alias({"num_local_experts", "num_experts", "n_routed_experts"}), 1,
+                     RouterConfig::kMaxExperts);
   router.top_k =
-      fields.integer(fields.alias({"num_experts_per_tok", "num_experts_per_token", "moe_topk"}), 1, router.num_experts);
+      fields.integer(fields.alias({"num_experts_per_tok", "num_experts_per_token", "moe_topk"}), 1,
+                     router.num_experts);
   const std::string renormalize_key = fields.alias({"norm_topk_prob", "moe_renormalize"});
   switch (config.family) {
     case Family::kMixtral:
@@ -117,13 +125,15 @@ void read_routing(const ConfigFields& fields, ModelConfig& config) {
 
 Activation read_activation(const ConfigFields& fields, Family family) {
   if (family == Family::kGptOss) {
-    return {ActivationKind::kSwigluClamp, fields.real_or("swiglu_alpha", 1.702F), fields.real_or("swiglu_limit", 7.0F)};
+    return {ActivationKind::kSwigluClamp, fields.real_or("swiglu_alpha", 1.702F),
+            fields.real_or("swiglu_limit", 7.0F)};
   }
   const std::string act = fields.text_or("hidden_act", "silu");
   if (act == "silu" || act == "swish") return {.kind = ActivationKind::kSilu};
   if (act == "gelu") return {.kind = ActivationKind::kGelu};
   if (act == "gelu_pytorch_tanh" || act == "gelu_new") return {.kind = ActivationKind::kGeluTanh};
-  throw fields.error("hidden_act", cat("is '", act, "'; known are silu, gelu, gelu_pytorch_tanh, gelu_new"));
+  throw fields.error("hidden_act",
+                     cat("is '", act, "'; known are silu, gelu, gelu_pytorch_tanh, gelu_new"));
 }
 
 void read_shared_experts(const ConfigFields& fields, ModelConfig& config) {
@@ -139,7 +149,8 @@ void read_shared_experts(const ConfigFields& fields, ModelConfig& config) {
       const std::string key = fields.alias({"n_shared_experts", "num_shared_experts"});
       const int most = std::numeric_limits<int>::max() / config.moe_intermediate_size;
       const int otherwise = fields.is_null(key) ? 0 : config.family == Family::kDeepseekV2 ? 2 : 1;
-      config.shared_intermediate_size = config.moe_intermediate_size * fields.integer_or(key, otherwise, 0, most);
+      config.shared_intermediate_size =
+          config.moe_intermediate_size * fields.integer_or(key, otherwise, 0, most);
       break;
     }
     case Family::kMixtral:
@@ -153,9 +164,9 @@ void read_shared_experts(const ConfigFields& fields, ModelConfig& config) {
 // Which layers have experts.
 void read_moe_layers(const ConfigFields& fields, ModelConfig& config) {
   const int layers = config.num_hidden_layers;
-  config.is_moe_layer.assign(static_cast<size_t>(layers), true);
+  config.is_moe_layer.assign(layers, true);
   const auto keep = [&](auto&& has_experts) {
-    for (int layer = 0; layer < layers; ++layer) config.is_moe_layer[static_cast<size_t>(layer)] = has_experts(layer);
+    for (int layer = 0; layer < layers; ++layer) config.is_moe_layer[layer] = has_experts(layer);
   };
   switch (config.family) {
     case Family::kQwen2Moe:
@@ -163,7 +174,9 @@ void read_moe_layers(const ConfigFields& fields, ModelConfig& config) {
       std::vector<int> dense = fields.integers("mlp_only_layers", 0);
       std::ranges::sort(dense);
       const int step = fields.integer_or("decoder_sparse_step", 1, 1);
-      keep([&](int layer) { return !std::ranges::binary_search(dense, layer) && (layer + 1) % step == 0; });
+      keep([&](int layer) {
+        return !std::ranges::binary_search(dense, layer) && (layer + 1) % step == 0;
+      });
       break;
     }
     case Family::kDeepseekV2:
@@ -184,20 +197,23 @@ void read_moe_layers(const ConfigFields& fields, ModelConfig& config) {
 }
 
 void read_experts(const ConfigFields& fields, ModelConfig& config) {
-  const bool one_width =
-      config.family == Family::kMixtral || config.family == Family::kOlmoe || config.family == Family::kGptOss;
-  config.moe_intermediate_size = fields.integer(one_width ? "intermediate_size" : "moe_intermediate_size", 1);
+  const bool one_width = config.family == Family::kMixtral || config.family == Family::kOlmoe ||
+                         config.family == Family::kGptOss;
+  config.moe_intermediate_size =
+      fields.integer(one_width ? "intermediate_size" : "moe_intermediate_size", 1);
   config.has_expert_bias = config.family == Family::kGptOss;
   config.activation = read_activation(fields, config.family);
   read_shared_experts(fields, config);
   read_moe_layers(fields, config);
-  const bool has_dense_layer = std::ranges::find(config.is_moe_layer, false) != config.is_moe_layer.end();
+  const bool has_dense_layer =
+      std::ranges::find(config.is_moe_layer, false) != config.is_moe_layer.end();
   if (has_dense_layer) config.intermediate_size = fields.integer("intermediate_size", 1);
 }
 
 // For layers whose experts would work with another rule than the one read here.
 void refuse_what_is_not_supported(const ConfigFields& fields, const ModelConfig& config) {
-  if (fields.integer_or("num_hash_layers", 0, 0) > 0) throw fields.error("num_hash_layers", "is not supported yet");
+  if (fields.integer_or("num_hash_layers", 0, 0) > 0)
+    throw fields.error("num_hash_layers", "is not supported yet");
   if (config.family != Family::kGptOss && fields.has("swiglu_limit")) {
     throw fields.error("swiglu_limit", cat("is not supported for ", name(config.family)));
   }
@@ -243,7 +259,8 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   }
   read_attention(fields, config);
   read_rope(fields, config);
-  config.tie_word_embeddings = fields.flag_or("tie_word_embeddings", outer.flag_or("tie_word_embeddings", false));
+  config.tie_word_embeddings =
+      fields.flag_or("tie_word_embeddings", outer.flag_or("tie_word_embeddings", false));
   read_token_ids(fields, config);
   return config;
 }

@@ -8,7 +8,8 @@ namespace trimtab {
 namespace {
 
 bool has_latent_attention(Family family) {
-  return family == Family::kDeepseekV2 || family == Family::kDeepseekV3 || family == Family::kKimiK2;
+  return family == Family::kDeepseekV2 || family == Family::kDeepseekV3 ||
+         family == Family::kKimiK2;
 }
 
 // num_key_value_heads of the config class; 0: as many as num_attention_heads.
@@ -32,19 +33,21 @@ int usual_key_value_heads(Family family) {
 }
 
 float usual_rms_norm_eps(Family family) {
-  const bool larger =
-      family == Family::kMixtral || family == Family::kOlmoe || family == Family::kGlm4Moe || family == Family::kGptOss;
+  const bool larger = family == Family::kMixtral || family == Family::kOlmoe ||
+                      family == Family::kGlm4Moe || family == Family::kGptOss;
   return larger ? 1e-5F : 1e-6F;
 }
 
 void read_heads(const ConfigFields& fields, ModelConfig& config) {
   config.num_attention_heads = fields.integer("num_attention_heads", 1);
-  const int usual = fields.is_null("num_key_value_heads") ? 0 : usual_key_value_heads(config.family);
+  const int usual =
+      fields.is_null("num_key_value_heads") ? 0 : usual_key_value_heads(config.family);
   config.num_key_value_heads =
       fields.integer_or("num_key_value_heads", usual == 0 ? config.num_attention_heads : usual, 1);
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
-    throw fields.error("num_key_value_heads", cat("is ", config.num_key_value_heads, ", which does not divide the ",
-                                                  config.num_attention_heads, " attention heads"));
+    throw fields.error("num_key_value_heads",
+                       cat("is ", config.num_key_value_heads, ", which does not divide the ",
+                           config.num_attention_heads, " attention heads"));
   }
   if (has_latent_attention(config.family)) return;
   if (fields.has("head_dim")) {
@@ -54,12 +57,14 @@ void read_heads(const ConfigFields& fields, ModelConfig& config) {
   } else if (config.hidden_size % config.num_attention_heads == 0) {
     config.head_dim = config.hidden_size / config.num_attention_heads;
   } else {
-    throw fields.error("num_attention_heads",
-                       cat("is ", config.num_attention_heads, ", which does not divide hidden_size ",
-                           config.hidden_size, ", and there is no head_dim"));
+    throw fields.error(
+        "num_attention_heads",
+        cat("is ", config.num_attention_heads, ", which does not divide hidden_size ",
+            config.hidden_size, ", and there is no head_dim"));
   }
   if (config.head_dim % 2 != 0) {
-    throw fields.error("head_dim", cat("is ", config.head_dim, "; rotary embeddings need an even one"));
+    throw fields.error("head_dim",
+                       cat("is ", config.head_dim, "; rotary embeddings need an even one"));
   }
 }
 
@@ -85,7 +90,8 @@ void read_biases_and_norms(const ConfigFields& fields, ModelConfig& config) {
   }
   using QkNorm = ModelConfig::QkNorm;
   if (config.family == Family::kQwen3Moe) config.qk_norm = QkNorm::kPerHead;
-  if (config.family == Family::kGlm4Moe && fields.flag_or("use_qk_norm", false)) config.qk_norm = QkNorm::kPerHead;
+  if (config.family == Family::kGlm4Moe && fields.flag_or("use_qk_norm", false))
+    config.qk_norm = QkNorm::kPerHead;
   if (config.family == Family::kOlmoe) {
     config.qk_norm = QkNorm::kWhole;
     config.clip_qkv = fields.real_or("clip_qkv", 0.0F, true);
@@ -103,7 +109,8 @@ bool read_layer_types(const ConfigFields& fields, ModelConfig& config) {
   for (size_t layer = 0; layer < layers; ++layer) {
     const nlohmann::json& type = (*types)[layer];
     if (type != "sliding_attention" && type != "full_attention") {
-      throw fields.error("layer_types", cat("holds ", type.dump(), "; known are full_attention, sliding_attention"));
+      throw fields.error("layer_types", cat("holds ", type.dump(),
+                                            "; known are full_attention, sliding_attention"));
     }
     config.is_sliding_layer[layer] = type == "sliding_attention";
   }
@@ -118,13 +125,14 @@ void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
       config.is_sliding_layer.assign(layers, fields.has("sliding_window"));
       break;
     case Family::kQwen3Moe:
-      config.is_sliding_layer.assign(layers,
-                                     fields.flag_or("use_sliding_window", false) && fields.has("sliding_window"));
+      config.is_sliding_layer.assign(
+          layers, fields.flag_or("use_sliding_window", false) && fields.has("sliding_window"));
       break;
     case Family::kQwen2Moe:
       if (fields.flag_or("use_sliding_window", false) && !read_layer_types(fields, config)) {
         const auto windows = static_cast<size_t>(fields.integer_or("max_window_layers", 28, 0));
-        for (size_t layer = 0; layer < std::min(layers, windows); layer += 2) config.is_sliding_layer[layer] = true;
+        for (size_t layer = 0; layer < std::min(layers, windows); layer += 2)
+          config.is_sliding_layer[layer] = true;
       }
       break;
     case Family::kGptOss:
@@ -140,7 +148,8 @@ void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
       break;
   }
   if (std::ranges::find(config.is_sliding_layer, true) != config.is_sliding_layer.end()) {
-    config.sliding_window = fields.integer_or("sliding_window", config.family == Family::kGptOss ? 128 : 4096, 1);
+    config.sliding_window =
+        fields.integer_or("sliding_window", config.family == Family::kGptOss ? 128 : 4096, 1);
   }
 }
 
@@ -161,7 +170,8 @@ void read_rope(const ConfigFields& fields, ModelConfig& config) {
   config.rope_theta = fields.real_or("rope_theta", usual_theta);
   config.partial_rotary_factor =
       fields.real_or("partial_rotary_factor", config.family == Family::kGlm4Moe ? 0.5F : 1.0F);
-  // Published files have rope_theta beside rope_scaling; transformers 5 puts all of it into rope_parameters.
+  // Published files have rope_theta beside rope_scaling; transformers 5 puts all of it into
+  // rope_parameters.
   const std::string key = fields.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
   const std::optional<ConfigFields> rope = fields.object(key);
   if (!rope) {
@@ -174,7 +184,8 @@ void read_rope(const ConfigFields& fields, ModelConfig& config) {
   }
   config.rope_type = rope->text_or("rope_type", rope->text_or("type", "default"));
   config.rope_theta = rope->real_or("rope_theta", config.rope_theta);
-  config.partial_rotary_factor = rope->real_or("partial_rotary_factor", config.partial_rotary_factor);
+  config.partial_rotary_factor =
+      rope->real_or("partial_rotary_factor", config.partial_rotary_factor);
 }
 
 }  // namespace trimtab

@@ -47,7 +47,8 @@ int ConfigFields::integer(const std::string& key, int least, int most) const {
   const json* value = find(key);
   if (value == nullptr) throw error(key, "is missing");
   const std::optional<int> number = as_integer(*value, least, most);
-  if (!number) throw error(key, cat("is ", value->dump(), ", not an integer in [", least, ", ", most, "]"));
+  if (!number)
+    throw error(key, cat("is ", value->dump(), ", not an integer in [", least, ", ", most, "]"));
   return *number;
 }
 
@@ -57,7 +58,8 @@ float ConfigFields::real_or(const std::string& key, float otherwise, bool zero_i
   const double number = value->is_number() ? value->get<double>() : -1.0;
   const double least = zero_is_fine ? 0.0 : static_cast<double>(std::numeric_limits<float>::min());
   if (!(number >= least && number <= static_cast<double>(std::numeric_limits<float>::max()))) {
-    throw error(key, cat("is ", value->dump(), ", not a ", zero_is_fine ? "number >= 0" : "positive number"));
+    throw error(key, cat("is ", value->dump(), ", not a ",
+                         zero_is_fine ? "number >= 0" : "positive number"));
   }
   return static_cast<float>(number);
 }
@@ -106,7 +108,8 @@ std::string ConfigFields::alias(std::initializer_list<const char*> keys) const {
     if (!has(key)) continue;
     if (chosen == nullptr) chosen = key;
     if (*find(key) != *find(chosen)) {
-      throw error(key, cat("is ", find(key)->dump(), ", but '", chosen, "' is ", find(chosen)->dump()));
+      throw error(key,
+                  cat("is ", find(key)->dump(), ", but '", chosen, "' is ", find(chosen)->dump()));
     }
   }
   return chosen == nullptr ? *keys.begin() : chosen;

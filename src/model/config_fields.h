@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed access to the keys of a config.json. Everything that is not as it should be is a FormatError naming the key. A
-// key with the value null counts as absent, as it does for transformers.
+// Typed access to the keys of a config.json. Everything that is not as it should be is a
+// FormatError naming the key. A key with the value null counts as absent, as it does for
+// transformers.
 #pragma once
 
 #include <initializer_list>
@@ -19,7 +20,8 @@ namespace trimtab {
 
 class ConfigFields {
  public:
-  // object, file: stay the caller's. prefix: of the keys in errors, "text_config." in a nested object.
+  // object, file: stay the caller's. prefix: of the keys in errors, "text_config." in a nested
+  // object.
   ConfigFields(const nlohmann::json& object, const std::string& file, std::string prefix = "")
       : object_(&object), file_(&file), prefix_(std::move(prefix)) {}
 
@@ -43,7 +45,8 @@ class ConfigFields {
 
   // In [least, most].
   int integer(const std::string& key, int least, int most = std::numeric_limits<int>::max()) const;
-  int integer_or(const std::string& key, int otherwise, int least, int most = std::numeric_limits<int>::max()) const {
+  int integer_or(const std::string& key, int otherwise, int least,
+                 int most = std::numeric_limits<int>::max()) const {
     return has(key) ? integer(key, least, most) : otherwise;
   }
   // Finite, and positive unless zero is told to be fine.
@@ -55,7 +58,8 @@ class ConfigFields {
   // A list of strings. Empty when absent.
   std::vector<std::string> texts(const std::string& key) const;
 
-  // The key out of a list of aliases that is there (the first one where none is). Throws when two are there and differ.
+  // The key out of a list of aliases that is there (the first one where none is). Throws when two
+  // are there and differ.
   std::string alias(std::initializer_list<const char*> keys) const;
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// quantization_config. Formats: transformers' FineGrainedFP8Config and Mxfp4Config, and QuantizationConfig of
-// compressed-tensors. Activations are not looked at: how they are rounded is not a matter of the weights.
+// quantization_config. Formats: transformers' FineGrainedFP8Config and Mxfp4Config, and
+// QuantizationConfig of compressed-tensors. Activations are not looked at: how they are rounded is
+// not a matter of the weights.
 #include <algorithm>
 #include <array>
 
@@ -21,7 +22,8 @@ Method read_method(const ConfigFields& fields) {
   if (method.empty()) throw fields.error("quant_method", "is missing");
   const auto found = std::ranges::find(kMethods, method);
   if (found == kMethods.end()) {
-    throw fields.error("quant_method", cat("is '", method, "'; supported are fp8, compressed-tensors, mxfp4"));
+    throw fields.error("quant_method",
+                       cat("is '", method, "'; supported are fp8, compressed-tensors, mxfp4"));
   }
   return static_cast<Method>(found - kMethods.begin());
 }
@@ -29,17 +31,19 @@ Method read_method(const ConfigFields& fields) {
 // Two sizes.
 void read_block(const ConfigFields& fields, const std::string& key, Group& group) {
   const std::vector<int> sizes = fields.integers(key, 1);
-  if (sizes.size() != 2) throw fields.error(key, cat("has ", sizes.size(), " numbers in place of 2"));
+  if (sizes.size() != 2)
+    throw fields.error(key, cat("has ", sizes.size(), " numbers in place of 2"));
   group.block_rows = sizes[0];
   group.block_cols = sizes[1];
 }
 
 QuantizationConfig read_fp8(const ConfigFields& fields) {
-  fields.allow_only({"quant_method", "fmt", "weight_block_size", "activation_scheme", "scale_fmt", "expert_dtype",
-                     "modules_to_not_convert", "ignored_layers", "dequantize"});
+  fields.allow_only({"quant_method", "fmt", "weight_block_size", "activation_scheme", "scale_fmt",
+                     "expert_dtype", "modules_to_not_convert", "ignored_layers", "dequantize"});
   for (const auto& [key, supported] : {std::pair{"fmt", "e4m3"}, {"expert_dtype", "fp8"}}) {
     const std::string value = fields.text_or(key, supported);
-    if (value != supported) throw fields.error(key, cat("is '", value, "'; supported is ", supported));
+    if (value != supported)
+      throw fields.error(key, cat("is '", value, "'; supported is ", supported));
   }
   Group group = {.targets = {"Linear"}, .dtype = DType::kF8E4M3};
   read_block(fields, "weight_block_size", group);
@@ -49,25 +53,33 @@ QuantizationConfig read_fp8(const ConfigFields& fields) {
 
 QuantizationConfig read_mxfp4(const ConfigFields& fields, Family family) {
   fields.allow_only({"quant_method", "modules_to_not_convert", "dequantize"});
-  if (family != Family::kGptOss) throw fields.error("quant_method", cat("is 'mxfp4', which only gpt_oss has"));
-  const Group experts = {.targets = {"re:.*\\.mlp\\.experts$"}, .dtype = DType::kF4, .block_rows = 1, .block_cols = 32};
+  if (family != Family::kGptOss)
+    throw fields.error("quant_method", cat("is 'mxfp4', which only gpt_oss has"));
+  const Group experts = {.targets = {"re:.*\\.mlp\\.experts$"},
+                         .dtype = DType::kF4,
+                         .block_rows = 1,
+                         .block_cols = 32};
   return {Method::kMxfp4, {experts}, fields.texts("modules_to_not_convert")};
 }
 
 // What a format of compressed-tensors stores.
-DType read_element_type(const ConfigFields& format_of, const std::string& format, const ConfigFields& weights) {
+DType read_element_type(const ConfigFields& format_of, const std::string& format,
+                        const ConfigFields& weights) {
   if (format != "int-quantized" && format != "float-quantized" && format != "naive-quantized" &&
       format != "pack-quantized") {
-    throw format_of.error("format", cat("is '", format, "'; supported are int-quantized, float-quantized, ",
-                                        "naive-quantized, pack-quantized"));
+    throw format_of.error("format",
+                          cat("is '", format, "'; supported are int-quantized, float-quantized, ",
+                              "naive-quantized, pack-quantized"));
   }
   const std::string type = weights.text_or("type", "int");
   const int num_bits = weights.integer_or("num_bits", 8, 1, 32);
   const bool naive = format == "naive-quantized";
   if (type == "int" && num_bits == 8 && (naive || format == "int-quantized")) return DType::kI8;
-  if (type == "float" && num_bits == 8 && (naive || format == "float-quantized")) return DType::kF8E4M3;
+  if (type == "float" && num_bits == 8 && (naive || format == "float-quantized"))
+    return DType::kF8E4M3;
   if (type == "int" && num_bits == 4 && format == "pack-quantized") return DType::kU4;
-  throw weights.error("num_bits", cat("is ", num_bits, " of type ", type, ", which is not supported as ", format));
+  throw weights.error(
+      "num_bits", cat("is ", num_bits, " of type ", type, ", which is not supported as ", format));
 }
 
 void read_strategy(const ConfigFields& weights, Group& group) {
@@ -85,7 +97,8 @@ void read_strategy(const ConfigFields& weights, Group& group) {
   } else if (strategy == "block") {
     read_block(weights, "block_structure", group);
   } else {
-    throw weights.error("strategy", cat("is '", strategy, "'; supported are tensor, channel, group, block"));
+    throw weights.error("strategy",
+                        cat("is '", strategy, "'; supported are tensor, channel, group, block"));
   }
 }
 
@@ -96,15 +109,17 @@ Group read_group(const ConfigFields& fields, const ConfigFields& outer) {
   if (group.targets.empty()) throw fields.error("targets", "is missing");
   const std::optional<ConfigFields> weights = fields.object("weights");
   if (!weights) throw fields.error("weights", "is missing");
-  weights->allow_only({"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure", "dynamic",
-                       "actorder", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"});
+  weights->allow_only({"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure",
+                       "dynamic", "actorder", "scale_dtype", "zp_dtype", "observer",
+                       "observer_kwargs"});
   const ConfigFields& format_of = fields.has("format") ? fields : outer;
   const std::string format = format_of.text_or("format", "");
   group.dtype = read_element_type(format_of, format, *weights);
   read_strategy(*weights, group);
   group.has_zero_points = !weights->flag_or("symmetric", true);
   const bool has_channels = group.block_rows == 1;
-  if (group.has_zero_points && (group.dtype == DType::kF8E4M3 || (group.dtype == DType::kU4 && !has_channels))) {
+  if (group.has_zero_points &&
+      (group.dtype == DType::kF8E4M3 || (group.dtype == DType::kU4 && !has_channels))) {
     throw weights->error("symmetric", "is false, which is not supported for these weights");
   }
   if (weights->has("actorder")) {
@@ -118,10 +133,12 @@ Group read_group(const ConfigFields& fields, const ConfigFields& outer) {
 }
 
 QuantizationConfig read_compressed_tensors(const ConfigFields& fields) {
-  fields.allow_only({"quant_method", "config_groups", "format", "quantization_status", "ignore", "kv_cache_scheme",
-                     "global_compression_ratio", "sparsity_config", "transform_config", "version"});
+  fields.allow_only({"quant_method", "config_groups", "format", "quantization_status", "ignore",
+                     "kv_cache_scheme", "global_compression_ratio", "sparsity_config",
+                     "transform_config", "version"});
   const std::string status = fields.text_or("quantization_status", "compressed");
-  if (status != "compressed") throw fields.error("quantization_status", cat("is '", status, "', not compressed"));
+  if (status != "compressed")
+    throw fields.error("quantization_status", cat("is '", status, "', not compressed"));
   for (const char* key : {"sparsity_config", "transform_config"}) {
     const std::optional<ConfigFields> more = fields.object(key);
     if (more && !more->is_empty() && more->text_or("format", "") != "dense") {
@@ -129,7 +146,8 @@ QuantizationConfig read_compressed_tensors(const ConfigFields& fields) {
     }
   }
   QuantizationConfig config = {Method::kCompressedTensors, {}, fields.texts("ignore")};
-  for (const ConfigFields& group : fields.objects("config_groups")) config.groups.push_back(read_group(group, fields));
+  for (const ConfigFields& group : fields.objects("config_groups"))
+    config.groups.push_back(read_group(group, fields));
   if (config.groups.empty()) throw fields.error("config_groups", "is missing");
   // Names come before classes.
   std::ranges::stable_partition(config.groups, [](const Group& group) {

@@ -11,18 +11,20 @@ namespace trimtab {
 namespace {
 
 // What is read out of a quantization_config.
-QuantizationConfig quantization(const std::string& config, const std::string& model_type = "mixtral") {
+QuantizationConfig quantization(const std::string& config,
+                                const std::string& model_type = "mixtral") {
   const std::string sizes =
       R"("hidden_size":32,"num_hidden_layers":2,"vocab_size":64,"num_attention_heads":4,"num_key_value_heads":4,)"
       R"("num_local_experts":8,"num_experts_per_tok":2,"intermediate_size":16,)";
-  return parse_model_config(
-             cat(R"({"model_type":")", model_type, "\",", sizes, R"("quantization_config":)", config, "}"),
-             "config.json")
+  return parse_model_config(cat(R"({"model_type":")", model_type, "\",", sizes,
+                                R"("quantization_config":)", config, "}"),
+                            "config.json")
       .quantization;
 }
 
 // quantization_config of Kimi K2 Thinking.
-const char* const kKimiK2Int4 = R"({"config_groups":{"group_0":{"input_activations":null,"output_activations":null,
+const char* const kKimiK2Int4 =
+    R"({"config_groups":{"group_0":{"input_activations":null,"output_activations":null,
   "targets":["Linear"],"weights":{"actorder":null,"block_structure":null,"dynamic":false,"group_size":32,"num_bits":4,
   "observer":"minmax","observer_kwargs":{},"strategy":"group","symmetric":true,"type":"int"}}},
   "format":"pack-quantized","ignore":["lm_head","re:.*self_attn.*","re:.*shared_experts.*",
@@ -39,8 +41,11 @@ TEST(ConfigQuantization, Fp8) {
   EXPECT_EQ(blocks.groups[0].block_cols, 128);
   EXPECT_FALSE(blocks.groups[0].has_zero_points);
   EXPECT_TRUE(blocks.ignore.empty());
-  const std::string fp8 = R"({"quant_method":"fp8","weight_block_size":[64,32],"scale_fmt":"ue8m0",)";
-  const auto ignoring = [&](const std::string& key) { return quantization(cat(fp8, '"', key, "\":[\"lm_head\"]}")); };
+  const std::string fp8 =
+      R"({"quant_method":"fp8","weight_block_size":[64,32],"scale_fmt":"ue8m0",)";
+  const auto ignoring = [&](const std::string& key) {
+    return quantization(cat(fp8, '"', key, "\":[\"lm_head\"]}"));
+  };
   EXPECT_EQ(ignoring("modules_to_not_convert").ignore, std::vector<std::string>{"lm_head"});
   EXPECT_EQ(ignoring("ignored_layers").ignore, std::vector<std::string>{"lm_head"});
   EXPECT_EQ(ignoring("ignored_layers").groups[0].block_rows, 64);
@@ -49,9 +54,11 @@ TEST(ConfigQuantization, Fp8) {
 }
 
 // The groups of a configuration of compressed-tensors with these weights.
-std::vector<QuantizationConfig::Group> groups_of(const std::string& format, const std::string& weights) {
+std::vector<QuantizationConfig::Group> groups_of(const std::string& format,
+                                                 const std::string& weights) {
   return quantization(cat(R"({"quant_method":"compressed-tensors","format":")", format,
-                          R"(","config_groups":{"a":{"targets":["Linear"],"weights":)", weights, "}}}"))
+                          R"(","config_groups":{"a":{"targets":["Linear"],"weights":)", weights,
+                          "}}}"))
       .groups;
 }
 
@@ -63,13 +70,17 @@ TEST(ConfigQuantization, CompressedTensors) {
     bool zeros;
   } cases[] = {
       {"int-quantized", R"({"num_bits":8,"strategy":"channel"})", DType::kI8, 1, 0, false},
-      {"int-quantized", R"({"num_bits":8,"group_size":-1,"symmetric":false})", DType::kI8, 1, 0, true},
+      {"int-quantized", R"({"num_bits":8,"group_size":-1,"symmetric":false})", DType::kI8, 1, 0,
+       true},
       {"naive-quantized", R"({"type":"int","actorder":"static"})", DType::kI8, 0, 0, false},
-      {"float-quantized", R"({"type":"float","num_bits":8,"strategy":"tensor"})", DType::kF8E4M3, 0, 0, false},
-      {"naive-quantized", R"({"type":"float","strategy":"block","block_structure":[128,64]})", DType::kF8E4M3, 128, 64,
+      {"float-quantized", R"({"type":"float","num_bits":8,"strategy":"tensor"})", DType::kF8E4M3, 0,
+       0, false},
+      {"naive-quantized", R"({"type":"float","strategy":"block","block_structure":[128,64]})",
+       DType::kF8E4M3, 128, 64, false},
+      {"pack-quantized", R"({"num_bits":4,"group_size":128,"symmetric":true})", DType::kU4, 1, 128,
        false},
-      {"pack-quantized", R"({"num_bits":4,"group_size":128,"symmetric":true})", DType::kU4, 1, 128, false},
-      {"pack-quantized", R"({"num_bits":4,"strategy":"channel","symmetric":false})", DType::kU4, 1, 0, true},
+      {"pack-quantized", R"({"num_bits":4,"strategy":"channel","symmetric":false})", DType::kU4, 1,
+       0, true},
   };
   for (const auto& c : cases) {
     const auto groups = groups_of(c.format, c.weights);
@@ -99,44 +110,65 @@ TEST(ConfigQuantization, IsRefused) {
     return cat(R"({"quant_method":"compressed-tensors",)", more, "}");
   };
   const auto group = [&](const std::string& format, const std::string& weights) {
-    return compressed(
-        cat(R"("format":")", format, R"(","config_groups":{"a":{"targets":["Linear"],"weights":)", weights, "}}"));
+    return compressed(cat(R"("format":")", format,
+                          R"(","config_groups":{"a":{"targets":["Linear"],"weights":)", weights,
+                          "}}"));
   };
-  const std::string usual = R"("format":"int-quantized","config_groups":{"a":{"targets":["Linear"],"weights":{}}})";
+  const std::string usual =
+      R"("format":"int-quantized","config_groups":{"a":{"targets":["Linear"],"weights":{}}})";
   const std::pair<std::string, std::string> cases[] = {
       {"{}", "quant_method' is missing"},
-      {R"({"quant_method":"gptq","bits":4})", "quant_method' is 'gptq'; supported are fp8, compressed-tensors, mxfp4"},
+      {R"({"quant_method":"gptq","bits":4})",
+       "quant_method' is 'gptq'; supported are fp8, compressed-tensors, mxfp4"},
       {R"({"quant_method":"awq"})", "quant_method' is 'awq'; supported are"},
       {R"({"quant_method":"bitsandbytes"})", "quant_method' is 'bitsandbytes'; supported are"},
       {R"({"quant_method":"mxfp4"})", "quant_method' is 'mxfp4', which only gpt_oss has"},
       {R"({"quant_method":"fp8"})", "weight_block_size' has 0 numbers in place of 2"},
       {R"({"quant_method":"fp8","weight_block_size":[128,0]})", "weight_block_size' holds 0"},
-      {R"({"quant_method":"fp8","weight_block_size":[128,128],"fmt":"e5m2"})", "fmt' is 'e5m2'; supported is e4m3"},
-      {R"({"quant_method":"fp8","weight_block_size":[128,128],"expert_dtype":"fp4"})", "'fp4'; supported is fp8"},
-      {R"({"quant_method":"fp8","weight_block_size":[1,1],"scale":1})", "quantization_config.scale' is not known"},
+      {R"({"quant_method":"fp8","weight_block_size":[128,128],"fmt":"e5m2"})",
+       "fmt' is 'e5m2'; supported is e4m3"},
+      {R"({"quant_method":"fp8","weight_block_size":[128,128],"expert_dtype":"fp4"})",
+       "'fp4'; supported is fp8"},
+      {R"({"quant_method":"fp8","weight_block_size":[1,1],"scale":1})",
+       "quantization_config.scale' is not known"},
       {R"x({"quant_method":"fp8","weight_block_size":[1,1],"ignored_layers":["(a"]})x",
        "modules_to_not_convert' or targets: the pattern '(a' has an unmatched '(' at 2"},
-      {R"({"quant_method":"fp8","weight_block_size":[1,1],"ignored_layers":"a"})", "ignored_layers' is not a list"},
-      {R"({"quant_method":"fp8","weight_block_size":[1,1],"ignored_layers":[7]})", "holds 7, not a string"},
+      {R"({"quant_method":"fp8","weight_block_size":[1,1],"ignored_layers":"a"})",
+       "ignored_layers' is not a list"},
+      {R"({"quant_method":"fp8","weight_block_size":[1,1],"ignored_layers":[7]})",
+       "holds 7, not a string"},
       {compressed(R"("format":"int-quantized")"), "config_groups' is missing"},
-      {compressed(R"("config_groups":{"W8A8":["Linear"]})"), "config_groups.W8A8' is not an object"},
-      {compressed(R"("config_groups":{"a":{"weights":{}}})"), "config_groups.a.targets' is missing"},
-      {compressed(R"("config_groups":{"a":{"targets":["Linear"]}})"), "config_groups.a.weights' is missing"},
-      {compressed(usual + R"(,"quantization_status":"frozen")"), "quantization_status' is 'frozen', not compressed"},
-      {compressed(usual + R"(,"sparsity_config":{"format":"sparse-24-bitmask"})"), "sparsity_config' is not supported"},
-      {compressed(usual + R"(,"transform_config":{"config_groups":{}})"), "transform_config' is not supported"},
-      {compressed(usual + R"x(,"ignore":["re:^(?!.*experts)"])x"), "ignore' or targets: the pattern"},
+      {compressed(R"("config_groups":{"W8A8":["Linear"]})"),
+       "config_groups.W8A8' is not an object"},
+      {compressed(R"("config_groups":{"a":{"weights":{}}})"),
+       "config_groups.a.targets' is missing"},
+      {compressed(R"("config_groups":{"a":{"targets":["Linear"]}})"),
+       "config_groups.a.weights' is missing"},
+      {compressed(usual + R"(,"quantization_status":"frozen")"),
+       "quantization_status' is 'frozen', not compressed"},
+      {compressed(usual + R"(,"sparsity_config":{"format":"sparse-24-bitmask"})"),
+       "sparsity_config' is not supported"},
+      {compressed(usual + R"(,"transform_config":{"config_groups":{}})"),
+       "transform_config' is not supported"},
+      {compressed(usual + R"x(,"ignore":["re:^(?!.*experts)"])x"),
+       "ignore' or targets: the pattern"},
       {compressed(usual + R"(,"more":1)"), "quantization_config.more' is not known"},
-      {group("nvfp4-pack-quantized", "{}"), "format' is 'nvfp4-pack-quantized'; supported are int-quantized"},
+      {group("nvfp4-pack-quantized", "{}"),
+       "format' is 'nvfp4-pack-quantized'; supported are int-quantized"},
       {group("marlin-24", "{}"), "format' is 'marlin-24'; supported are"},
       {group("pack-quantized", R"({"num_bits":8})"),
        "weights.num_bits' is 8 of type int, which is not supported as pack"},
-      {group("int-quantized", R"({"type":"float"})"), "num_bits' is 8 of type float, which is not supported as int"},
-      {group("int-quantized", R"({"strategy":"token"})"), "strategy' is 'token'; supported are tensor, channel"},
+      {group("int-quantized", R"({"type":"float"})"),
+       "num_bits' is 8 of type float, which is not supported as int"},
+      {group("int-quantized", R"({"strategy":"token"})"),
+       "strategy' is 'token'; supported are tensor, channel"},
       {group("int-quantized", R"({"strategy":"group"})"), "weights.group_size' is missing"},
-      {group("int-quantized", R"({"strategy":"block"})"), "block_structure' has 0 numbers in place of 2"},
-      {group("float-quantized", R"({"type":"float","symmetric":false})"), "symmetric' is false, which is not"},
-      {group("pack-quantized", R"({"num_bits":4,"symmetric":false})"), "symmetric' is false, which is not"},
+      {group("int-quantized", R"({"strategy":"block"})"),
+       "block_structure' has 0 numbers in place of 2"},
+      {group("float-quantized", R"({"type":"float","symmetric":false})"),
+       "symmetric' is false, which is not"},
+      {group("pack-quantized", R"({"num_bits":4,"symmetric":false})"),
+       "symmetric' is false, which is not"},
       {group("pack-quantized", R"({"num_bits":4,"actorder":"group"})"),
        "actorder' is \"group\"; supported is \"weight\""},
       {group("int-quantized", R"({"bits":8})"), "weights.bits' is not known"},
@@ -150,7 +182,8 @@ TEST(ConfigQuantization, IsRefused) {
 
 TEST(ConfigQuantization, Mxfp4) {
   const QuantizationConfig config = quantization(
-      R"({"modules_to_not_convert":["model.layers.*.self_attn","lm_head"],"quant_method":"mxfp4"})", "gpt_oss");
+      R"({"modules_to_not_convert":["model.layers.*.self_attn","lm_head"],"quant_method":"mxfp4"})",
+      "gpt_oss");
   EXPECT_EQ(config.method, QuantizationConfig::Method::kMxfp4);
   ASSERT_EQ(config.groups.size(), 1U);
   EXPECT_EQ(config.groups[0].dtype, DType::kF4);

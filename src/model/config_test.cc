@@ -11,7 +11,8 @@ namespace trimtab {
 namespace {
 
 // The parts that matter of published config.json files.
-const char* const kMixtral8x7B = R"({"architectures":["MixtralForCausalLM"],"bos_token_id":1,"eos_token_id":2,
+const char* const kMixtral8x7B =
+    R"({"architectures":["MixtralForCausalLM"],"bos_token_id":1,"eos_token_id":2,
   "hidden_act":"silu","hidden_size":4096,"intermediate_size":14336,"max_position_embeddings":32768,
   "model_type":"mixtral","num_attention_heads":32,"num_experts_per_tok":2,"num_hidden_layers":32,
   "num_key_value_heads":8,"num_local_experts":8,"rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":null,
@@ -33,7 +34,8 @@ const char* const kQwen3_30B =
   "num_key_value_heads":4,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000.0,"sliding_window":null,
   "tie_word_embeddings":false,"use_sliding_window":false,"vocab_size":151936})";
 
-const char* const kOlmoe1B7B = R"({"attention_bias":false,"clip_qkv":null,"eos_token_id":50279,"hidden_act":"silu",
+const char* const kOlmoe1B7B =
+    R"({"attention_bias":false,"clip_qkv":null,"eos_token_id":50279,"hidden_act":"silu",
   "hidden_size":2048,"intermediate_size":1024,"max_position_embeddings":4096,"model_type":"olmoe",
   "norm_topk_prob":false,"num_attention_heads":16,"num_experts":64,"num_experts_per_tok":8,"num_hidden_layers":16,
   "num_key_value_heads":16,"rope_scaling":null,"rope_theta":10000.0,"tie_word_embeddings":false,"vocab_size":50304})";
@@ -48,7 +50,8 @@ const char* const kDeepseekV2 =
   "rope_theta":10000,"routed_scaling_factor":16.0,"scoring_func":"softmax","topk_group":3,
   "topk_method":"group_limited_greedy","vocab_size":102400})";
 
-const char* const kDeepseekV3 = R"({"bos_token_id":0,"eos_token_id":1,"first_k_dense_replace":3,"hidden_act":"silu",
+const char* const kDeepseekV3 =
+    R"({"bos_token_id":0,"eos_token_id":1,"first_k_dense_replace":3,"hidden_act":"silu",
   "hidden_size":7168,"intermediate_size":18432,"max_position_embeddings":163840,"model_type":"deepseek_v3",
   "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":8,"n_routed_experts":256,"n_shared_experts":1,
   "norm_topk_prob":true,"num_attention_heads":128,"num_experts_per_tok":8,"num_hidden_layers":61,
@@ -56,7 +59,8 @@ const char* const kDeepseekV3 = R"({"bos_token_id":0,"eos_token_id":1,"first_k_d
   "fmt":"e4m3","quant_method":"fp8","weight_block_size":[128,128]},"rms_norm_eps":1e-06,"rope_theta":10000,
   "routed_scaling_factor":2.5,"scoring_func":"sigmoid","topk_group":4,"topk_method":"noaux_tc","vocab_size":129280})";
 
-const char* const kGlm45Air = R"({"attention_bias":true,"eos_token_id":[151329,151336,151338],"first_k_dense_replace":1,
+const char* const kGlm45Air =
+    R"({"attention_bias":true,"eos_token_id":[151329,151336,151338],"first_k_dense_replace":1,
   "head_dim":128,"hidden_act":"silu","hidden_size":4096,"intermediate_size":10944,"max_position_embeddings":131072,
   "model_type":"glm4_moe","moe_intermediate_size":1408,"n_group":1,"n_routed_experts":128,"n_shared_experts":1,
   "norm_topk_prob":true,"num_attention_heads":96,"num_experts_per_tok":8,"num_hidden_layers":46,
@@ -72,7 +76,8 @@ const char* const kKimiK2 =
   "num_key_value_heads":64,"rms_norm_eps":1e-06,"rope_theta":50000.0,"routed_scaling_factor":2.827,
   "scoring_func":"sigmoid","topk_group":1,"topk_method":"noaux_tc","vocab_size":163840})";
 
-const char* const kGptOss20B = R"({"attention_bias":true,"eos_token_id":200002,"head_dim":64,"hidden_act":"silu",
+const char* const kGptOss20B =
+    R"({"attention_bias":true,"eos_token_id":200002,"head_dim":64,"hidden_act":"silu",
   "hidden_size":2880,"intermediate_size":2880,"layer_types":["sliding_attention","full_attention"],
   "max_position_embeddings":131072,"model_type":"gpt_oss","num_attention_heads":64,"num_experts_per_tok":4,
   "num_hidden_layers":2,"num_key_value_heads":8,"num_local_experts":32,
@@ -136,7 +141,8 @@ TEST(Config, Qwen2Moe) {
   EXPECT_FALSE(config.attention_output_bias);
   EXPECT_EQ(config.sliding_window, 0);
   EXPECT_EQ(config.qk_norm, ModelConfig::QkNorm::kNone);
-  const ModelConfig sliding = parse(with(with(kQwen15MoeA27B, "use_sliding_window", "true"), "max_window_layers", "3"));
+  const ModelConfig sliding =
+      parse(with(with(kQwen15MoeA27B, "use_sliding_window", "true"), "max_window_layers", "3"));
   EXPECT_EQ(sliding.sliding_window, 32768);
   EXPECT_TRUE(sliding.is_sliding_layer[0] && sliding.is_sliding_layer[2]);
   EXPECT_EQ(std::count(sliding.is_sliding_layer.begin(), sliding.is_sliding_layer.end(), true), 2);
@@ -153,7 +159,8 @@ TEST(Config, Qwen3Moe) {
 }
 
 TEST(Config, LayersWithExpertsOfQwen) {
-  const ModelConfig config = parse(with(with(kQwen3_30B, "mlp_only_layers", "[5,1,99]"), "decoder_sparse_step", "2"));
+  const ModelConfig config =
+      parse(with(with(kQwen3_30B, "mlp_only_layers", "[5,1,99]"), "decoder_sparse_step", "2"));
   for (size_t layer = 0; layer < 48; ++layer) {
     EXPECT_EQ(config.is_moe_layer[layer], layer % 2 == 1 && layer != 1 && layer != 5) << layer;
   }
@@ -205,7 +212,8 @@ TEST(Config, DeepseekV3) {
   const ModelConfig v4_scores = parse(with(kDeepseekV3, "scoring_func", "\"sqrtsoftplus\""));
   EXPECT_EQ(v4_scores.router.scoring, Scoring::kSqrtSoftplus);
   const ModelConfig every_second = parse(with(kDeepseekV3, "moe_layer_freq", "2"));
-  EXPECT_TRUE(every_second.is_moe_layer[4] && !every_second.is_moe_layer[5] && !every_second.is_moe_layer[2]);
+  EXPECT_TRUE(every_second.is_moe_layer[4] && !every_second.is_moe_layer[5] &&
+              !every_second.is_moe_layer[2]);
 }
 
 TEST(Config, Glm4MoeImpliesSigmoid) {
@@ -224,8 +232,9 @@ TEST(Config, Glm4MoeImpliesSigmoid) {
 
 TEST(Config, KimiK2AndItsWrapper) {
   for (const bool wrapped : {false, true}) {
-    const ModelConfig config =
-        parse(wrapped ? cat(R"({"model_type":"kimi_k25","vision_config":{},"text_config":)", kKimiK2, "}") : kKimiK2);
+    const ModelConfig config = parse(
+        wrapped ? cat(R"({"model_type":"kimi_k25","vision_config":{},"text_config":)", kKimiK2, "}")
+                : kKimiK2);
     EXPECT_EQ(config.family, Family::kKimiK2);
     EXPECT_EQ(config.model_type, "kimi_k2");
     EXPECT_EQ(config.tensor_prefix, wrapped ? "language_model.model." : "model.");
@@ -234,9 +243,9 @@ TEST(Config, KimiK2AndItsWrapper) {
     EXPECT_EQ(config.router.num_groups, 1);
     EXPECT_TRUE(config.has_selection_bias);
   }
-  const ModelConfig outer =
-      parse(cat(R"({"model_type":"kimi_k25","quantization_config":{"quant_method":"fp8","weight_block_size":[1,1]},)",
-                R"("text_config":)", with(kKimiK2, "model_type", "null"), "}"));
+  const ModelConfig outer = parse(cat(
+      R"({"model_type":"kimi_k25","quantization_config":{"quant_method":"fp8","weight_block_size":[1,1]},)",
+      R"("text_config":)", with(kKimiK2, "model_type", "null"), "}"));
   EXPECT_EQ(outer.family, Family::kKimiK2);
   EXPECT_EQ(outer.quantization.method, QuantizationConfig::Method::kFp8);
 }
@@ -249,9 +258,11 @@ TEST(Config, AliasesOfKimi) {
                                          {"norm_topk_prob", "moe_renormalize"},
                                          {"scoring_func", "moe_router_activation_func"},
                                          {"n_group", "num_expert_group"}}) {
-    text.replace(text.find(cat('"', published, '"')), std::string_view(published).size() + 2, cat('"', alias, '"'));
+    text.replace(text.find(cat('"', published, '"')), std::string_view(published).size() + 2,
+                 cat('"', alias, '"'));
   }
-  text = with(with(with(with(text, "moe_renormalize", "false"), "num_expert_group", "4"), "topk_group", "2"),
+  text = with(with(with(with(text, "moe_renormalize", "false"), "num_expert_group", "4"),
+                   "topk_group", "2"),
               "num_shared_experts", "3");
   const ModelConfig config = parse(text);
   EXPECT_EQ(config.router.num_experts, 384);
@@ -281,21 +292,25 @@ TEST(Config, GptOss) {
 TEST(Config, RopeOfTransformers5) {
   const std::string base = with(kQwen3_30B, "rope_theta", "null");
   EXPECT_FLOAT_EQ(parse(base).rope_theta, 10000.0F);
-  const auto rope = [&](const char* parameters) { return parse(with(base, "rope_parameters", parameters)); };
+  const auto rope = [&](const char* parameters) {
+    return parse(with(base, "rope_parameters", parameters));
+  };
   const ModelConfig plain = rope(R"({"rope_type":"default","rope_theta":5000000.0})");
   EXPECT_FLOAT_EQ(plain.rope_theta, 5e6F);
   EXPECT_EQ(plain.rope_type, "default");
-  const ModelConfig scaled = rope(R"({"rope_type":"yarn","factor":4.0,"partial_rotary_factor":0.25})");
+  const ModelConfig scaled =
+      rope(R"({"rope_type":"yarn","factor":4.0,"partial_rotary_factor":0.25})");
   EXPECT_EQ(scaled.rope_type, "yarn");
   EXPECT_FLOAT_EQ(scaled.partial_rotary_factor, 0.25F);
   EXPECT_EQ(rope(R"({"full_attention":{"rope_type":"default"}})").rope_type, "per_layer");
-  EXPECT_EQ(parse(with(kQwen3_30B, "rope_scaling", R"({"type":"linear","factor":2.0})")).rope_type, "linear");
+  EXPECT_EQ(parse(with(kQwen3_30B, "rope_scaling", R"({"type":"linear","factor":2.0})")).rope_type,
+            "linear");
 }
 
 TEST(Config, DefaultsOfTheClasses) {
   std::string text = kDeepseekV3;
-  for (const char* key : {"first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor", "scoring_func",
-                          "norm_topk_prob", "topk_method", "rms_norm_eps"}) {
+  for (const char* key : {"first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor",
+                          "scoring_func", "norm_topk_prob", "topk_method", "rms_norm_eps"}) {
     text = with(text, key, "null");
   }
   const ModelConfig config = parse(text);
@@ -330,12 +345,14 @@ TEST(Config, Refused) {
       {kMixtral8x7B, "hidden_size", "1e99", "'hidden_size' is 1e+99"},
       {kMixtral8x7B, "vocab_size", "-1", "'vocab_size' is -1"},
       {kMixtral8x7B, "num_hidden_layers", "1000000000", "'num_hidden_layers' is 1000000000"},
-      {kMixtral8x7B, "num_experts_per_tok", "9", "'num_experts_per_tok' is 9, not an integer in [1, 8]"},
+      {kMixtral8x7B, "num_experts_per_tok", "9",
+       "'num_experts_per_tok' is 9, not an integer in [1, 8]"},
       {kMixtral8x7B, "num_experts", "16", "'num_experts' is 16, but 'num_local_experts' is 8"},
       {kMixtral8x7B, "hidden_act", "\"relu\"", "'hidden_act' is 'relu'; known are silu"},
       {kMixtral8x7B, "rms_norm_eps", "-1.0", "'rms_norm_eps' is -1.0, not a positive number"},
       {kMixtral8x7B, "rope_theta", "1e300", "'rope_theta' is 1e+300"},
-      {kMixtral8x7B, "num_attention_heads", "12", "'num_key_value_heads' is 8, which does not divide the 12"},
+      {kMixtral8x7B, "num_attention_heads", "12",
+       "'num_key_value_heads' is 8, which does not divide the 12"},
       {kMixtral8x7B, "num_attention_heads", "24", "does not divide hidden_size 4096"},
       {kMixtral8x7B, "head_dim", "127", "'head_dim' is 127"},
       {kMixtral8x7B, "sliding_window", "0", "'sliding_window' is 0"},
@@ -343,13 +360,15 @@ TEST(Config, Refused) {
       {kQwen3_30B, "norm_topk_prob", "1", "'norm_topk_prob' is 1, not true or false"},
       {kQwen3_30B, "mlp_only_layers", "[\"a\"]", "'mlp_only_layers' holds \"a\""},
       {kQwen3_30B, "decoder_sparse_step", "0", "'decoder_sparse_step' is 0"},
-      {kQwen15MoeA27B, "shared_expert_intermediate_size", "null", "'shared_expert_intermediate_size' is missing"},
+      {kQwen15MoeA27B, "shared_expert_intermediate_size", "null",
+       "'shared_expert_intermediate_size' is missing"},
       {kDeepseekV3, "n_group", "7", "'n_group' is 7: 256 experts don't divide"},
       {kDeepseekV3, "n_group", "256", "'n_group' is 256: groups of one"},
       {kDeepseekV3, "topk_group", "9", "'topk_group' is 9, not an integer in [1, 8]"},
       {kDeepseekV3, "num_experts_per_tok", "129",
        "'topk_group' is 4: that many groups of 32 hold fewer than the top 129"},
-      {kDeepseekV3, "scoring_func", "\"tanh\"", "'scoring_func' is 'tanh'; known are softmax, sigmoid, sqrtsoftplus"},
+      {kDeepseekV3, "scoring_func", "\"tanh\"",
+       "'scoring_func' is 'tanh'; known are softmax, sigmoid, sqrtsoftplus"},
       {kDeepseekV3, "topk_method", "\"best\"", "'topk_method' is 'best'; known are greedy"},
       {kDeepseekV3, "n_shared_experts", "2000000000", "'n_shared_experts' is 2000000000"},
       {kDeepseekV3, "num_hash_layers", "3", "'num_hash_layers' is not supported yet"},
@@ -368,9 +387,12 @@ TEST(Config, Refused) {
 }
 
 TEST(Config, TextThatIsNoConfig) {
-  const auto error = [](const std::string& text) { return error_text<FormatError>([&] { parse(text); }); };
+  const auto error = [](const std::string& text) {
+    return error_text<FormatError>([&] { parse(text); });
+  };
   EXPECT_EQ(error("[1]"), "config.json: is not a JSON object");
-  EXPECT_NE(error("{\"a\":").find("config.json at byte 6: not valid JSON"), std::string::npos) << error("{\"a\":");
+  EXPECT_NE(error("{\"a\":").find("config.json at byte 6: not valid JSON"), std::string::npos)
+      << error("{\"a\":");
   EXPECT_NE(error("").find("not valid JSON"), std::string::npos);
   EXPECT_NE(error(std::string("{}\0", 3)).find("at byte 2: a NUL"), std::string::npos);
   EXPECT_NE(error(R"({"a":1,"a":2})").find("key 'a' comes twice"), std::string::npos);
@@ -379,16 +401,21 @@ TEST(Config, TextThatIsNoConfig) {
 
 TEST(Config, FilesOfADirectory) {
   const TestFolder folder;
-  EXPECT_NE(error_text<FormatError>([&] { read_model_config(folder.path()); }).find("config.json: can't be opened"),
+  EXPECT_NE(error_text<FormatError>([&] {
+              read_model_config(folder.path());
+            }).find("config.json: can't be opened"),
             std::string::npos);
   folder.write("config.json", kQwen3_30B);
   EXPECT_EQ(read_model_config(folder.path()).eos_token_ids, std::vector<int32_t>{151645});
-  folder.write("generation_config.json", R"({"eos_token_id":[151645,151643],"bos_token_id":7,"do_sample":true})");
+  folder.write("generation_config.json",
+               R"({"eos_token_id":[151645,151643],"bos_token_id":7,"do_sample":true})");
   const ModelConfig config = read_model_config(folder.path());
   EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{151645, 151643}));
   EXPECT_EQ(config.bos_token_id, 7);
   folder.write("generation_config.json", "{");
-  EXPECT_NE(error_text<FormatError>([&] { read_model_config(folder.path()); }).find("generation_config.json at byte"),
+  EXPECT_NE(error_text<FormatError>([&] {
+              read_model_config(folder.path());
+            }).find("generation_config.json at byte"),
             std::string::npos);
 }
 

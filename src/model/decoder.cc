@@ -9,6 +9,7 @@
 #include "model/row_ops.h"
 #include "trimtab/dispatch_choice.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
@@ -31,10 +32,11 @@ int64_t wanted_logits(const Chunk& chunk) {
 }
 
 std::vector<float> inverse_frequencies(const ModelConfig& config) {
-  std::vector<float> frequencies(static_cast<size_t>(config.head_dim / 2));
+  std::vector<float> frequencies(config.head_dim / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const double exponent = 2.0 * static_cast<double>(i) / config.head_dim;
-    frequencies[i] = static_cast<float>(1.0 / std::pow(static_cast<double>(config.rope_theta), exponent));
+    frequencies[i] =
+        static_cast<float>(1.0 / std::pow(static_cast<double>(config.rope_theta), exponent));
   }
   return frequencies;
 }
@@ -48,7 +50,8 @@ void add(Rows to, ConstRows from) {
 }
 
 void norm_rows(ConstRows x, std::span<const float> weight, float eps, Rows out) {
-  for (int64_t r = 0; r < x.rows; ++r) rms_norm(x.row_as<float>(r), weight, eps, out.row_as<float>(r));
+  for (int64_t r = 0; r < x.rows; ++r)
+    rms_norm(x.row_as<float>(r), weight, eps, out.row_as<float>(r));
 }
 
 }  // namespace
@@ -59,8 +62,8 @@ KvCache::KvCache(const ModelConfig& config, int64_t capacity)
       num_heads_(config.num_key_value_heads),
       head_dim_(config.head_dim) {
   if (capacity < 1) throw InvalidArgument(cat("a cache needs at least 1 position, not ", capacity));
-  data_ = Buffer(static_cast<size_t>(num_layers_) * static_cast<size_t>(key_cols(config)) * 2 *
-                 static_cast<size_t>(capacity) * sizeof(float));
+  data_ = Buffer(cells(num_layers_, key_cols(config)) * 2 * static_cast<size_t>(capacity) *
+                 sizeof(float));
 }
 
 float* KvCache::keys(int layer, int head) const {
@@ -90,18 +93,19 @@ namespace {
 
 // Do the slots hold what the placement says?
 void check_slots(const ExpertSlots& slots, const Placement& placement, int rank) {
-  if (slots.num_layers() != placement.num_layers() || slots.num_slots() != placement.slots_of_rank(rank)) {
-    throw InvalidArgument(cat("there are ", slots.num_layers(), " x ", slots.num_slots(), " expert slots on rank ",
-                              rank, ", the placement has ", placement.num_layers(), " x ",
-                              placement.slots_of_rank(rank)));
+  if (slots.num_layers() != placement.num_layers() ||
+      slots.num_slots() != placement.slots_of_rank(rank)) {
+    throw InvalidArgument(cat("there are ", slots.num_layers(), " x ", slots.num_slots(),
+                              " expert slots on rank ", rank, ", the placement has ",
+                              placement.num_layers(), " x ", placement.slots_of_rank(rank)));
   }
   for (int l = 0; l < slots.num_layers(); ++l) {
     for (int s = 0; s < slots.num_slots(); ++s) {
       const int slot = placement.first_slot(rank) + s;
-      const int32_t wanted = placement.logical(l)[static_cast<size_t>(slot)];
+      const int32_t wanted = placement.logical(l)[slot];
       if (slots.logical(l, s) != wanted) {
-        throw InvalidArgument(cat("slot ", slot, " of MoE layer ", l, " holds expert ", slots.logical(l, s),
-                                  ", the placement has ", wanted));
+        throw InvalidArgument(cat("slot ", slot, " of MoE layer ", l, " holds expert ",
+                                  slots.logical(l, s), ", the placement has ", wanted));
       }
     }
   }
@@ -115,8 +119,8 @@ std::vector<Communicator*> pointers_to(const std::vector<std::unique_ptr<Communi
 
 }  // namespace
 
-Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement, Communicator& comm,
-                 const DecoderOptions& options, const ExpertSlots* slots)
+Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
+                 Communicator& comm, const DecoderOptions& options, const ExpertSlots* slots)
     : weights_(std::move(weights)),
       options_(options),
       placement_(placement),
@@ -132,13 +136,16 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
 Decoder::~Decoder() = default;
 
 std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) const {
-  if (placement_.num_ranks() != comm.size() || placement_.num_layers() != num_moe_layers(config()) ||
+  if (placement_.num_ranks() != comm.size() ||
+      placement_.num_layers() != num_moe_layers(config()) ||
       placement_.num_experts() != config().router.num_experts) {
-    throw InvalidArgument(cat("the placement is for ", placement_.num_ranks(), " ranks, ", placement_.num_layers(),
-                              " MoE layers of ", placement_.num_experts(), " experts; there are ", comm.size(), ", ",
-                              num_moe_layers(config()), " and ", config().router.num_experts));
+    throw InvalidArgument(cat("the placement is for ", placement_.num_ranks(), " ranks, ",
+                              placement_.num_layers(), " MoE layers of ", placement_.num_experts(),
+                              " experts; there are ", comm.size(), ", ", num_moe_layers(config()),
+                              " and ", config().router.num_experts));
   }
-  if (options_.max_tokens < 1) throw InvalidArgument(cat("max_tokens must be at least 1, not ", options_.max_tokens));
+  if (options_.max_tokens < 1)
+    throw InvalidArgument(cat("max_tokens must be at least 1, not ", options_.max_tokens));
   DispatchShape shape;
   shape.max_tokens = options_.max_tokens;
   shape.hidden = config().hidden_size;
@@ -146,9 +153,10 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   shape.dtype = weights_->expert_format().rows();
   shape.first_slots = placement_.first_slots();
   if (options_.split != SplitRule::kStatic) shape.num_experts = placement_.num_experts();
-  const DispatchRule rule = choose_dispatcher(
-      {.ranks = comm.size(), .hosts = 1 + *std::ranges::max_element(comm.hosts()), .shares_out = shape.num_experts > 0},
-      options_.dispatcher);
+  const DispatchRule rule = choose_dispatcher({.ranks = comm.size(),
+                                               .hosts = 1 + *std::ranges::max_element(comm.hosts()),
+                                               .shares_out = shape.num_experts > 0},
+                                              options_.dispatcher);
   return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
 }
 
@@ -156,11 +164,11 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
 std::shared_ptr<const Experts> Decoder::experts_of(const LayerWeights& w, int rank) const {
   std::vector<std::shared_ptr<const Mlp>> slots;
   for (int slot = placement_.first_slot(rank); slot < placement_.first_slot(rank + 1); ++slot) {
-    const int32_t expert = placement_.logical(w.moe_layer)[static_cast<size_t>(slot)];
-    slots.push_back(w.experts[static_cast<size_t>(expert)]);
+    const int32_t expert = placement_.logical(w.moe_layer)[slot];
+    slots.push_back(w.experts[expert]);
     if (!slots.back()) {
-      throw InvalidArgument(cat("rank ", rank, " holds expert ", expert, " of MoE layer ", w.moe_layer,
-                                ", whose weights were not loaded"));
+      throw InvalidArgument(cat("rank ", rank, " holds expert ", expert, " of MoE layer ",
+                                w.moe_layer, ", whose weights were not loaded"));
     }
   }
   return make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format(),
@@ -179,7 +187,8 @@ std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertS
     parts.replicas = std::make_shared<const SplitTable>(placement_, w.moe_layer, comm.hosts());
     parts.split = options_.split;
     parts.dispatcher = dispatcher_;
-    parts.experts = slots != nullptr ? slots->experts(w.moe_layer, dispatcher_->format()) : experts_of(w, rank);
+    parts.experts =
+        slots != nullptr ? slots->experts(w.moe_layer, dispatcher_->format()) : experts_of(w, rank);
     if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
     parts.layer = w.moe_layer;
     layers.emplace_back(std::move(parts));
@@ -192,29 +201,35 @@ void Decoder::replace_layer(int moe_layer, std::shared_ptr<const Experts> expert
   if (moe_layer < 0 || moe_layer >= std::ssize(moe_layers_)) {
     throw InvalidArgument(cat("MoE layer ", moe_layer, " of ", moe_layers_.size()));
   }
-  moe_layers_[static_cast<size_t>(moe_layer)].replace(std::move(experts), std::move(replicas));
+  moe_layers_[moe_layer].replace(std::move(experts), std::move(replicas));
 }
 
 // What take_activations() and the hungriest feed-forward block take.
 size_t Decoder::workspace_bytes() const {
   const ModelConfig& c = config();
   const auto tokens = static_cast<size_t>(options_.max_tokens);
-  const auto floats = static_cast<size_t>(3 * c.hidden_size + 2 * query_cols(c) + 2 * key_cols(c) + c.head_dim);
-  const size_t row = floats * sizeof(float) + static_cast<size_t>(widest_input(c)) * sizeof(bf16_t) + sizeof(Place);
+  const auto floats =
+      static_cast<size_t>(3 * c.hidden_size + 2 * query_cols(c) + 2 * key_cols(c) + c.head_dim);
+  const size_t row = floats * sizeof(float) +
+                     static_cast<size_t>(widest_input(c)) * sizeof(bf16_t) + sizeof(Place);
   constexpr size_t kBlocks = 11;
   size_t block = 0;
-  for (const MoeLayer& layer : moe_layers_) block = std::max(block, layer.workspace_bytes(options_.max_tokens));
+  for (const MoeLayer& layer : moe_layers_)
+    block = std::max(block, layer.workspace_bytes(options_.max_tokens));
   for (const LayerWeights& w : weights_->layers_) {
     if (!w.dense) continue;
     const auto act = static_cast<size_t>(w.dense->intermediate()) * tokens * sizeof(float);
-    block = std::max(block, Workspace::padded(act) + Workspace::padded(w.dense->scratch_bytes(options_.max_tokens)));
+    block = std::max(block, Workspace::padded(act) +
+                                Workspace::padded(w.dense->scratch_bytes(options_.max_tokens)));
   }
   return row * tokens + kBlocks * Workspace::padded(1) + block;
 }
 
 Decoder::Activations Decoder::take_activations(int64_t tokens) {
   const ModelConfig& c = config();
-  const auto rows = [&](int64_t cols, DType dtype = DType::kF32) { return workspace_.take_rows(tokens, cols, dtype); };
+  const auto rows = [&](int64_t cols, DType dtype = DType::kF32) {
+    return workspace_.take_rows(tokens, cols, dtype);
+  };
   const auto n = static_cast<size_t>(tokens);
   Activations a;
   a.places = workspace_.take<Place>(n);
@@ -248,11 +263,14 @@ void Decoder::check(std::span<const Chunk> batch, Rows logits) const {
     wanted += wanted_logits(chunk);
   }
   if (tokens > options_.max_tokens) {
-    throw InvalidArgument(cat("a step of ", tokens, " tokens; the decoder is made for ", options_.max_tokens));
+    throw InvalidArgument(
+        cat("a step of ", tokens, " tokens; the decoder is made for ", options_.max_tokens));
   }
-  if (logits.rows != wanted || (wanted > 0 && (logits.cols != c.vocab_size || logits.dtype != DType::kF32))) {
-    throw InvalidArgument(cat("logits are ", name(logits.dtype), " [", logits.rows, ", ", logits.cols,
-                              "], the batch wants F32 [", wanted, ", ", c.vocab_size, "]"));
+  if (logits.rows != wanted ||
+      (wanted > 0 && (logits.cols != c.vocab_size || logits.dtype != DType::kF32))) {
+    throw InvalidArgument(cat("logits are ", name(logits.dtype), " [", logits.rows, ", ",
+                              logits.cols, "], the batch wants F32 [", wanted, ", ", c.vocab_size,
+                              "]"));
   }
 }
 
@@ -327,10 +345,10 @@ void Decoder::attention(const LayerWeights& w, int layer, const Activations& a) 
   const int64_t heads = c.num_attention_heads;
   const int64_t heads_per_key = heads / c.num_key_value_heads;
   const float scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
-  const bool sliding = c.sliding_window > 0 && c.is_sliding_layer[static_cast<size_t>(layer)];
+  const bool sliding = c.sliding_window > 0 && c.is_sliding_layer[layer];
   team_.for_each(a.h.rows * heads, [&](int64_t item) {
     const int64_t row = item / heads, head = item % heads;
-    const Place& place = a.places[static_cast<size_t>(row)];
+    const Place& place = a.places[row];
     const int key_head = static_cast<int>(head / heads_per_key);
     const int64_t last = place.position + 1;
     const int64_t first = sliding ? std::max<int64_t>(0, last - c.sliding_window) : 0;
@@ -349,8 +367,10 @@ void Decoder::append_to_caches(const LayerWeights& w, int layer, const Activatio
   const auto half = static_cast<size_t>(dim / 2);
   const auto finish = [&](float* row, int64_t cols, std::span<const float> norm, size_t token) {
     const auto norm_cols = static_cast<int64_t>(norm.size());
-    for (int64_t i = 0; norm_cols > 0 && i < cols; i += norm_cols) rms_norm(row + i, norm, c.rms_norm_eps, row + i);
-    for (int64_t i = 0; c.clip_qkv > 0 && i < cols; ++i) row[i] = std::clamp(row[i], -c.clip_qkv, c.clip_qkv);
+    for (int64_t i = 0; norm_cols > 0 && i < cols; i += norm_cols)
+      rms_norm(row + i, norm, c.rms_norm_eps, row + i);
+    for (int64_t i = 0; c.clip_qkv > 0 && i < cols; ++i)
+      row[i] = std::clamp(row[i], -c.clip_qkv, c.clip_qkv);
     for (int64_t i = 0; i < cols; i += dim) {
       rotate(row + i, a.sine.subspan(token * half, half), a.cosine.subspan(token * half, half));
     }
@@ -360,7 +380,8 @@ void Decoder::append_to_caches(const LayerWeights& w, int layer, const Activatio
     float *k = a.k.row_as<float>(row), *v = a.v.row_as<float>(row);
     finish(a.q.row_as<float>(row), a.q.cols, w.q_norm, token);
     finish(k, a.k.cols, w.k_norm, token);
-    for (int64_t i = 0; c.clip_qkv > 0 && i < a.v.cols; ++i) v[i] = std::clamp(v[i], -c.clip_qkv, c.clip_qkv);
+    for (int64_t i = 0; c.clip_qkv > 0 && i < a.v.cols; ++i)
+      v[i] = std::clamp(v[i], -c.clip_qkv, c.clip_qkv);
     const Place& place = a.places[token];
     for (int head = 0; head < c.num_key_value_heads; ++head) {
       std::copy_n(k + head * dim, dim, place.cache->keys(layer, head) + place.position * dim);
@@ -374,7 +395,7 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
   if (!w.dense) {
     ForwardOptions options;
     if (recorder != nullptr) options.local_counts = recorder->counts(w.moe_layer);
-    run(moe_layers_[static_cast<size_t>(w.moe_layer)].forward(a.x, a.y, lane_, options));
+    run(moe_layers_[w.moe_layer].forward(a.x, a.y, lane_, options));
   } else if (a.x.rows > 0) {
     const size_t mark = workspace_.mark();
     const Rows act = workspace_.take_rows(a.x.rows, w.dense->intermediate(), w.dense->dtype());
@@ -392,7 +413,8 @@ void Decoder::head(std::span<const Chunk> batch, const Activations& a, Rows logi
   for (const Chunk& chunk : batch) {
     row += static_cast<int64_t>(chunk.tokens.size());
     const int64_t n = wanted_logits(chunk);
-    norm_rows(a.h.slice(row - n, n), weights_->final_norm_, config().rms_norm_eps, a.x.slice(to, n));
+    norm_rows(a.h.slice(row - n, n), weights_->final_norm_, config().rms_norm_eps,
+              a.x.slice(to, n));
     to += n;
   }
   weights_->head_.run(linear_input(a.x.slice(0, to), a), logits, team_);

@@ -18,13 +18,13 @@ namespace {
 // One redundant slot a rank; every expert somewhere, all else by chance.
 Placement random_placement(const ModelConfig& config, int ranks, std::mt19937& random) {
   const int experts = config.router.num_experts;
-  std::vector<int> slots(static_cast<size_t>(ranks));
-  for (int r = 0; r < ranks; ++r) slots[static_cast<size_t>(r)] = experts * (r + 1) / ranks - experts * r / ranks + 1;
+  std::vector<int> slots(ranks);
+  for (int r = 0; r < ranks; ++r) slots[r] = experts * (r + 1) / ranks - experts * r / ranks + 1;
   std::vector<int32_t> logical;
   for (int l = 0; l < num_moe_layers(config); ++l) {
-    std::vector<int32_t> layer(static_cast<size_t>(experts + ranks));
+    std::vector<int32_t> layer(experts + ranks);
     for (int32_t& id : layer) id = static_cast<int32_t>(random() % static_cast<unsigned>(experts));
-    for (int e = 0; e < experts; ++e) layer[static_cast<size_t>(e)] = e;
+    for (int e = 0; e < experts; ++e) layer[e] = e;
     std::shuffle(layer.begin(), layer.end(), random);
     logical.insert(logical.end(), layer.begin(), layer.end());
   }
@@ -41,8 +41,10 @@ Placement with_layer(const Placement& placement, const Placement& next, int laye
   return placement.with(std::move(logical), placement.version() + 1);
 }
 
-// Logits of all tokens, three a step; sequence r on rank r. In every step one layer's experts are on their way.
-std::vector<std::vector<float>> logits_under_migration(const Model& model, std::span<const Ids> sequences,
+// Logits of all tokens, three a step; sequence r on rank r. In every step one layer's experts are
+// on their way.
+std::vector<std::vector<float>> logits_under_migration(const Model& model,
+                                                       std::span<const Ids> sequences,
                                                        const Arrangement& arrangement) {
   const int ranks = arrangement.ranks;
   const auto vocab = model.config.vocab_size;
@@ -50,8 +52,9 @@ std::vector<std::vector<float>> logits_under_migration(const Model& model, std::
   run_ranks(ranks, [&](Communicator& comm) {
     std::mt19937 random(17);
     Placement placement = random_placement(model.config, ranks, random);
-    const auto weights = DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement, {},
-                                              arrangement.experts, RoutedExperts::kInSlots);
+    const auto weights =
+        DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement, {},
+                             arrangement.experts, RoutedExperts::kInSlots);
     const auto slots = weights->expert_slots(placement, comm, placement.slots_of_rank(comm.rank()));
     Migrator migrator(*slots, placement.first_slots(), comm.duplicate());
     Decoder decoder(weights, placement, comm, arrangement.options, slots.get());
@@ -61,7 +64,8 @@ std::vector<std::vector<float>> logits_under_migration(const Model& model, std::
     constexpr size_t kChunk = 3;
     for (size_t begin = 0; begin < ids.size(); begin += kChunk) {
       const int layer = static_cast<int>(random() % static_cast<unsigned>(placement.num_layers()));
-      const Placement next = with_layer(placement, random_placement(model.config, ranks, random), layer);
+      const Placement next =
+          with_layer(placement, random_placement(model.config, ranks, random), layer);
       StageResult staged;
       std::exception_ptr error;
       std::jthread background([&] {
@@ -92,16 +96,17 @@ std::vector<std::vector<float>> logits_under_migration(const Model& model, std::
 class DecoderMigration : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(All, DecoderMigration,
-                         testing::Values("qwen3_moe", "qwen2_moe_int8", "olmoe_int4", "mixtral_fp8"),
+                         testing::Values("qwen3_moe", "qwen2_moe_int8", "olmoe_int4",
+                                         "mixtral_fp8"),
                          [](const auto& param) { return std::string(param.param); });
 
 // The reference: a fixed placement without redundant experts, on one rank.
 TEST_P(DecoderMigration, LogitsDoNotChangeByABit) {
   const Model model = open_model(GetParam());
   const auto sequences = random_prompts(model.config, std::vector<size_t>(7, 25));
-  const WeightFormat native =
-      DecoderWeights::load(model.tensors, model.config, DType::kF32, linear_placement(model.config, 1))
-          ->expert_format();
+  const WeightFormat native = DecoderWeights::load(model.tensors, model.config, DType::kF32,
+                                                   linear_placement(model.config, 1))
+                                  ->expert_format();
   std::vector<WeightFormat> formats = {native};
   if (native == WeightFormat(Scheme::kF32)) {
     formats.insert(formats.end(), {Scheme::kBF16,
@@ -114,12 +119,13 @@ TEST_P(DecoderMigration, LogitsDoNotChangeByABit) {
   }
   for (const WeightFormat format : formats) {
     const auto reference = all_logits(model, sequences, {.experts = format});
-    for (const auto& [ranks, rule] : {std::pair{1, SplitRule::kStatic}, std::pair{2, SplitRule::kSplit},
-                                      std::pair{4, SplitRule::kRoundRobin}, std::pair{7, SplitRule::kSplit}}) {
+    for (const auto& [ranks, rule] :
+         {std::pair{1, SplitRule::kStatic}, std::pair{2, SplitRule::kSplit},
+          std::pair{4, SplitRule::kRoundRobin}, std::pair{7, SplitRule::kSplit}}) {
       SCOPED_TRACE(testing::Message() << name(format) << ", " << ranks << " ranks");
-      const std::span<const Ids> mine = std::span(sequences).first(static_cast<size_t>(ranks));
-      const auto logits =
-          logits_under_migration(model, mine, {.ranks = ranks, .options = {.split = rule}, .experts = format});
+      const std::span<const Ids> mine = std::span(sequences).first(ranks);
+      const auto logits = logits_under_migration(
+          model, mine, {.ranks = ranks, .options = {.split = rule}, .experts = format});
       EXPECT_TRUE(std::ranges::equal(logits, std::span(reference).first(mine.size())));
     }
   }
@@ -142,7 +148,8 @@ TEST(ExpertSlotsOfADecoder, AreTheOnlyCopyOfTheRoutedExperts) {
   const Model model = open_model("qwen3_moe");
   const Placement placement = linear_placement(model.config, 1);
   const auto load = [&](RoutedExperts routed) {
-    return DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, {}, routed);
+    return DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, {},
+                                routed);
   };
   const auto shared = load(RoutedExperts::kShared), in_slots = load(RoutedExperts::kInSlots);
   run_ranks(1, [&](Communicator& comm) {
@@ -158,20 +165,22 @@ TEST(ExpertSlotsOfADecoder, AreTheOnlyCopyOfTheRoutedExperts) {
     EXPECT_THROW(Decoder(in_slots, other, comm, {}, slots.get()), InvalidArgument);
     std::vector<int32_t> swapped(placement.logical(0).begin(), placement.logical(0).end());
     std::swap(swapped[1], swapped[2]);
-    const Placement wrong = with_layer(placement,
-                                       Placement(2, 8, {8},
-                                                 [&] {
-                                                   auto twice = swapped;
-                                                   twice.insert(twice.end(), swapped.begin(), swapped.end());
-                                                   return twice;
-                                                 }()),
-                                       1);
+    const Placement wrong =
+        with_layer(placement,
+                   Placement(2, 8, {8},
+                             [&] {
+                               auto twice = swapped;
+                               twice.insert(twice.end(), swapped.begin(), swapped.end());
+                               return twice;
+                             }()),
+                   1);
     EXPECT_THROW(Decoder(in_slots, wrong, comm, {}, slots.get()), InvalidArgument);
     Decoder decoder(in_slots, placement, comm, {}, slots.get());
     const auto table = std::make_shared<const SplitTable>(placement, 0);
     EXPECT_THROW(decoder.replace_layer(2, slots->experts(0), table), InvalidArgument);
-    EXPECT_THROW(decoder.replace_layer(0, slots->experts(0), std::make_shared<const SplitTable>(other, 0)),
-                 InvalidArgument);
+    EXPECT_THROW(
+        decoder.replace_layer(0, slots->experts(0), std::make_shared<const SplitTable>(other, 0)),
+        InvalidArgument);
   });
 }
 

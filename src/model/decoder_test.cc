@@ -15,11 +15,13 @@ namespace {
 
 class DecoderFamilies : public testing::TestWithParam<const char*> {};
 
-// Together: grouped queries, both QK norms, biases, clipping, a sliding window, dense layers, shared experts, tied
-// embeddings; weights in fp8 (blocks, channels, whole matrices), int8 and int4 (channels, groups with zero points).
+// Together: grouped queries, both QK norms, biases, clipping, a sliding window, dense layers,
+// shared experts, tied embeddings; weights in fp8 (blocks, channels, whole matrices), int8 and int4
+// (channels, groups with zero points).
 INSTANTIATE_TEST_SUITE_P(All, DecoderFamilies,
-                         testing::Values("mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe", "qwen3_moe_sparse",
-                                         "olmoe", "qwen3_moe_fp8", "mixtral_fp8", "qwen2_moe_int8", "olmoe_int4",
+                         testing::Values("mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe",
+                                         "qwen3_moe_sparse", "olmoe", "qwen3_moe_fp8",
+                                         "mixtral_fp8", "qwen2_moe_int8", "olmoe_int4",
                                          "qwen3_moe_int4"),
                          [](const auto& param) { return std::string(param.param); });
 
@@ -40,7 +42,8 @@ TEST_P(DecoderFamilies, Bf16IsWithinItsRounding) {
   const auto cols = static_cast<size_t>(model.config.vocab_size);
   const std::vector<Ids> prompt = {values<int32_t>(model.expected.at("input_ids"))};
   const auto expected = values<float>(model.expected.at("logits"));
-  const double error = relative_error(all_logits(model, prompt, {.dtype = DType::kBF16})[0], expected, cols);
+  const double error =
+      relative_error(all_logits(model, prompt, {.dtype = DType::kBF16})[0], expected, cols);
   EXPECT_LE(error, bf16_tolerance(model.config));
   EXPECT_GT(error, 0.0);
 }
@@ -51,9 +54,11 @@ TEST_P(DecoderFamilies, SameBitsOnAnyNumberOfRanks) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto reference = all_logits(model, prompts, {.dtype = dtype});
     for (const int ranks : {2, 3, 4, 7}) {
-      EXPECT_EQ(all_logits(model, prompts, {.ranks = ranks, .dtype = dtype}), reference) << ranks << " ranks";
+      EXPECT_EQ(all_logits(model, prompts, {.ranks = ranks, .dtype = dtype}), reference)
+          << ranks << " ranks";
     }
-    EXPECT_EQ(all_logits(model, prompts, {.ranks = 2, .options = {.threads = 3}, .dtype = dtype}), reference);
+    EXPECT_EQ(all_logits(model, prompts, {.ranks = 2, .options = {.threads = 3}, .dtype = dtype}),
+              reference);
   }
 }
 
@@ -63,8 +68,10 @@ TEST_P(DecoderFamilies, AllGatherDiffersByTheOrderOfSumsOnly) {
   const auto prompts = random_prompts(model.config, {9, 1, 17});
   const auto reference = all_logits(model, prompts, {});
   for (const int ranks : {1, 2, 3, 4, 7}) {
-    const auto logits = all_logits(model, prompts, {.ranks = ranks, .options = {.dispatcher = "all_gather"}});
-    for (size_t i = 0; i < prompts.size(); ++i) EXPECT_LE(relative_error(logits[i], reference[i], cols), 1e-5) << ranks;
+    const auto logits =
+        all_logits(model, prompts, {.ranks = ranks, .options = {.dispatcher = "all_gather"}});
+    for (size_t i = 0; i < prompts.size(); ++i)
+      EXPECT_LE(relative_error(logits[i], reference[i], cols), 1e-5) << ranks;
   }
 }
 
@@ -80,15 +87,16 @@ TEST_P(DecoderFamilies, SameBitsInAnyBatchAndForAnyChunks) {
 
 // What the checkpoint has, where the kernels have a format for it.
 TEST(QuantisedExperts, StayAsTheyAre) {
-  const std::pair<const char*, std::string> cases[] = {{"qwen2_moe_int8", "w8a8"}, {"olmoe_int4", "w4a8-channel"},
-                                                       {"mixtral_fp8", "fp8"},     {"qwen3_moe_fp8", "f32"},
-                                                       {"qwen3_moe_int4", "f32"},  {"qwen3_moe", "f32"}};
+  const std::pair<const char*, std::string> cases[] = {
+      {"qwen2_moe_int8", "w8a8"}, {"olmoe_int4", "w4a8-channel"}, {"mixtral_fp8", "fp8"},
+      {"qwen3_moe_fp8", "f32"},   {"qwen3_moe_int4", "f32"},      {"qwen3_moe", "f32"}};
   for (const auto& [checkpoint, format] : cases) {
     const Model model = open_model(checkpoint);
     const Placement placement = linear_placement(model.config, 1);
     const auto as_it_is = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
     EXPECT_EQ(name(as_it_is->expert_format()), format) << checkpoint;
-    const auto in_f32 = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, DType::kF32);
+    const auto in_f32 =
+        DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, DType::kF32);
     EXPECT_EQ(name(in_f32->expert_format()), "f32");
     // Packing is another: no format gives the same size.
     EXPECT_EQ(as_it_is->bytes() == in_f32->bytes(), format == "f32") << checkpoint;
@@ -103,10 +111,12 @@ SafeTensors with_plain_shared_experts(const Model& model, const TestFolder& fold
   }
   std::vector<std::vector<float>> plain;
   for (int layer = 0; layer < model.config.num_hidden_layers; ++layer) {
-    if (!model.config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    if (!model.config.is_moe_layer[layer]) continue;
     const MlpSource shared = *find_moe_tensors(model.tensors, model.config, layer).shared;
-    for (const auto& [name, source] : {std::pair{"gate", shared.gate}, {"up", shared.up}, {"down", shared.down}}) {
-      std::vector<float>& values = plain.emplace_back(static_cast<size_t>(source.rows * source.cols));
+    for (const auto& [name, source] :
+         {std::pair{"gate", shared.gate}, {"up", shared.up}, {"down", shared.down}}) {
+      std::vector<float>& values =
+          plain.emplace_back(static_cast<size_t>(source.rows * source.cols));
       read_rows(source, 0, Rows(values.data(), source.rows, source.cols));
       tensors[cat("model.layers.", layer, ".mlp.shared_expert.", name, "_proj.weight")] = {
           DType::kF32, {source.rows, source.cols}, std::as_bytes(std::span(values))};
@@ -130,14 +140,16 @@ TEST(QuantisedExperts, SharedOnesThatAreNotQuantisedStayPlain) {
   EXPECT_EQ(load(tensors, Scheme::kW8A8)->bytes(), load(model.tensors)->bytes());
 }
 
-// Rows are rounded as the format has it, twice in each layer: to bf16, by 2^-9, or to int8 with a scale per row. Rows
-// of a few dozen elements have a largest magnitude of about three times the root of their mean square, so that rounding
-// to 1 / 127 of it is off by 3 / 127 / sqrt(12), with the weights exact. Errors of stages add up as squares; a factor
-// of 3 stands for rows that are worse than the mean and for gates.
+// Rows are rounded as the format has it, twice in each layer: to bf16, by 2^-9, or to int8 with a
+// scale per row. Rows of a few dozen elements have a largest magnitude of about three times the
+// root of their mean square, so that rounding to 1 / 127 of it is off by 3 / 127 / sqrt(12), with
+// the weights exact. Errors of stages add up as squares; a factor of 3 stands for rows that are
+// worse than the mean and for gates.
 TEST(QuantisedExperts, ComputeWithinTheRoundingOfTheirRows) {
-  for (const auto& [checkpoint, rounding] : {std::pair{"qwen2_moe_int8", 3 / 127.0 / std::sqrt(12.0)},
-                                             {"olmoe_int4", 3 / 127.0 / std::sqrt(12.0)},
-                                             {"mixtral_fp8", 2 * 0x1p-9}}) {
+  for (const auto& [checkpoint, rounding] :
+       {std::pair{"qwen2_moe_int8", 3 / 127.0 / std::sqrt(12.0)},
+        {"olmoe_int4", 3 / 127.0 / std::sqrt(12.0)},
+        {"mixtral_fp8", 2 * 0x1p-9}}) {
     const Model model = open_model(checkpoint);
     const auto cols = static_cast<size_t>(model.config.vocab_size);
     const std::vector<Ids> prompt = {values<int32_t>(model.expected.at("input_ids"))};
@@ -149,7 +161,8 @@ TEST(QuantisedExperts, ComputeWithinTheRoundingOfTheirRows) {
     const double error = relative_error(logits[0], expected, cols);
     EXPECT_LE(error, 3 * rounding * std::sqrt(2 * model.config.num_hidden_layers)) << checkpoint;
     EXPECT_GT(error, 1e-4) << checkpoint;
-    for (const int ranks : {2, 3}) EXPECT_EQ(all_logits(model, prompt, {.ranks = ranks, .experts = native}), logits);
+    for (const int ranks : {2, 3})
+      EXPECT_EQ(all_logits(model, prompt, {.ranks = ranks, .experts = native}), logits);
   }
 }
 
@@ -164,7 +177,8 @@ TEST(Decoder, ChunksOfOneCacheFollowEachOther) {
   run_ranks(1, [&](Communicator& comm) {
     Decoder decoder(weights, placement, comm, {.max_tokens = 8});
     KvCache cache(model.config, 8);
-    const std::vector<Chunk> batch = {{&cache, ids.first(3)}, {&cache, ids.subspan(3), Chunk::Logits::kLast}};
+    const std::vector<Chunk> batch = {{&cache, ids.first(3)},
+                                      {&cache, ids.subspan(3), Chunk::Logits::kLast}};
     decoder.step(batch, Rows(last.data(), 1, model.config.vocab_size));
     EXPECT_EQ(cache.length(), 8);
   });
@@ -182,14 +196,16 @@ TEST(Decoder, ReplicasAndRulesChangeNoBit) {
   const int slots = (experts + kRanks - 1) / kRanks + 1;
   for (int s = 0; s < num_moe_layers(model.config) * kRanks * slots; ++s)
     logical.push_back(s % (kRanks * slots) % experts);
-  const Placement placement(num_moe_layers(model.config), experts, std::vector<int>(kRanks, slots), logical);
+  const Placement placement(num_moe_layers(model.config), experts, std::vector<int>(kRanks, slots),
+                            logical);
   for (const SplitRule rule : {SplitRule::kStatic, SplitRule::kRoundRobin, SplitRule::kSplit}) {
     for (const char* dispatcher : {"auto", "all_to_all"}) {
       Arrangement arrangement{.ranks = kRanks};
       arrangement.options.dispatcher = dispatcher;
       arrangement.options.split = rule;
       arrangement.placement = placement;
-      EXPECT_EQ(all_logits(model, sequences, arrangement), alone) << dispatcher << ", rule " << static_cast<int>(rule);
+      EXPECT_EQ(all_logits(model, sequences, arrangement), alone)
+          << dispatcher << ", rule " << static_cast<int>(rule);
     }
   }
   Arrangement refused{.ranks = 2};
@@ -203,9 +219,11 @@ TEST(Decoder, LoadsOnlyTheExpertsOfTheWantedRanks) {
   const Placement placement = linear_placement(model.config, 4);
   const std::vector<int> wanted = {1};
   const auto all = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
-  const auto some = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, wanted);
+  const auto some =
+      DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, wanted);
   EXPECT_LT(some->bytes(), all->bytes());
-  EXPECT_THROW(run_ranks(4, [&](Communicator& comm) { Decoder decoder(some, placement, comm); }), InvalidArgument);
+  EXPECT_THROW(run_ranks(4, [&](Communicator& comm) { Decoder decoder(some, placement, comm); }),
+               InvalidArgument);
 }
 
 // The text of the InvalidArgument that body throws.
@@ -221,21 +239,25 @@ std::string refusal(const Body& body) {
 
 TEST(Decoder, RefusesModelsItDoesNotKnow) {
   const auto load = [](const Model& model, DType dtype = DType::kF32, int layers = -1) {
-    const Placement placement =
-        Placement::linear(layers < 0 ? num_moe_layers(model.config) : layers, model.config.router.num_experts, 1);
+    const Placement placement = Placement::linear(
+        layers < 0 ? num_moe_layers(model.config) : layers, model.config.router.num_experts, 1);
     DecoderWeights::load(model.tensors, model.config, dtype, placement);
   };
-  EXPECT_EQ(refusal([&] { load(open_model("deepseek_v2")); }),
-            "the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is deepseek_v2");
+  EXPECT_EQ(
+      refusal([&] { load(open_model("deepseek_v2")); }),
+      "the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is deepseek_v2");
   Model model = open_model("qwen3_moe");
-  EXPECT_EQ(refusal([&] { load(model, DType::kF16); }), "the decoder keeps weights as F32 or BF16, not F16");
+  EXPECT_EQ(refusal([&] { load(model, DType::kF16); }),
+            "the decoder keeps weights as F32 or BF16, not F16");
   EXPECT_EQ(refusal([&] { load(model, DType::kF32, 3); }),
             "the placement is for 3 MoE layers of 8 experts, the model has 2 of 8");
   model.config.rope_type = "yarn";
-  EXPECT_EQ(refusal([&] { load(model); }), "the decoder supports rope_type \"default\", not \"yarn\"");
+  EXPECT_EQ(refusal([&] { load(model); }),
+            "the decoder supports rope_type \"default\", not \"yarn\"");
   model.config.rope_type = "default";
   model.config.num_key_value_heads = 3;
-  EXPECT_EQ(refusal([&] { load(model); }), "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+  EXPECT_EQ(refusal([&] { load(model); }),
+            "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
 }
 
 TEST(Decoder, RefusesImpossibleBatches) {
@@ -253,11 +275,15 @@ TEST(Decoder, RefusesImpossibleBatches) {
   };
   EXPECT_EQ(refusal([&] { step({1, 64}, 4, 2); }), "token id 64 is not in [0, 64)");
   EXPECT_EQ(refusal([&] { step({1, -1}, 4, 2); }), "token id -1 is not in [0, 64)");
-  EXPECT_EQ(refusal([&] { step({1, 2, 3, 4, 5}, 5, 5); }), "a step of 5 tokens; the decoder is made for 4");
+  EXPECT_EQ(refusal([&] { step({1, 2, 3, 4, 5}, 5, 5); }),
+            "a step of 5 tokens; the decoder is made for 4");
   EXPECT_EQ(refusal([&] { step({1, 2, 3}, 2, 3); }), "a cache of 2 positions is full");
-  EXPECT_EQ(refusal([&] { step({1, 2, 3}, 3, 2); }), "logits are F32 [2, 64], the batch wants F32 [3, 64]");
+  EXPECT_EQ(refusal([&] { step({1, 2, 3}, 3, 2); }),
+            "logits are F32 [2, 64], the batch wants F32 [3, 64]");
   EXPECT_EQ(refusal([&] { step({1}, 0, 1); }), "a cache needs at least 1 position, not 0");
-  EXPECT_EQ(refusal([&] { run_ranks(2, [&](Communicator& comm) { Decoder decoder(weights, placement, comm); }); }),
+  EXPECT_EQ(refusal([&] {
+              run_ranks(2, [&](Communicator& comm) { Decoder decoder(weights, placement, comm); });
+            }),
             "the placement is for 1 ranks, 2 MoE layers of 8 experts; there are 2, 2 and 8");
 }
 

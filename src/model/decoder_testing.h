@@ -36,12 +36,14 @@ std::vector<T> values(const TensorView& tensor) {
   return out;
 }
 
-inline std::vector<Ids> random_prompts(const ModelConfig& config, const std::vector<size_t>& lengths) {
+inline std::vector<Ids> random_prompts(const ModelConfig& config,
+                                       const std::vector<size_t>& lengths) {
   std::mt19937 random(7);
   std::vector<Ids> prompts;
   for (const size_t length : lengths) {
     prompts.emplace_back(length);
-    for (int32_t& id : prompts.back()) id = static_cast<int32_t>(random() % static_cast<unsigned>(config.vocab_size));
+    for (int32_t& id : prompts.back())
+      id = static_cast<int32_t>(random() % static_cast<unsigned>(config.vocab_size));
   }
   return prompts;
 }
@@ -59,13 +61,17 @@ inline Placement linear_placement(const ModelConfig& config, int ranks) {
   return Placement::linear(num_moe_layers(config), config.router.num_experts, ranks);
 }
 
-// The logits of all tokens of each sequence; sequence i runs on rank i % ranks, together with the others there.
-inline std::vector<std::vector<float>> all_logits(const Model& model, const std::vector<Ids>& sequences,
+// The logits of all tokens of each sequence; sequence i runs on rank i % ranks, together with the
+// others there.
+inline std::vector<std::vector<float>> all_logits(const Model& model,
+                                                  const std::vector<Ids>& sequences,
                                                   const Arrangement& arrangement) {
-  const Placement placement =
-      arrangement.placement ? *arrangement.placement : linear_placement(model.config, arrangement.ranks);
-  const auto weights = DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement, {},
-                                            arrangement.experts.value_or(arrangement.dtype));
+  const Placement placement = arrangement.placement
+                                  ? *arrangement.placement
+                                  : linear_placement(model.config, arrangement.ranks);
+  const auto weights =
+      DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement, {},
+                           arrangement.experts.value_or(arrangement.dtype));
   const auto vocab = static_cast<size_t>(model.config.vocab_size);
   size_t longest = 0;
   for (const Ids& ids : sequences) longest = std::max(longest, ids.size());
@@ -74,7 +80,8 @@ inline std::vector<std::vector<float>> all_logits(const Model& model, const std:
     Decoder decoder(weights, placement, comm, arrangement.options);
     std::vector<size_t> mine;
     std::vector<KvCache> caches;
-    for (auto i = static_cast<size_t>(comm.rank()); i < sequences.size(); i += static_cast<size_t>(arrangement.ranks)) {
+    for (auto i = static_cast<size_t>(comm.rank()); i < sequences.size();
+         i += static_cast<size_t>(arrangement.ranks)) {
       mine.push_back(i);
       caches.emplace_back(model.config, static_cast<int64_t>(longest));
     }
@@ -83,12 +90,14 @@ inline std::vector<std::vector<float>> all_logits(const Model& model, const std:
       size_t rows = 0;
       for (size_t m = 0; m < mine.size(); ++m) {
         const std::span<const int32_t> ids = sequences[mine[m]];
-        const size_t first = std::min(begin, ids.size()), n = std::min(arrangement.chunk, ids.size() - first);
+        const size_t first = std::min(begin, ids.size()),
+                     n = std::min(arrangement.chunk, ids.size() - first);
         batch.push_back({&caches[m], ids.subspan(first, n), Chunk::Logits::kAll});
         rows += n;
       }
       std::vector<float> out(rows * vocab);
-      decoder.step(batch, Rows(out.data(), static_cast<int64_t>(rows), static_cast<int64_t>(vocab)));
+      decoder.step(batch,
+                   Rows(out.data(), static_cast<int64_t>(rows), static_cast<int64_t>(vocab)));
       auto from = out.begin();
       for (size_t m = 0; m < mine.size(); ++m) {
         const auto end = from + static_cast<std::ptrdiff_t>(batch[m].tokens.size() * vocab);
@@ -101,7 +110,8 @@ inline std::vector<std::vector<float>> all_logits(const Model& model, const std:
 }
 
 // The largest |a - b| of any row over that row's norm in b.
-inline double relative_error(const std::vector<float>& a, const std::vector<float>& b, size_t cols) {
+inline double relative_error(const std::vector<float>& a, const std::vector<float>& b,
+                             size_t cols) {
   if (a.size() != b.size()) return 1e30;
   double worst = 0.0;
   for (size_t row = 0; row < b.size(); row += cols) {
@@ -117,9 +127,10 @@ inline double relative_error(const std::vector<float>& a, const std::vector<floa
   return worst;
 }
 
-// What bf16 may be off, as relative_error(). A rounding is off by at most u = 2^-9. Each layer has four stages of
-// linear maps (q/k/v, o, gate/up, down) with weights and inputs rounded, the head is one more; the roundings are
-// independent, so the stages' errors, 2 u of the row's norm each, add up as squares.
+// What bf16 may be off, as relative_error(). A rounding is off by at most u = 2^-9. Each layer has
+// four stages of linear maps (q/k/v, o, gate/up, down) with weights and inputs rounded, the head is
+// one more; the roundings are independent, so the stages' errors, 2 u of the row's norm each, add
+// up as squares.
 inline double bf16_tolerance(const ModelConfig& config) {
   return 2 * 0x1p-9 * std::sqrt(4 * config.num_hidden_layers + 1);
 }

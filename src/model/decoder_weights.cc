@@ -22,24 +22,29 @@ void check_config(const ModelConfig& config, DType dtype) {
       break;
     default:
       throw InvalidArgument(
-          cat("the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is ", config.model_type));
+          cat("the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is ",
+              config.model_type));
   }
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     throw InvalidArgument(cat("the decoder keeps weights as F32 or BF16, not ", name(dtype)));
   }
   if (config.rope_type != "default") {
-    throw InvalidArgument(cat("the decoder supports rope_type \"default\", not \"", config.rope_type, "\""));
+    throw InvalidArgument(
+        cat("the decoder supports rope_type \"default\", not \"", config.rope_type, "\""));
   }
   if (config.partial_rotary_factor != 1.0F) {
-    throw InvalidArgument(cat("the decoder supports partial_rotary_factor 1, not ", config.partial_rotary_factor));
+    throw InvalidArgument(
+        cat("the decoder supports partial_rotary_factor 1, not ", config.partial_rotary_factor));
   }
   if (config.num_attention_heads < 1 || config.num_key_value_heads < 1 ||
       config.num_attention_heads % config.num_key_value_heads != 0) {
     throw InvalidArgument(cat("num_attention_heads ", config.num_attention_heads,
-                              " is not a multiple of num_key_value_heads ", config.num_key_value_heads));
+                              " is not a multiple of num_key_value_heads ",
+                              config.num_key_value_heads));
   }
   if (config.head_dim < 2 || config.head_dim % 2 != 0) {
-    throw InvalidArgument(cat("the rotary embedding needs an even head_dim, not ", config.head_dim));
+    throw InvalidArgument(
+        cat("the rotary embedding needs an even head_dim, not ", config.head_dim));
   }
 }
 
@@ -52,8 +57,8 @@ class Reader {
   const WeightFinder& weights() const { return weights_; }
   std::vector<float> vector(const std::string& name, int64_t size) const {
     const VectorSource source = weights_.vector(name, size);
-    std::vector<float> values(static_cast<size_t>(size));
-    for (int64_t i = 0; i < size; ++i) values[static_cast<size_t>(i)] = source.at(i);
+    std::vector<float> values(size);
+    for (int64_t i = 0; i < size; ++i) values[i] = source.at(i);
     return values;
   }
   Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) const {
@@ -84,7 +89,8 @@ class Reader {
     return std::make_shared<const Mlp>(source, config_.activation, dtype_);
   }
 
-  // wanted: the logical experts to pack. format: of the routed experts. shared_format: if not given, as they come.
+  // wanted: the logical experts to pack. format: of the routed experts. shared_format: if not
+  // given, as they come.
   void moe(const MoeTensors& found, const std::vector<bool>& wanted, WeightFormat format,
            std::optional<WeightFormat> shared_format, LayerWeights& layer) const {
     layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
@@ -101,10 +107,12 @@ class Reader {
     }
     if (found.shared) {
       layer.shared =
-          pack(*found.shared, shared_format ? *shared_format : native_format(*found.shared).value_or(dtype_));
+          pack(*found.shared,
+               shared_format ? *shared_format : native_format(*found.shared).value_or(dtype_));
     }
     if (found.shared_gate) {
-      layer.shared_gate = std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
+      layer.shared_gate =
+          std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
     }
   }
 
@@ -115,10 +123,11 @@ class Reader {
 };
 
 // Of the layers that have experts.
-std::vector<MoeTensors> find_all_moe_tensors(const SafeTensors& tensors, const ModelConfig& config) {
+std::vector<MoeTensors> find_all_moe_tensors(const SafeTensors& tensors,
+                                             const ModelConfig& config) {
   std::vector<MoeTensors> found;
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (config.is_moe_layer[static_cast<size_t>(layer)]) found.push_back(find_moe_tensors(tensors, config, layer));
+    if (config.is_moe_layer[layer]) found.push_back(find_moe_tensors(tensors, config, layer));
   }
   return found;
 }
@@ -138,21 +147,22 @@ WeightFormat common_format(const std::vector<MoeTensors>& layers, DType dtype) {
 
 // [num_experts] which experts of a layer the slots of these ranks hold.
 std::vector<bool> held_experts(const Placement& placement, int layer, std::span<const int> ranks) {
-  std::vector<bool> held(static_cast<size_t>(placement.num_experts()));
+  std::vector<bool> held(placement.num_experts());
   const auto logical = placement.logical(layer);
   for (const int rank : ranks) {
     for (int slot = placement.first_slot(rank); slot < placement.first_slot(rank + 1); ++slot) {
-      held[static_cast<size_t>(logical[static_cast<size_t>(slot)])] = true;
+      held[static_cast<size_t>(logical[slot])] = true;
     }
   }
   return held;
 }
 
 void check_placement(const Placement& placement, const ModelConfig& config) {
-  if (placement.num_layers() != num_moe_layers(config) || placement.num_experts() != config.router.num_experts) {
+  if (placement.num_layers() != num_moe_layers(config) ||
+      placement.num_experts() != config.router.num_experts) {
     throw InvalidArgument(cat("the placement is for ", placement.num_layers(), " MoE layers of ",
-                              placement.num_experts(), " experts, the model has ", num_moe_layers(config), " of ",
-                              config.router.num_experts));
+                              placement.num_experts(), " experts, the model has ",
+                              num_moe_layers(config), " of ", config.router.num_experts));
   }
 }
 
@@ -168,32 +178,34 @@ DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& co
 
 DecoderWeights::~DecoderWeights() = default;
 
-std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& tensors, const ModelConfig& config,
-                                                           DType dtype, const Placement& placement,
-                                                           std::span<const int> ranks,
-                                                           std::optional<WeightFormat> experts, RoutedExperts routed) {
+std::shared_ptr<const DecoderWeights> DecoderWeights::load(
+    const SafeTensors& tensors, const ModelConfig& config, DType dtype, const Placement& placement,
+    std::span<const int> ranks, std::optional<WeightFormat> experts, RoutedExperts routed) {
   check_config(config, dtype);
   check_placement(placement, config);
-  std::vector<int> all_ranks(static_cast<size_t>(placement.num_ranks()));
+  std::vector<int> all_ranks(placement.num_ranks());
   std::iota(all_ranks.begin(), all_ranks.end(), 0);
   if (ranks.empty()) ranks = all_ranks;
 
   const Reader reader(tensors, config, dtype);
   const std::vector<MoeTensors> moe_tensors = find_all_moe_tensors(tensors, config);
   const WeightFormat expert_format = experts ? *experts : common_format(moe_tensors, dtype);
-  std::shared_ptr<DecoderWeights> weights(new DecoderWeights(tensors, config, dtype, expert_format));
+  std::shared_ptr<DecoderWeights> weights(
+      new DecoderWeights(tensors, config, dtype, expert_format));
   const std::string& prefix = config.tensor_prefix;
   int moe_layer = 0;
   for (int l = 0; l < config.num_hidden_layers; ++l) {
     const std::string at = cat(prefix, "layers.", l, ".");
     LayerWeights layer;
     layer.attention_norm = reader.vector(at + "input_layernorm.weight", config.hidden_size);
-    layer.feed_forward_norm = reader.vector(at + "post_attention_layernorm.weight", config.hidden_size);
+    layer.feed_forward_norm =
+        reader.vector(at + "post_attention_layernorm.weight", config.hidden_size);
     reader.attention(at + "self_attn.", layer);
-    if (config.is_moe_layer[static_cast<size_t>(l)]) {
+    if (config.is_moe_layer[l]) {
       layer.moe_layer = moe_layer;
-      const std::span<const int> packed_for = routed == RoutedExperts::kShared ? ranks : std::span<const int>();
-      reader.moe(moe_tensors[static_cast<size_t>(moe_layer)], held_experts(placement, moe_layer, packed_for),
+      const std::span<const int> packed_for =
+          routed == RoutedExperts::kShared ? ranks : std::span<const int>();
+      reader.moe(moe_tensors[moe_layer], held_experts(placement, moe_layer, packed_for),
                  expert_format, experts, layer);
       ++moe_layer;
     } else {
@@ -205,9 +217,10 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
   const std::array<int64_t, 2> vocabulary = {config.vocab_size, config.hidden_size};
   weights->embedding_ = reader.weights().plain(prefix + "embed_tokens.weight", vocabulary);
   weights->final_norm_ = reader.vector(prefix + "norm.weight", config.hidden_size);
-  const MatrixSource head = config.tie_word_embeddings
-                                ? matrix_source(weights->embedding_)
-                                : reader.weights().matrix("lm_head", config.vocab_size, config.hidden_size);
+  const MatrixSource head =
+      config.tie_word_embeddings
+          ? matrix_source(weights->embedding_)
+          : reader.weights().matrix("lm_head", config.vocab_size, config.hidden_size);
   weights->head_ = Linear(head, VectorSource{}, dtype);
   return weights;
 }
@@ -221,21 +234,23 @@ size_t DecoderWeights::expert_bytes() const {
   return 0;
 }
 
-std::unique_ptr<ExpertSlots> DecoderWeights::expert_slots(const Placement& placement, Communicator& comm,
-                                                          int spares) const {
+std::unique_ptr<ExpertSlots> DecoderWeights::expert_slots(const Placement& placement,
+                                                          Communicator& comm, int spares) const {
   check_placement(placement, config_);
   if (placement.num_ranks() != comm.size()) {
-    throw InvalidArgument(cat("the placement is for ", placement.num_ranks(), " ranks, there are ", comm.size()));
+    throw InvalidArgument(
+        cat("the placement is for ", placement.num_ranks(), " ranks, there are ", comm.size()));
   }
   const std::vector<MoeTensors> tensors = find_all_moe_tensors(tensors_, config_);
   const int first = placement.first_slot(comm.rank());
   const auto source = [&](int layer, int slot) {
-    const int32_t logical = placement.logical(layer)[static_cast<size_t>(first + slot)];
-    const MlpSource& expert = tensors[static_cast<size_t>(layer)].experts[static_cast<size_t>(logical)];
-    return ExpertSlots::Expert{std::make_shared<const Mlp>(expert, config_.activation, expert_format_), logical};
+    const int32_t logical = placement.logical(layer)[first + slot];
+    const MlpSource& expert = tensors[layer].experts[logical];
+    return ExpertSlots::Expert{
+        std::make_shared<const Mlp>(expert, config_.activation, expert_format_), logical};
   };
-  return std::make_unique<ExpertSlots>(placement.num_layers(), placement.slots_of_rank(comm.rank()), spares, source,
-                                       comm);
+  return std::make_unique<ExpertSlots>(placement.num_layers(), placement.slots_of_rank(comm.rank()),
+                                       spares, source, comm);
 }
 
 size_t DecoderWeights::bytes() const {
@@ -244,7 +259,8 @@ size_t DecoderWeights::bytes() const {
     total += layer.q.bytes() + layer.k.bytes() + layer.v.bytes() + layer.o.bytes();
     for (const auto& mlp : layer.experts) total += mlp ? mlp->bytes() : 0;
     for (const auto& mlp : {layer.dense, layer.shared}) total += mlp ? mlp->bytes() : 0;
-    for (const auto& linear : {layer.gate, layer.shared_gate}) total += linear ? linear->bytes() : 0;
+    for (const auto& linear : {layer.gate, layer.shared_gate})
+      total += linear ? linear->bytes() : 0;
   }
   return total;
 }

@@ -11,7 +11,7 @@ namespace trimtab {
 
 struct LayerWeights {
   std::vector<float> attention_norm, feed_forward_norm;  // [hidden]
-  std::vector<float> q_norm, k_norm;                     // [head_dim] or [heads * head_dim]; empty: none
+  std::vector<float> q_norm, k_norm;  // [head_dim] or [heads * head_dim]; empty: none
   Linear q, k, v, o;
 
   // A dense layer has `dense` and nothing below it.
@@ -20,9 +20,10 @@ struct LayerWeights {
   int moe_layer = -1;  // index among the MoE layers
   std::shared_ptr<const Linear> gate;
   std::shared_ptr<const Router> router;
-  std::vector<std::shared_ptr<const Mlp>> experts;  // [logical experts]; null where no wanted rank holds it
-  std::shared_ptr<const Mlp> shared;                // null: none
-  std::shared_ptr<const Linear> shared_gate;        // null: none
+  std::vector<std::shared_ptr<const Mlp>>
+      experts;                        // [logical experts]; null where no wanted rank holds it
+  std::shared_ptr<const Mlp> shared;  // null: none
+  std::shared_ptr<const Linear> shared_gate;  // null: none
 };
 
 }  // namespace trimtab

@@ -21,17 +21,20 @@ struct Sequence {
 };
 
 int64_t max_positions(const ModelConfig& config) {
-  return config.max_position_embeddings > 0 ? config.max_position_embeddings : std::numeric_limits<int64_t>::max();
+  return config.max_position_embeddings > 0 ? config.max_position_embeddings
+                                            : std::numeric_limits<int64_t>::max();
 }
 
-// How many tokens may follow the prompt: the last one stands behind the last position and is never fed.
+// How many tokens may follow the prompt: the last one stands behind the last position and is never
+// fed.
 int64_t max_new(const ModelConfig& config, const std::vector<int32_t>& prompt, int max_new_tokens) {
   return std::min<int64_t>(max_new_tokens, max_positions(config) - std::ssize(prompt) + 1);
 }
 
-void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
-           size_t results) {
-  if (results != prompts.size()) throw InvalidArgument(cat(results, " results for ", prompts.size(), " prompts"));
+void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
+           const GenerateOptions& options, size_t results) {
+  if (results != prompts.size())
+    throw InvalidArgument(cat(results, " results for ", prompts.size(), " prompts"));
   if (options.max_new_tokens < 1) {
     throw InvalidArgument(cat("max_new_tokens must be at least 1, not ", options.max_new_tokens));
   }
@@ -44,13 +47,14 @@ void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prom
   for (size_t i = 0; i < prompts.size(); ++i) {
     if (prompts[i].empty()) throw InvalidArgument(cat("prompt ", i + 1, " is empty"));
     if (std::ssize(prompts[i]) > max_positions(config)) {
-      throw InvalidArgument(cat("prompt ", i + 1, " has ", prompts[i].size(), " tokens, max_position_embeddings is ",
+      throw InvalidArgument(cat("prompt ", i + 1, " has ", prompts[i].size(),
+                                " tokens, max_position_embeddings is ",
                                 config.max_position_embeddings));
     }
     for (const int32_t id : prompts[i]) {
       if (id < 0 || id >= config.vocab_size) {
-        throw InvalidArgument(
-            cat("prompt ", i + 1, " has token id ", id, ", the vocabulary ends at ", config.vocab_size - 1));
+        throw InvalidArgument(cat("prompt ", i + 1, " has token id ", id,
+                                  ", the vocabulary ends at ", config.vocab_size - 1));
       }
     }
   }
@@ -59,8 +63,8 @@ void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prom
 // One rank's prompts on their way through the decoder.
 class Scheduler {
  public:
-  Scheduler(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
-            std::span<Generation> results)
+  Scheduler(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
+            const GenerateOptions& options, std::span<Generation> results)
       : decoder_(decoder),
         prompts_(prompts),
         options_(options),
@@ -75,8 +79,8 @@ class Scheduler {
     next_prompt_ = rank();
   }
 
-  // Chooses the next batch and agrees with the other ranks on what it is: collective. Returns steps and new tokens so
-  // far and prompts to go, of all ranks.
+  // Chooses the next batch and agrees with the other ranks on what it is: collective. Returns steps
+  // and new tokens so far and prompts to go, of all ranks.
   GenerateProgress agree(uint64_t word) {
     batch_ = next_batch();
     TraceSteps trace(decoder_.options().trace);
@@ -99,8 +103,9 @@ class Scheduler {
   }
 
   void step(StepObserver* observer) {
-    const auto wanted = std::count_if(batch_.begin(), batch_.end(),
-                                      [](const Chunk& chunk) { return chunk.logits == Chunk::Logits::kLast; });
+    const auto wanted = std::count_if(batch_.begin(), batch_.end(), [](const Chunk& chunk) {
+      return chunk.logits == Chunk::Logits::kLast;
+    });
     const int64_t vocab = decoder_.config().vocab_size;
     logits_.resize(static_cast<size_t>(wanted * vocab));
     LoadRecorder* recorder = observer ? observer->before_step({steps_, phase_, words_}) : nullptr;
@@ -113,8 +118,8 @@ class Scheduler {
     for (auto it = running_.begin(); it != running_.end();) {
       bool ended = false;
       if (it->pending() == 0) {
-        ended = append(*it, logits.first(static_cast<size_t>(vocab)));
-        logits = logits.subspan(static_cast<size_t>(vocab));
+        ended = append(*it, logits.first(vocab));
+        logits = logits.subspan(vocab);
       }
       it = ended ? running_.erase(it) : std::next(it);
     }
@@ -131,8 +136,9 @@ class Scheduler {
   size_t rank() const { return static_cast<size_t>(decoder_.comm().rank()); }
   size_t stride() const { return static_cast<size_t>(decoder_.comm().size()); }
 
-  // Older sequences first: those that decode take one token each, and a new prompt starts only when all before it are
-  // through with theirs. Hence every running sequence gets at least one token in each step.
+  // Older sequences first: those that decode take one token each, and a new prompt starts only when
+  // all before it are through with theirs. Hence every running sequence gets at least one token in
+  // each step.
   std::vector<Chunk> next_batch() {
     auto budget = static_cast<size_t>(decoder_.options().max_tokens);
     std::vector<Chunk> batch;
@@ -144,18 +150,22 @@ class Scheduler {
       budget -= n;
     };
     for (Sequence& sequence : running_) take(sequence);
-    const auto has_place = [&] { return options_.max_sequences == 0 || std::ssize(running_) < options_.max_sequences; };
+    const auto has_place = [&] {
+      return options_.max_sequences == 0 || std::ssize(running_) < options_.max_sequences;
+    };
     for (; budget > 0 && has_place() && next_prompt_ < prompts_.size(); next_prompt_ += stride()) {
       const std::vector<int32_t>& prompt = prompts_[next_prompt_];
       // All but the last new token go through the decoder.
-      const int64_t length = std::ssize(prompt) + max_new(decoder_.config(), prompt, options_.max_new_tokens) - 1;
+      const int64_t length =
+          std::ssize(prompt) + max_new(decoder_.config(), prompt, options_.max_new_tokens) - 1;
       running_.push_back({next_prompt_, prompt, KvCache(decoder_.config(), length)});
       take(running_.back());
     }
     return batch;
   }
 
-  // A sequence whose newest token alone is to come decodes; the one that has a last token of a prompt to come does not.
+  // A sequence whose newest token alone is to come decodes; the one that has a last token of a
+  // prompt to come does not.
   bool runs_prompts() const {
     return std::any_of(running_.begin(), running_.end(), [this](const Sequence& sequence) {
       return sequence.cache.length() < std::ssize(prompts_[sequence.prompt]);
@@ -164,9 +174,10 @@ class Scheduler {
 
   // Adds the next token to a sequence. True when that was its last.
   bool append(Sequence& sequence, std::span<const float> logits) {
-    const int32_t id = options_.temperature > 0.0F ? sample(logits, options_.temperature, options_.seed,
-                                                            sequence.prompt, sequence.tokens.size())
-                                                   : most_likely(logits);
+    const int32_t id = options_.temperature > 0.0F
+                           ? sample(logits, options_.temperature, options_.seed, sequence.prompt,
+                                    sequence.tokens.size())
+                           : most_likely(logits);
     Generation& result = results_[sequence.prompt];
     result.token_ids.push_back(id);
     sequence.tokens.push_back(id);
@@ -203,8 +214,9 @@ class Scheduler {
 
 }  // namespace
 
-void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const GenerateOptions& options,
-              std::span<Generation> results, StepObserver* observer) {
+void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
+              const GenerateOptions& options, std::span<Generation> results,
+              StepObserver* observer) {
   check(decoder.config(), prompts, options, results.size());
   Scheduler scheduler(decoder, prompts, options, results);
   for (;;) {
@@ -215,15 +227,16 @@ void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, c
   }
 }
 
-// A step that is full takes max_tokens of the rank's tokens. In one that is not, every running sequence gets its next
-// token. Either no prompt waits, which happens at most as often as the longest generation has tokens, or max_sequences
-// run, and then that many tokens are made.
+// A step that is full takes max_tokens of the rank's tokens. In one that is not, every running
+// sequence gets its next token. Either no prompt waits, which happens at most as often as the
+// longest generation has tokens, or max_sequences run, and then that many tokens are made.
 int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
                            const GenerateOptions& options, int max_tokens, int num_ranks) {
   int64_t most = 0;
   for (int rank = 0; rank < num_ranks; ++rank) {
     int64_t tokens = 0, all_fresh = 0, longest = 0;
-    for (auto i = static_cast<size_t>(rank); i < prompts.size(); i += static_cast<size_t>(num_ranks)) {
+    for (auto i = static_cast<size_t>(rank); i < prompts.size();
+         i += static_cast<size_t>(num_ranks)) {
       const int64_t fresh = max_new(config, prompts[i], options.max_new_tokens);
       tokens += std::ssize(prompts[i]) + fresh;
       all_fresh += fresh;

@@ -18,18 +18,19 @@ struct Result {
 Result generate_all(const Model& model, const std::vector<Ids>& prompts, const GenerateOptions& how,
                     const Arrangement& arrangement = {}) {
   const Placement placement = linear_placement(model.config, arrangement.ranks);
-  const auto weights = DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement);
+  const auto weights =
+      DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement);
   Result result;
   result.generations.resize(prompts.size());
-  const int64_t max_steps =
-      max_generate_steps(model.config, prompts, how, arrangement.options.max_tokens, arrangement.ranks);
+  const int64_t max_steps = max_generate_steps(model.config, prompts, how,
+                                               arrangement.options.max_tokens, arrangement.ranks);
   std::vector<LoadRecorder> recorders;
   for (int rank = 0; rank < arrangement.ranks; ++rank) {
     recorders.emplace_back(placement.num_layers(), placement.slots_of_rank(rank), max_steps);
   }
   run_ranks(arrangement.ranks, [&](Communicator& comm) {
     Decoder decoder(weights, placement, comm, arrangement.options);
-    StepRecorder recorder(recorders[static_cast<size_t>(comm.rank())]);
+    StepRecorder recorder(recorders[comm.rank()]);
     generate(decoder, prompts, how, result.generations, &recorder);
   });
   std::vector<const LoadRecorder*> all;
@@ -73,15 +74,19 @@ TEST(Generate, TextDoesNotDependOnRanksBatchesOrThreads) {
     const GenerateOptions how = {.max_new_tokens = 10, .temperature = temperature, .seed = 5};
     const auto reference = token_ids(generate_all(model, prompts, how));
     for (const int ranks : {2, 3, 4, 7}) {
-      EXPECT_EQ(token_ids(generate_all(model, prompts, how, {.ranks = ranks})), reference) << ranks << " ranks";
+      EXPECT_EQ(token_ids(generate_all(model, prompts, how, {.ranks = ranks})), reference)
+          << ranks << " ranks";
     }
     GenerateOptions few = how;
     few.max_sequences = 1;
-    EXPECT_EQ(token_ids(generate_all(model, prompts, few, {.ranks = 2})), reference) << "one sequence at a time";
+    EXPECT_EQ(token_ids(generate_all(model, prompts, few, {.ranks = 2})), reference)
+        << "one sequence at a time";
     // Prompts longer than a step, and more sequences than a step has tokens.
     for (const int max_tokens : {1, 4, 7}) {
-      const Arrangement arrangement = {.ranks = 2, .options = {.max_tokens = max_tokens, .threads = 2}};
-      EXPECT_EQ(token_ids(generate_all(model, prompts, how, arrangement)), reference) << max_tokens << " tokens a step";
+      const Arrangement arrangement = {.ranks = 2,
+                                       .options = {.max_tokens = max_tokens, .threads = 2}};
+      EXPECT_EQ(token_ids(generate_all(model, prompts, how, arrangement)), reference)
+          << max_tokens << " tokens a step";
     }
   }
 }
@@ -91,7 +96,10 @@ TEST(Generate, RanksWithoutPromptsTakePart) {
   const auto prompts = random_prompts(model.config, {6});
   for (const char* dispatcher : {"pull", "all_gather"}) {
     const Arrangement arrangement = {.ranks = 7, .options = {.dispatcher = dispatcher}};
-    EXPECT_EQ(generate_all(model, prompts, {.max_new_tokens = 3}, arrangement).generations[0].token_ids.size(), 3U);
+    EXPECT_EQ(generate_all(model, prompts, {.max_new_tokens = 3}, arrangement)
+                  .generations[0]
+                  .token_ids.size(),
+              3U);
     const Result nothing = generate_all(model, {}, {.max_new_tokens = 3}, arrangement);
     EXPECT_TRUE(nothing.generations.empty());
     EXPECT_EQ(nothing.load.num_steps, 0);
@@ -102,12 +110,14 @@ TEST(Generate, SamplingFollowsTheSeed) {
   const Model model = endless_model();
   const auto prompts = std::vector<Ids>(4, random_prompts(model.config, {6})[0]);
   const auto draw = [&](uint64_t seed) {
-    return token_ids(generate_all(model, prompts, {.max_new_tokens = 16, .temperature = 1.0F, .seed = seed}));
+    return token_ids(
+        generate_all(model, prompts, {.max_new_tokens = 16, .temperature = 1.0F, .seed = seed}));
   };
   const auto first = draw(1);
   EXPECT_EQ(draw(1), first);
   EXPECT_NE(draw(2), first);
-  EXPECT_EQ(std::set<Ids>(first.begin(), first.end()).size(), 4U) << "equal prompts should not get equal draws";
+  EXPECT_EQ(std::set<Ids>(first.begin(), first.end()).size(), 4U)
+      << "equal prompts should not get equal draws";
 }
 
 TEST(Generate, EndTokensEndASequence) {
@@ -132,7 +142,8 @@ TEST(Generate, EndsWhereTheModelsPositionsEnd) {
   const auto prompts = random_prompts(model.config, {10, 8, 3});
   const Result result = generate_all(model, prompts, {.max_new_tokens = 5}, {.ranks = 2});
   const auto finish = [&](size_t i) { return result.generations[i].finish; };
-  EXPECT_EQ(result.generations[0].token_ids.size(), 1U);  // the last position still says what comes next
+  EXPECT_EQ(result.generations[0].token_ids.size(),
+            1U);  // the last position still says what comes next
   EXPECT_EQ(result.generations[1].token_ids.size(), 3U);
   EXPECT_EQ(result.generations[2].token_ids.size(), 5U);
   EXPECT_EQ(finish(0), Finish::kContextFull);
@@ -149,10 +160,12 @@ TEST(Generate, RecordsEveryPickOfEveryTokenOnce) {
   for (int64_t step = 0; step < 4; ++step) {
     for (int layer = 0; layer < 2; ++layer) {
       const auto counts = one.load.at(step, layer);
-      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), (step == 0 ? 18 : 3) * 4);
+      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}),
+                (step == 0 ? 18 : 3) * 4);
     }
   }
-  EXPECT_EQ(generate_all(model, prompts, {.max_new_tokens = 4}, {.ranks = 3}).load.counts, one.load.counts);
+  EXPECT_EQ(generate_all(model, prompts, {.max_new_tokens = 4}, {.ranks = 3}).load.counts,
+            one.load.counts);
 }
 
 TEST(Generate, TellsItsProgress) {
@@ -160,14 +173,17 @@ TEST(Generate, TellsItsProgress) {
   const auto prompts = random_prompts(model.config, {5, 11, 2});
   std::vector<std::vector<int64_t>> seen;
   GenerateOptions how = {.max_new_tokens = 2};
-  how.progress = [&](const GenerateProgress& p) { seen.push_back({p.steps, p.new_tokens, p.unfinished_prompts}); };
+  how.progress = [&](const GenerateProgress& p) {
+    seen.push_back({p.steps, p.new_tokens, p.unfinished_prompts});
+  };
   generate_all(model, prompts, how);
   EXPECT_EQ(seen, (std::vector<std::vector<int64_t>>{{0, 0, 3}, {1, 3, 3}, {2, 6, 0}}));
 }
 
 TEST(Generate, RefusesBadPromptsOnEveryRank) {
   const Model model = endless_model();
-  const auto refusal = [&](const std::vector<Ids>& prompts, const GenerateOptions& how = {}) -> std::string {
+  const auto refusal = [&](const std::vector<Ids>& prompts,
+                           const GenerateOptions& how = {}) -> std::string {
     try {
       generate_all(model, prompts, how, {.ranks = 2});
     } catch (const InvalidArgument& error) {

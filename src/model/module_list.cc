@@ -6,17 +6,19 @@
 namespace trimtab {
 namespace {
 
-// An expression without operators but the dot: most entries are such, and lists of them may be long.
+// An expression without operators but the dot: most entries are such, and lists of them may be
+// long.
 bool is_name(std::string_view text) {
   return std::ranges::all_of(text, [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' || c == '.' ||
-           c == '-';
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' ||
+           c == '.' || c == '-';
   });
 }
 
 bool begins_with_name(std::string_view module, std::string_view name) {
   return module.size() >= name.size() &&
-         std::ranges::equal(name, module.substr(0, name.size()), [](char a, char b) { return a == b || a == '.'; });
+         std::ranges::equal(name, module.substr(0, name.size()),
+                            [](char a, char b) { return a == b || a == '.'; });
 }
 
 bool is_border(std::string_view module, size_t at) {
@@ -43,7 +45,8 @@ bool ModuleList::contains(std::string_view module) const {
   const auto anywhere = [](size_t) { return true; };
   return std::ranges::any_of(entries_, [&](const Entry& entry) {
     if (syntax_ == Syntax::kCompressedTensors) {
-      return entry.regex ? entry.regex->match(module, anywhere) : entry.text == module || entry.text == "Linear";
+      return entry.regex ? entry.regex->match(module, anywhere)
+                         : entry.text == module || entry.text == "Linear";
     }
     if (module.ends_with(entry.text)) return true;
     if (entry.regex) return entry.regex->match(module, at_border);
@@ -63,9 +66,9 @@ QuantisedModules::QuantisedModules(const QuantizationConfig& config)
 
 const QuantizationConfig::Group* QuantisedModules::group_of(std::string_view module) const {
   if (ignore_.contains(module)) return nullptr;
-  const auto found =
-      std::ranges::find_if(targets_, [&](const ModuleList& targets) { return targets.contains(module); });
-  return found == targets_.end() ? nullptr : &config_.groups[static_cast<size_t>(found - targets_.begin())];
+  const auto found = std::ranges::find_if(
+      targets_, [&](const ModuleList& targets) { return targets.contains(module); });
+  return found == targets_.end() ? nullptr : &config_.groups[found - targets_.begin()];
 }
 
 }  // namespace trimtab

@@ -15,9 +15,11 @@ namespace trimtab {
 class ModuleList {
  public:
   enum class Syntax {
-    // Names; "re:" and a regular expression for a beginning of the name; "Linear" for all linear maps.
+    // Names; "re:" and a regular expression for a beginning of the name; "Linear" for all linear
+    // maps.
     kCompressedTensors,
-    // Regular expressions for the name or a beginning of it that ends at a dot; or an ending of the name.
+    // Regular expressions for the name or a beginning of it that ends at a dot; or an ending of the
+    // name.
     kTransformers
   };
 

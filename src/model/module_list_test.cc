@@ -15,7 +15,8 @@ TEST(ModuleList, OfCompressedTensors) {
   EXPECT_TRUE(list.contains("model.layers.0.mlp.gate"));
   EXPECT_FALSE(list.contains("model.layers.0.mlp.gate_proj"));
   EXPECT_FALSE(list.contains("model.layers.0-mlp.gate"));
-  EXPECT_TRUE(ModuleList({"Linear"}, ModuleList::Syntax::kCompressedTensors).contains("model.layers.0.mlp.gate"));
+  EXPECT_TRUE(ModuleList({"Linear"}, ModuleList::Syntax::kCompressedTensors)
+                  .contains("model.layers.0.mlp.gate"));
   EXPECT_FALSE(ModuleList({}, ModuleList::Syntax::kCompressedTensors).contains("lm_head"));
 }
 
@@ -30,7 +31,8 @@ TEST(ModuleList, OfTransformers) {
   EXPECT_TRUE(list.contains("some.lm_head"));
   EXPECT_TRUE(list.contains("model.layers.11.mlp.gate"));
   EXPECT_FALSE(list.contains("model.layers.11.mlp.gate_proj"));
-  EXPECT_TRUE(ModuleList({"model-layers."}, ModuleList::Syntax::kTransformers).contains("model-layers.1"));
+  EXPECT_TRUE(
+      ModuleList({"model-layers."}, ModuleList::Syntax::kTransformers).contains("model-layers.1"));
 }
 
 TEST(QuantisedModules, TheFirstGroupThatHasIt) {

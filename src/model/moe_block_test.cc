@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every fixture's MoE blocks, loaded into a MoeLayer and run over several ranks, against what transformers computed for
-// them: the weights of each family reach the kernels in the form that they expect.
+// Every fixture's MoE blocks, loaded into a MoeLayer and run over several ranks, against what
+// transformers computed for them: the weights of each family reach the kernels in the form that
+// they expect.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,9 +17,10 @@
 namespace trimtab {
 namespace {
 
-// Of an element's error, relative to its row's norm. f32: sums of a few dozen terms in another order. bf16: the two
-// stages of an expert (gate and up, then down) round their weights and their input, 2^-9 each; the roundings are
-// independent, so what the stages add to the error, 2 * 2^-9 of the row's norm each, adds up as squares.
+// Of an element's error, relative to its row's norm. f32: sums of a few dozen terms in another
+// order. bf16: the two stages of an expert (gate and up, then down) round their weights and their
+// input, 2^-9 each; the roundings are independent, so what the stages add to the error, 2 * 2^-9 of
+// the row's norm each, adds up as squares.
 double tolerance(DType dtype) {
   return dtype == DType::kF32 ? 1e-4 : 2 * 0x1p-9 * std::sqrt(2.0);
 }
@@ -40,11 +42,13 @@ class Block {
     std::shared_ptr<const Linear> shared_gate;
     if (found.shared_gate)
       shared_gate = std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
-    shared_.emplace(std::make_shared<const Mlp>(*found.shared, config.activation, dtype), shared_gate);
+    shared_.emplace(std::make_shared<const Mlp>(*found.shared, config.activation, dtype),
+                    shared_gate);
   }
 
   // Runs the rows of x over so many ranks. The first of several ranks has experts but no tokens.
-  std::vector<float> run_over(int ranks, const std::string& dispatcher, const std::vector<float>& x) const {
+  std::vector<float> run_over(int ranks, const std::string& dispatcher,
+                              const std::vector<float>& x) const {
     const auto tokens = static_cast<int64_t>(x.size()) / hidden_;
     const Placement placement = Placement::linear(1, static_cast<int>(experts_.size()), ranks);
     std::vector<float> out(x.size(), std::nanf(""));
@@ -63,10 +67,11 @@ class Block {
   }
 
  private:
-  MoeLayer on_rank(const Placement& placement, int rank, const std::string& dispatcher, int64_t max_tokens) const {
+  MoeLayer on_rank(const Placement& placement, int rank, const std::string& dispatcher,
+                   int64_t max_tokens) const {
     std::vector<std::shared_ptr<const Mlp>> slots;
     for (int slot = placement.first_slot(rank); slot < placement.first_slot(rank + 1); ++slot) {
-      slots.push_back(experts_[static_cast<size_t>(placement.logical(0)[static_cast<size_t>(slot)])]);
+      slots.push_back(experts_[static_cast<size_t>(placement.logical(0)[slot])]);
     }
     return MoeLayer({.gate = gate_,
                      .router = router_,
@@ -96,7 +101,7 @@ class MoeBlockOf : public FixtureTest {
   void run_and_compare(DType dtype) const {
     int blocks = 0;
     for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-      if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+      if (!config.is_moe_layer[layer]) continue;
       ++blocks;
       const Block block(tensors, config, layer, dtype);
       const auto x = values<float>(expected.at(cat("layers.", layer, ".moe.input")));
@@ -106,7 +111,7 @@ class MoeBlockOf : public FixtureTest {
         for (const int ranks : {1, 2, 3, 4, 7}) {
           SCOPED_TRACE(cat("layer ", layer, ", ", dispatcher, ", ", ranks, " ranks"));
           const auto out = block.run_over(ranks, dispatcher, x);
-          EXPECT_LE(relative_error(out, wanted, static_cast<size_t>(config.hidden_size)), tolerance(dtype));
+          EXPECT_LE(relative_error(out, wanted, config.hidden_size), tolerance(dtype));
           if (dispatcher == std::string("pull")) {
             EXPECT_EQ(out, alone);
           }
@@ -125,7 +130,8 @@ TEST_P(MoeBlockOf, InBf16) {
   run_and_compare(DType::kBF16);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, MoeBlockOf, testing::ValuesIn(fixture_checkpoints()), FixtureTest::name);
+INSTANTIATE_TEST_SUITE_P(Fixtures, MoeBlockOf, testing::ValuesIn(fixture_checkpoints()),
+                         FixtureTest::name);
 
 }  // namespace
 }  // namespace trimtab

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer's MoE tensors under the names of each family: an expert a tensor as published, all experts in one tensor as
-// transformers 5 saves them, or gpt-oss's forms: transposed, or in blocks of MXFP4. Nothing is copied: strides say how
-// to read it.
+// One layer's MoE tensors under the names of each family: an expert a tensor as published, all
+// experts in one tensor as transformers 5 saves them, or gpt-oss's forms: transposed, or in blocks
+// of MXFP4. Nothing is copied: strides say how to read it.
 
 #include "base/cat.h"
 #include "model/weight_finder.h"
@@ -10,9 +10,14 @@ namespace trimtab {
 namespace {
 
 // A matrix in the middle of a tensor; first: its first element.
-MatrixSource part(const TensorView& tensor, int64_t first, int64_t rows, int64_t cols, int64_t row_stride,
-                  int64_t col_stride) {
-  return {tensor.data.data() + first * bits(tensor.dtype) / 8, tensor.dtype, rows, cols, row_stride, col_stride};
+MatrixSource part(const TensorView& tensor, int64_t first, int64_t rows, int64_t cols,
+                  int64_t row_stride, int64_t col_stride) {
+  return {tensor.data.data() + first * bits(tensor.dtype) / 8,
+          tensor.dtype,
+          rows,
+          cols,
+          row_stride,
+          col_stride};
 }
 
 // Every step-th row of a matrix whose rows have scales of their own.
@@ -42,7 +47,8 @@ class Block {
         hidden_(config.hidden_size),
         width_(config.moe_intermediate_size) {
     const std::string prefix = cat(config.tensor_prefix, "layers.", layer, ".");
-    const bool old_name = config.family == Family::kMixtral && !tensors.contains(prefix + "mlp.gate.weight");
+    const bool old_name =
+        config.family == Family::kMixtral && !tensors.contains(prefix + "mlp.gate.weight");
     prefix_ = prefix + (old_name ? "block_sparse_moe." : "mlp.");
   }
 
@@ -53,11 +59,13 @@ class Block {
     if (config_.has_router_bias) found.gate_bias = weights_.vector(gate + ".bias", num_experts_);
     if (config_.has_selection_bias) {
       const VectorSource bias = weights_.vector(gate + ".e_score_correction_bias", num_experts_);
-      for (int64_t expert = 0; expert < num_experts_; ++expert) found.selection_bias.push_back(bias.at(expert));
+      for (int64_t expert = 0; expert < num_experts_; ++expert)
+        found.selection_bias.push_back(bias.at(expert));
     }
     if (config_.family == Family::kGptOss) {
-      found.experts =
-          tensors_.contains(prefix_ + "experts.gate_up_proj_blocks") ? mxfp4_experts() : transposed_experts();
+      found.experts = tensors_.contains(prefix_ + "experts.gate_up_proj_blocks")
+                          ? mxfp4_experts()
+                          : transposed_experts();
     } else if (tensors_.contains(prefix_ + "experts.gate_up_proj")) {
       found.experts = merged_experts();
     } else {
@@ -65,7 +73,8 @@ class Block {
     }
     if (config_.shared_intermediate_size > 0) {
       const bool qwen = config_.family == Family::kQwen2Moe;
-      found.shared = mlp(prefix_ + (qwen ? "shared_expert." : "shared_experts."), config_.shared_intermediate_size);
+      found.shared = mlp(prefix_ + (qwen ? "shared_expert." : "shared_experts."),
+                         config_.shared_intermediate_size);
     }
     if (config_.shared_expert_gate) {
       found.shared_gate = weights_.matrix(prefix_ + "shared_expert_gate", 1, hidden_);
@@ -85,7 +94,8 @@ class Block {
 
   std::vector<MlpSource> single_experts() const {
     std::vector<MlpSource> experts;
-    for (int64_t e = 0; e < num_experts_; ++e) experts.push_back(mlp(cat(prefix_, "experts.", e, "."), width_));
+    for (int64_t e = 0; e < num_experts_; ++e)
+      experts.push_back(mlp(cat(prefix_, "experts.", e, "."), width_));
     return experts;
   }
 
@@ -93,9 +103,9 @@ class Block {
   std::vector<MlpSource> merged_experts() const {
     const TensorView& gate_up = find("experts.gate_up_proj", {num_experts_, 2 * width_, hidden_});
     const TensorView& down = find("experts.down_proj", {num_experts_, hidden_, width_});
-    std::vector<MlpSource> experts(static_cast<size_t>(num_experts_));
+    std::vector<MlpSource> experts(num_experts_);
     for (int64_t e = 0; e < num_experts_; ++e) {
-      MlpSource& expert = experts[static_cast<size_t>(e)];
+      MlpSource& expert = experts[e];
       expert.gate = part(gate_up, e * 2 * width_ * hidden_, width_, hidden_, hidden_, 1);
       expert.up = part(gate_up, (e * 2 + 1) * width_ * hidden_, width_, hidden_, hidden_, 1);
       expert.down = part(down, e * hidden_ * width_, hidden_, width_, width_, 1);
@@ -103,13 +113,14 @@ class Block {
     return experts;
   }
 
-  // gate_up_proj [E, H, 2I] with gate in the even columns and up in the odd ones; down_proj [E, I, H].
+  // gate_up_proj [E, H, 2I] with gate in the even columns and up in the odd ones; down_proj [E, I,
+  // H].
   std::vector<MlpSource> transposed_experts() const {
     const TensorView& gate_up = find("experts.gate_up_proj", {num_experts_, hidden_, 2 * width_});
     const TensorView& down = find("experts.down_proj", {num_experts_, width_, hidden_});
-    std::vector<MlpSource> experts(static_cast<size_t>(num_experts_));
+    std::vector<MlpSource> experts(num_experts_);
     for (int64_t e = 0; e < num_experts_; ++e) {
-      MlpSource& expert = experts[static_cast<size_t>(e)];
+      MlpSource& expert = experts[e];
       const int64_t first = e * hidden_ * 2 * width_;
       expert.gate = part(gate_up, first, width_, hidden_, 2, 2 * width_);
       expert.up = part(gate_up, first + 1, width_, hidden_, 2, 2 * width_);
@@ -119,13 +130,16 @@ class Block {
     return experts;
   }
 
-  // The same, quantised and not transposed: gate_up_proj [E, 2I, H] with gate in the even rows; down_proj [E, H, I].
+  // The same, quantised and not transposed: gate_up_proj [E, 2I, H] with gate in the even rows;
+  // down_proj [E, H, I].
   std::vector<MlpSource> mxfp4_experts() const {
-    const MatrixSource gate_up = weights_.mxfp4(prefix_ + "experts", "gate_up_proj", num_experts_, 2 * width_, hidden_);
-    const MatrixSource down = weights_.mxfp4(prefix_ + "experts", "down_proj", num_experts_, hidden_, width_);
-    std::vector<MlpSource> experts(static_cast<size_t>(num_experts_));
+    const MatrixSource gate_up =
+        weights_.mxfp4(prefix_ + "experts", "gate_up_proj", num_experts_, 2 * width_, hidden_);
+    const MatrixSource down =
+        weights_.mxfp4(prefix_ + "experts", "down_proj", num_experts_, hidden_, width_);
+    std::vector<MlpSource> experts(num_experts_);
     for (int64_t e = 0; e < num_experts_; ++e) {
-      MlpSource& expert = experts[static_cast<size_t>(e)];
+      MlpSource& expert = experts[e];
       expert.gate = every(gate_up, e * 2 * width_, width_, 2);
       expert.up = every(gate_up, e * 2 * width_ + 1, width_, 2);
       expert.down = every(down, e * hidden_, hidden_, 1);
@@ -139,7 +153,7 @@ class Block {
     const TensorView& gate_up = find("experts.gate_up_proj_bias", {num_experts_, 2 * width_});
     const TensorView& down = find("experts.down_proj_bias", {num_experts_, hidden_});
     for (int64_t e = 0; e < num_experts_; ++e) {
-      MlpSource& expert = experts[static_cast<size_t>(e)];
+      MlpSource& expert = experts[e];
       expert.gate_bias = part(gate_up, e * 2 * width_, width_, 2);
       expert.up_bias = part(gate_up, e * 2 * width_ + 1, width_, 2);
       expert.down_bias = part(down, e * hidden_, hidden_, 1);
@@ -161,8 +175,9 @@ class Block {
 
 MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer) {
   const auto layers = static_cast<int>(config.is_moe_layer.size());
-  if (layer < 0 || layer >= layers) throw InvalidArgument(cat("layer ", layer, " of a model with ", layers, " layers"));
-  if (!config.is_moe_layer[static_cast<size_t>(layer)]) throw InvalidArgument(cat("layer ", layer, " has no experts"));
+  if (layer < 0 || layer >= layers)
+    throw InvalidArgument(cat("layer ", layer, " of a model with ", layers, " layers"));
+  if (!config.is_moe_layer[layer]) throw InvalidArgument(cat("layer ", layer, " has no experts"));
   return Block(tensors, config, layer).find();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every fixture checkpoint is read, and its MoE blocks are computed here in plain scalar code and compared with what
-// transformers computed.
+// Every fixture checkpoint is read, and its MoE blocks are computed here in plain scalar code and
+// compared with what transformers computed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,8 +24,7 @@ template <class T>
 std::vector<std::vector<T>> expected_rows(const SafeTensors& expected, const std::string& name) {
   const TensorView& tensor = expected.at(name);
   EXPECT_EQ(tensor.dtype, dtype_of<T>());
-  std::vector<std::vector<T>> rows(static_cast<size_t>(tensor.shape[0]),
-                                   std::vector<T>(static_cast<size_t>(tensor.shape[1])));
+  std::vector<std::vector<T>> rows(tensor.shape[0], std::vector<T>(tensor.shape[1]));
   const std::byte* at = tensor.data.data();
   for (auto& row : rows) {
     std::memcpy(row.data(), at, row.size() * sizeof(T));
@@ -34,12 +33,13 @@ std::vector<std::vector<T>> expected_rows(const SafeTensors& expected, const std
   return rows;
 }
 
-std::vector<float> apply(const MatrixSource& weight, const VectorSource& bias, const std::vector<float>& x) {
+std::vector<float> apply(const MatrixSource& weight, const VectorSource& bias,
+                         const std::vector<float>& x) {
   EXPECT_EQ(weight.cols, static_cast<int64_t>(x.size()));
   std::vector<float> y;
   for (int64_t i = 0; i < weight.rows; ++i) {
     float sum = bias.data == nullptr ? 0.0F : bias.at(i);
-    for (int64_t j = 0; j < weight.cols; ++j) sum += weight.at(i, j) * x[static_cast<size_t>(j)];
+    for (int64_t j = 0; j < weight.cols; ++j) sum += weight.at(i, j) * x[j];
     y.push_back(sum);
   }
   return y;
@@ -55,7 +55,8 @@ std::vector<float> apply(const MlpSource& mlp, Activation activation, const std:
   for (size_t i = 0; i < act.size(); ++i) {
     if (activation.kind == ActivationKind::kSwigluClamp) {
       const float gate = std::min(act[i], activation.limit);
-      act[i] = (std::clamp(up[i], -activation.limit, activation.limit) + 1) * gate * sigmoid(activation.alpha * gate);
+      act[i] = (std::clamp(up[i], -activation.limit, activation.limit) + 1) * gate *
+               sigmoid(activation.alpha * gate);
     } else {
       EXPECT_EQ(activation.kind, ActivationKind::kSilu);
       act[i] *= sigmoid(act[i]) * up[i];
@@ -79,7 +80,7 @@ class MoeTensorsOf : public FixtureTest {};
 TEST_P(MoeTensorsOf, LayersAreThoseOfTransformers) {
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
     const bool is_moe = expected.contains(cat("layers.", layer, ".moe.input"));
-    EXPECT_EQ(config.is_moe_layer[static_cast<size_t>(layer)], is_moe) << layer;
+    EXPECT_EQ(config.is_moe_layer[layer], is_moe) << layer;
     if (!is_moe) {
       EXPECT_THROW(find_moe_tensors(tensors, config, layer), InvalidArgument);
     }
@@ -90,7 +91,7 @@ TEST_P(MoeTensorsOf, LayersAreThoseOfTransformers) {
 
 TEST_P(MoeTensorsOf, RoutersPickTheSame) {
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    if (!config.is_moe_layer[layer]) continue;
     SCOPED_TRACE(layer);
     const std::string key = cat("layers.", layer, ".moe.");
     const MoeTensors moe = find_moe_tensors(tensors, config, layer);
@@ -106,21 +107,23 @@ TEST_P(MoeTensorsOf, RoutersPickTheSame) {
       expect_near(row, logits[token]);
       std::vector<int32_t> picked(ids[token].size());
       std::vector<float> picked_weights(ids[token].size());
-      router.route(ConstRows(row.data(), 1, config.router.num_experts), {}, {picked, picked_weights, {}});
+      router.route(ConstRows(row.data(), 1, config.router.num_experts), {},
+                   {picked, picked_weights, {}});
       std::map<int32_t, float> found, wanted;
       for (size_t k = 0; k < picked.size(); ++k) {
         found[picked[k]] = picked_weights[k];
         wanted[ids[token][k]] = weights[token][k];
       }
       ASSERT_EQ(found.size(), wanted.size());
-      for (const auto& [expert, weight] : wanted) EXPECT_NEAR(found[expert], weight, kTolerance * weight) << expert;
+      for (const auto& [expert, weight] : wanted)
+        EXPECT_NEAR(found[expert], weight, kTolerance * weight) << expert;
     }
   }
 }
 
 TEST_P(MoeTensorsOf, BlocksComputeTheSame) {
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (!config.is_moe_layer[static_cast<size_t>(layer)]) continue;
+    if (!config.is_moe_layer[layer]) continue;
     SCOPED_TRACE(layer);
     const std::string key = cat("layers.", layer, ".moe.");
     const MoeTensors moe = find_moe_tensors(tensors, config, layer);
@@ -136,15 +139,18 @@ TEST_P(MoeTensorsOf, BlocksComputeTheSame) {
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * y[i];
       };
       for (size_t k = 0; k < ids[token].size(); ++k) {
-        add(moe.experts.at(static_cast<size_t>(ids[token][k])), weights[token][k]);
+        add(moe.experts.at(ids[token][k]), weights[token][k]);
       }
-      if (moe.shared) add(*moe.shared, moe.shared_gate ? sigmoid(apply(*moe.shared_gate, {}, x[token])[0]) : 1.0F);
+      if (moe.shared)
+        add(*moe.shared,
+            moe.shared_gate ? sigmoid(apply(*moe.shared_gate, {}, x[token])[0]) : 1.0F);
       expect_near(sum, output[token]);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, MoeTensorsOf, testing::ValuesIn(fixture_checkpoints()), FixtureTest::name);
+INSTANTIATE_TEST_SUITE_P(Fixtures, MoeTensorsOf, testing::ValuesIn(fixture_checkpoints()),
+                         FixtureTest::name);
 
 // ---- checkpoints that can't be used
 
@@ -159,17 +165,20 @@ void write_tensors(const TestFolder& folder, const std::vector<Named>& tensors) 
   std::string header = "{";
   int end = 0;
   for (const auto& [name, dtype, shape] : tensors) {
-    int bytes = dtype.ends_with("64") ? 8 : dtype.ends_with("32") ? 4 : dtype.ends_with("16") ? 2 : 1;
+    int bytes = dtype.ends_with("64")   ? 8
+                : dtype.ends_with("32") ? 4
+                : dtype.ends_with("16") ? 2
+                                        : 1;
     std::string sizes;
     for (const int size : shape) {
       bytes *= size;
       sizes += cat(sizes.empty() ? "" : ",", size);
     }
-    header += cat(header.size() == 1 ? "" : ",", '"', name, R"(":{"dtype":")", dtype, R"(","shape":[)", sizes,
-                  R"(],"data_offsets":[)", end, ",", end + bytes, "]}");
+    header += cat(header.size() == 1 ? "" : ",", '"', name, R"(":{"dtype":")", dtype,
+                  R"(","shape":[)", sizes, R"(],"data_offsets":[)", end, ",", end + bytes, "]}");
     end += bytes;
   }
-  folder.write("model.safetensors", safetensors_image(header + "}", static_cast<size_t>(end)));
+  folder.write("model.safetensors", safetensors_image(header + "}", end));
 }
 
 // Two experts of width 3, hidden size 4, one layer.
@@ -208,7 +217,8 @@ std::string find_error(const std::vector<Named>& tensors, const ModelConfig& con
 }
 
 void expect_words(const std::string& text, std::initializer_list<std::string> words) {
-  for (const std::string& word : words) EXPECT_NE(text.find(word), text.npos) << "'" << word << "' is not in: " << text;
+  for (const std::string& word : words)
+    EXPECT_NE(text.find(word), text.npos) << "'" << word << "' is not in: " << text;
 }
 
 TEST(MoeTensors, UnalignedTensorsAreRead) {
@@ -222,7 +232,8 @@ TEST(MoeTensors, UnalignedTensorsAreRead) {
     const MoeTensors moe = find_moe_tensors(file, small(Family::kQwen3Moe), 0);
     unaligned += reinterpret_cast<uintptr_t>(moe.gate.data) % 4 != 0;
     // The data of the file counts 0, 1, 2, ...
-    const std::array<uint8_t, 4> first = {shift, uint8_t(shift + 1), uint8_t(shift + 2), uint8_t(shift + 3)};
+    const std::array<uint8_t, 4> first = {shift, uint8_t(shift + 1), uint8_t(shift + 2),
+                                          uint8_t(shift + 3)};
     EXPECT_EQ(moe.gate.at(0, 0), std::bit_cast<float>(first));
   }
   EXPECT_EQ(unaligned, 3);
@@ -233,14 +244,17 @@ TEST(MoeTensors, Missing) {
   tensors.pop_back();
   expect_words(find_error(tensors, small(Family::kQwen3Moe)),
                {"tensor 'model.layers.0.mlp.experts.1.down_proj.weight' is missing"});
-  expect_words(find_error({}, small(Family::kMixtral)), {"'model.layers.0.block_sparse_moe.gate.weight' is missing"});
+  expect_words(find_error({}, small(Family::kMixtral)),
+               {"'model.layers.0.block_sparse_moe.gate.weight' is missing"});
   ModelConfig shared = small(Family::kDeepseekV3);
   shared.has_selection_bias = true;
   shared.shared_intermediate_size = 3;
   tensors = qwen_tensors();
-  expect_words(find_error(tensors, shared), {"'model.layers.0.mlp.gate.e_score_correction_bias' is missing"});
+  expect_words(find_error(tensors, shared),
+               {"'model.layers.0.mlp.gate.e_score_correction_bias' is missing"});
   tensors.push_back({kMlp + "gate.e_score_correction_bias", "F32", {2}});
-  expect_words(find_error(tensors, shared), {"'model.layers.0.mlp.shared_experts.gate_proj.weight' is missing"});
+  expect_words(find_error(tensors, shared),
+               {"'model.layers.0.mlp.shared_experts.gate_proj.weight' is missing"});
 }
 
 TEST(MoeTensors, WrongShapesAndTypes) {
@@ -250,7 +264,8 @@ TEST(MoeTensors, WrongShapesAndTypes) {
                {" at byte ", "experts.0.down_proj.weight' has shape [3, 4] in place of [4, 3]"});
   tensors = qwen_tensors();
   tensors[0].dtype = "F64";
-  expect_words(find_error(tensors, small(Family::kQwen3Moe)), {" at byte ", "gate.weight' holds F64 in place of F32"});
+  expect_words(find_error(tensors, small(Family::kQwen3Moe)),
+               {" at byte ", "gate.weight' holds F64 in place of F32"});
   tensors = {qwen_tensors()[0], {kMlp + "experts.gate_up_proj", "BF16", {2, 4, 6}}};
   expect_words(find_error(tensors, small(Family::kQwen3Moe)),
                {"experts.gate_up_proj' has shape [2, 4, 6]", "[2, 6, 4]"});
@@ -271,7 +286,8 @@ ModelConfig quantised(Family family, Method method, QuantizationConfig::Group gr
 std::vector<Named> with_up_proj(std::initializer_list<Named> parts) {
   std::vector<Named> tensors = qwen_tensors();
   tensors.erase(tensors.begin() + 5);
-  for (const Named& part : parts) tensors.push_back({kMlp + "experts.1.up_proj." + part.name, part.dtype, part.shape});
+  for (const Named& part : parts)
+    tensors.push_back({kMlp + "experts.1.up_proj." + part.name, part.dtype, part.shape});
   return tensors;
 }
 
@@ -284,31 +300,40 @@ void expect_reads(const std::vector<Named>& tensors, const ModelConfig& config) 
 TEST(MoeTensors, QuantisedWeightsMustBeInTheConfig) {
   const std::string unsaid = "quantization_config does not say so";
   const ModelConfig plain = small(Family::kQwen3Moe);
-  const std::vector<Named> fp8 = with_up_proj({{"weight", "F8_E4M3", {3, 4}}, {"weight_scale_inv", "F32", {1, 1}}});
-  expect_words(find_error(fp8, plain), {" at byte ", "experts.1.up_proj.weight' holds F8_E4M3", unsaid});
+  const std::vector<Named> fp8 =
+      with_up_proj({{"weight", "F8_E4M3", {3, 4}}, {"weight_scale_inv", "F32", {1, 1}}});
+  expect_words(find_error(fp8, plain),
+               {" at byte ", "experts.1.up_proj.weight' holds F8_E4M3", unsaid});
   const std::vector<Named> int4 = with_up_proj({{"weight_packed", "I32", {3, 1}}});
-  expect_words(find_error(int4, plain), {" at byte ", "experts.1.up_proj.weight_packed' is quantised", unsaid});
+  expect_words(find_error(int4, plain),
+               {" at byte ", "experts.1.up_proj.weight_packed' is quantised", unsaid});
   const std::vector<Named> gptq = with_up_proj({{"qweight", "I32", {1, 4}}});
   expect_words(find_error(gptq, plain), {"experts.1.up_proj.qweight' is quantised", unsaid});
 
-  ModelConfig ignored = quantised(Family::kQwen3Moe, Method::kFp8, {.block_rows = 128, .block_cols = 128});
+  ModelConfig ignored =
+      quantised(Family::kQwen3Moe, Method::kFp8, {.block_rows = 128, .block_cols = 128});
   expect_reads(fp8, ignored);
   ignored.quantization.ignore = {"model.layers.0.mlp.experts.1"};
   expect_words(find_error(fp8, ignored), {"experts.1.up_proj.weight' holds F8_E4M3", unsaid});
 }
 
 TEST(MoeTensors, Fp8Blocks) {
-  const ModelConfig config = quantised(Family::kDeepseekV3, Method::kFp8, {.block_rows = 2, .block_cols = 3});
-  const auto up_proj = [](const char* dtype, std::vector<int> shape, const char* scale_type, std::vector<int> scales) {
-    return with_up_proj({{"weight", dtype, std::move(shape)}, {"weight_scale_inv", scale_type, std::move(scales)}});
+  const ModelConfig config =
+      quantised(Family::kDeepseekV3, Method::kFp8, {.block_rows = 2, .block_cols = 3});
+  const auto up_proj = [](const char* dtype, std::vector<int> shape, const char* scale_type,
+                          std::vector<int> scales) {
+    return with_up_proj(
+        {{"weight", dtype, std::move(shape)}, {"weight_scale_inv", scale_type, std::move(scales)}});
   };
   for (const char* type : {"F32", "BF16", "F16", "F8_E8M0"}) {
     expect_reads(up_proj("F8_E4M3", {3, 4}, type, {2, 2}), config);
   }
-  expect_words(find_error(up_proj("F8_E4M3", {3, 4}, "F32", {2, 1}), config),
-               {" at byte ", "experts.1.up_proj.weight_scale_inv' has shape [2, 1] in place of [2, 2]"});
-  expect_words(find_error(up_proj("F8_E4M3", {3, 4}, "I32", {2, 2}), config),
-               {"experts.1.up_proj.weight_scale_inv' holds I32 in place of F32, BF16, F16 or F8_E8M0"});
+  expect_words(
+      find_error(up_proj("F8_E4M3", {3, 4}, "F32", {2, 1}), config),
+      {" at byte ", "experts.1.up_proj.weight_scale_inv' has shape [2, 1] in place of [2, 2]"});
+  expect_words(
+      find_error(up_proj("F8_E4M3", {3, 4}, "I32", {2, 2}), config),
+      {"experts.1.up_proj.weight_scale_inv' holds I32 in place of F32, BF16, F16 or F8_E8M0"});
   expect_words(find_error(up_proj("F8_E4M3", {4, 3}, "F32", {2, 2}), config),
                {"experts.1.up_proj.weight' has shape [4, 3] in place of [3, 4]"});
   expect_words(find_error(up_proj("F8_E5M2", {3, 4}, "F32", {2, 2}), config),
@@ -319,8 +344,8 @@ TEST(MoeTensors, Fp8Blocks) {
 }
 
 TEST(MoeTensors, Int8AndItsZeroPoints) {
-  const ModelConfig channels =
-      quantised(Family::kQwen3Moe, Method::kCompressedTensors, {.dtype = DType::kI8, .has_zero_points = true});
+  const ModelConfig channels = quantised(Family::kQwen3Moe, Method::kCompressedTensors,
+                                         {.dtype = DType::kI8, .has_zero_points = true});
   const auto up_proj = [](std::vector<int> scales, const char* zero_type, std::vector<int> zeros) {
     return with_up_proj({{"weight", "I8", {3, 4}},
                          {"weight_scale", "BF16", std::move(scales)},
@@ -328,27 +353,34 @@ TEST(MoeTensors, Int8AndItsZeroPoints) {
   };
   expect_reads(up_proj({3, 1}, "I8", {3, 1}), channels);
   expect_reads(up_proj({3}, "I8", {3}), channels);
-  expect_words(find_error(up_proj({4}, "I8", {4}), channels), {"weight_scale' has shape [4] in place of [3]"});
+  expect_words(find_error(up_proj({4}, "I8", {4}), channels),
+               {"weight_scale' has shape [4] in place of [3]"});
   expect_words(find_error(up_proj({1, 3}, "I8", {1, 3}), channels),
                {"weight_scale' has shape [1, 3] in place of [3, 1]"});
   expect_words(find_error(up_proj({3, 1}, "I8", {1, 1}), channels),
                {"zero_point' has shape [1, 1] in place of [3, 1]"});
-  expect_words(find_error(up_proj({3, 1}, "I32", {3, 1}), channels), {"weight_zero_point' holds I32 in place of I8"});
+  expect_words(find_error(up_proj({3, 1}, "I32", {3, 1}), channels),
+               {"weight_zero_point' holds I32 in place of I8"});
   const auto all = [](std::vector<int> scales) {
     return with_up_proj({{"weight", "I8", {3, 4}}, {"weight_scale", "BF16", std::move(scales)}});
   };
-  expect_words(find_error(all({3, 1}), channels), {"experts.1.up_proj.weight_zero_point' is missing"});
+  expect_words(find_error(all({3, 1}), channels),
+               {"experts.1.up_proj.weight_zero_point' is missing"});
 
-  const ModelConfig whole =
-      quantised(Family::kQwen3Moe, Method::kCompressedTensors, {.dtype = DType::kI8, .block_rows = 0});
-  for (const std::vector<int>& shape : {std::vector<int>{}, {1}, {1, 1}}) expect_reads(all(shape), whole);
-  expect_words(find_error(all({3, 1}), whole), {"weight_scale' has shape [3, 1] in place of [1, 1]"});
+  const ModelConfig whole = quantised(Family::kQwen3Moe, Method::kCompressedTensors,
+                                      {.dtype = DType::kI8, .block_rows = 0});
+  for (const std::vector<int>& shape : {std::vector<int>{}, {1}, {1, 1}})
+    expect_reads(all(shape), whole);
+  expect_words(find_error(all({3, 1}), whole),
+               {"weight_scale' has shape [3, 1] in place of [1, 1]"});
 }
 
 TEST(MoeTensors, PackedInt4) {
-  const ModelConfig config = quantised(Family::kKimiK2, Method::kCompressedTensors,
-                                       {.dtype = DType::kU4, .block_cols = 2, .has_zero_points = true});
-  const auto up_proj = [](std::vector<int> packed, std::vector<int> scales, std::vector<int> zeros) {
+  const ModelConfig config =
+      quantised(Family::kKimiK2, Method::kCompressedTensors,
+                {.dtype = DType::kU4, .block_cols = 2, .has_zero_points = true});
+  const auto up_proj = [](std::vector<int> packed, std::vector<int> scales,
+                          std::vector<int> zeros) {
     return with_up_proj({{"weight_packed", "I32", std::move(packed)},
                          {"weight_scale", "BF16", std::move(scales)},
                          {"weight_shape", "I64", {2}},
@@ -359,11 +391,13 @@ TEST(MoeTensors, PackedInt4) {
                {" at byte ", "experts.1.up_proj.weight_shape' says [", "] in place of [3, 4]"});
   std::vector<Named> tensors = up_proj({3, 1}, {3, 2}, {1, 2});
   tensors[tensors.size() - 2].dtype = "F32";
-  expect_words(find_error(tensors, config), {"experts.1.up_proj.weight_shape' holds F32 in place of I32"});
+  expect_words(find_error(tensors, config),
+               {"experts.1.up_proj.weight_shape' holds F32 in place of I32"});
   tensors.erase(tensors.end() - 2);
   expect_words(find_error(tensors, config), {"experts.1.up_proj.weight_shape' is missing"});
   tensors.push_back({kMlp + "experts.1.up_proj.weight_g_idx", "I32", {4}});
-  expect_words(find_error(tensors, config), {"weight_g_idx' has the columns in another order, which is not supported"});
+  expect_words(find_error(tensors, config),
+               {"weight_g_idx' has the columns in another order, which is not supported"});
 }
 
 // With the right weight_shape.
@@ -379,7 +413,8 @@ TEST(MoeTensors, PartsOfPackedInt4) {
   };
   expect_words(error([](auto& group) { group.block_cols = 12; }),
                {"gate_proj.weight_scale' has shape [20, 9] in place of [20, 3]"});
-  expect_words(error([](auto& group) { group.dtype = DType::kI8; }), {"gate_proj.weight' is missing"});
+  expect_words(error([](auto& group) { group.dtype = DType::kI8; }),
+               {"gate_proj.weight' is missing"});
   ModelConfig wide = good;
   wide.moe_intermediate_size = 24;
   expect_words(error_text<FormatError>([&] { find_moe_tensors(tensors, wide, 0); }),
@@ -388,7 +423,8 @@ TEST(MoeTensors, PartsOfPackedInt4) {
 
 TEST(MoeTensors, Mxfp4) {
   const ModelConfig config =
-      quantised(Family::kGptOss, Method::kMxfp4, {.targets = {"re:.*experts$"}, .dtype = DType::kF4, .block_cols = 32});
+      quantised(Family::kGptOss, Method::kMxfp4,
+                {.targets = {"re:.*experts$"}, .dtype = DType::kF4, .block_cols = 32});
   const std::string experts = kMlp + "experts.";
   const std::vector<Named> good = {{kMlp + "router.weight", "BF16", {2, 4}},
                                    {kMlp + "router.bias", "BF16", {2}},
@@ -399,14 +435,17 @@ TEST(MoeTensors, Mxfp4) {
                                    {experts + "down_proj_scales", "U8", {2, 4, 1}},
                                    {experts + "down_proj_bias", "BF16", {2, 4}}};
   expect_reads(good, config);
-  expect_words(find_error(good, small(Family::kGptOss)),
-               {" at byte ", "experts.gate_up_proj_blocks' is quantised, but quantization_config does not say so"});
+  expect_words(
+      find_error(good, small(Family::kGptOss)),
+      {" at byte ",
+       "experts.gate_up_proj_blocks' is quantised, but quantization_config does not say so"});
   ModelConfig ignored = config;
   ignored.quantization.ignore = {"model.layers.*.mlp"};
   expect_words(find_error(good, ignored), {"experts.gate_up_proj_blocks' is quantised, but"});
   std::vector<Named> bad = good;
   bad[6].shape = {2, 4};
-  expect_words(find_error(bad, config), {" at byte ", "down_proj_scales' has shape [2, 4] in place of [2, 4, 1]"});
+  expect_words(find_error(bad, config),
+               {" at byte ", "down_proj_scales' has shape [2, 4] in place of [2, 4, 1]"});
   bad = good;
   bad[2].dtype = "I8";
   expect_words(find_error(bad, config), {"experts.gate_up_proj_blocks' holds I8 in place of U8"});

@@ -34,7 +34,8 @@ std::optional<WeightFormat> native_format(const MatrixSource& matrix) {
 
 std::optional<WeightFormat> native_format(const MlpSource& mlp) {
   const std::optional<WeightFormat> format = native_format(mlp.gate);
-  return native_format(mlp.up) == format && native_format(mlp.down) == format ? format : std::nullopt;
+  return native_format(mlp.up) == format && native_format(mlp.down) == format ? format
+                                                                              : std::nullopt;
 }
 
 }  // namespace trimtab

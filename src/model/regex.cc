@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thompson's construction and simulation: R. Cox, "Regular Expression Matching Can Be Simple And Fast" (2007).
+// Thompson's construction and simulation: R. Cox, "Regular Expression Matching Can Be Simple And
+// Fast" (2007).
 #include "model/regex.h"
 
 #include <algorithm>
@@ -48,14 +49,17 @@ class Regex::Parser {
     if (at_end()) throw error(cat("an end within ", where));
     return pattern_[at_++];
   }
-  std::ptrdiff_t length_from(size_t start) const { return static_cast<std::ptrdiff_t>(program_.size() - start); }
+  std::ptrdiff_t length_from(size_t start) const {
+    return static_cast<std::ptrdiff_t>(program_.size() - start);
+  }
   void emit(Instruction instruction) {
     if (program_.size() >= kMaxProgram) throw error("too many repetitions");
     program_.push_back(instruction);
   }
   void insert(size_t where, Instruction instruction) {
     emit({Op::kMatch});
-    std::move_backward(program_.begin() + static_cast<std::ptrdiff_t>(where), program_.end() - 1, program_.end());
+    std::move_backward(program_.begin() + static_cast<std::ptrdiff_t>(where), program_.end() - 1,
+                       program_.end());
     program_[where] = instruction;
   }
 
@@ -115,7 +119,7 @@ class Regex::Parser {
     const char c = take_any("an escape");
     std::bitset<256> set;
     const auto range = [&](char first, char last) {
-      for (int i = first; i <= last; ++i) set.set(static_cast<size_t>(i));
+      for (int i = first; i <= last; ++i) set.set(i);
     };
     switch (c) {
       case 'd':
@@ -131,7 +135,8 @@ class Regex::Parser {
         range('\t', '\r'), range(' ', ' ');
         break;
       default:
-        if (c <= ' ' || c == '\x7f' || is_word(c)) throw error(cat("an unknown escape '\\", c, "'"));
+        if (c <= ' ' || c == '\x7f' || is_word(c))
+          throw error(cat("an unknown escape '\\", c, "'"));
         return set.set(static_cast<unsigned char>(c));
     }
     return c == 'D' || c == 'W' || c == 'S' ? set.flip() : set;
@@ -155,7 +160,7 @@ class Regex::Parser {
         }
       }
       for (int i = static_cast<unsigned char>(c); i <= static_cast<unsigned char>(last); ++i) {
-        set.set(static_cast<size_t>(i));
+        set.set(i);
       }
     }
     return inverted ? set.flip() : set;
@@ -204,7 +209,8 @@ class Regex::Parser {
 
   // Repeats what stands from start on.
   void repeat(size_t start, int least, int most) {
-    const std::vector<Instruction> piece(program_.begin() + static_cast<std::ptrdiff_t>(start), program_.end());
+    const std::vector<Instruction> piece(program_.begin() + static_cast<std::ptrdiff_t>(start),
+                                         program_.end());
     const auto length = static_cast<std::ptrdiff_t>(piece.size());
     const auto append = [&] {
       for (const Instruction& i : piece) emit(i);

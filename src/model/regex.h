@@ -11,12 +11,14 @@
 
 namespace trimtab {
 
-// A regular expression in Python's syntax that matches names from their beginning. Takes time in proportion to
-// pattern x name, whatever the pattern. Has characters, '.', classes, escapes (\d \w \s and punctuation), groups, '|',
-// repetitions and anchors; no lookaround, no back references, no flags.
+// A regular expression in Python's syntax that matches names from their beginning. Takes time in
+// proportion to pattern x name, whatever the pattern. Has characters, '.', classes, escapes (\d \w
+// \s and punctuation), groups, '|', repetitions and anchors; no lookaround, no back references, no
+// flags.
 class Regex {
  public:
-  // Throws InvalidArgument with the place for what it does not have and for what is not a regular expression.
+  // Throws InvalidArgument with the place for what it does not have and for what is not a regular
+  // expression.
   explicit Regex(std::string_view pattern);
 
   // Whether some beginning of name matches that may end there: end_ok(size_t end).
@@ -29,7 +31,8 @@ class Regex {
       if (now.list.empty() || at == name.size()) return false;
       for (const size_t pc : now.list) {
         const Instruction& i = program_[pc];
-        if (i.op == Op::kOneOf && i.set.test(static_cast<unsigned char>(name[at]))) add(next, pc + 1, name, at + 1);
+        if (i.op == Op::kOneOf && i.set.test(static_cast<unsigned char>(name[at])))
+          add(next, pc + 1, name, at + 1);
       }
       std::swap(now, next);
       next.clear();

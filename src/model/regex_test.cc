@@ -34,7 +34,8 @@ TEST(Regex, MatchesAsPython) {
       {".*mlp.gate$", "model.layers.0.mlp.gate_proj", false, false},
       {".*self_attn.*", "model.layers.17.self_attn.q_proj", true, true},
       {".*mlp\\.(gate|up|gate_up|down)_proj.*", "model.layers.0.mlp.gate_up_proj", true, true},
-      {".*mlp\\.(gate|up|gate_up|down)_proj.*", "model.layers.0.mlp.experts.3.up_proj", false, false},
+      {".*mlp\\.(gate|up|gate_up|down)_proj.*", "model.layers.0.mlp.experts.3.up_proj", false,
+       false},
       {"model\\.layers\\.\\d+\\.mlp", "model.layers.12.mlp.experts", true, false},
       {"model\\.layers\\.\\d+\\.mlp", "model.layers.x.mlp", false, false},
       {"layers\\.(0|1|2[0-3])\\.", "layers.22.x", true, false},
@@ -74,11 +75,13 @@ TEST(Regex, TakesNoTimeForEvilPatterns) {
 }
 
 TEST(Regex, RefusesWhatItDoesNotHave) {
-  const auto error = [](const std::string& pattern) { return error_text<InvalidArgument>([&] { Regex{pattern}; }); };
+  const auto error = [](const std::string& pattern) {
+    return error_text<InvalidArgument>([&] { Regex{pattern}; });
+  };
   EXPECT_EQ(error("^(?!.*experts).*"), "the pattern '^(?!.*experts).*' has an extension '(?' at 3");
   EXPECT_EQ(error("a)"), "the pattern 'a)' has an unmatched ')' at 1");
-  for (const char* pattern : {"(a", "[a", "a\\", "*a", "a**", "a{3,2}", "[b-a]", "\\b", "\\1", "a{9999}",
-                              "((a{99}){99}){99}", "(?i)a", "(?<=a)b", "|*"}) {
+  for (const char* pattern : {"(a", "[a", "a\\", "*a", "a**", "a{3,2}", "[b-a]", "\\b", "\\1",
+                              "a{9999}", "((a{99}){99}){99}", "(?i)a", "(?<=a)b", "|*"}) {
     EXPECT_NE(error(pattern), "") << pattern;
   }
   EXPECT_NE(error(std::string(51, '(') + std::string(51, ')')), "");

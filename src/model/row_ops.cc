@@ -29,7 +29,7 @@ float dot(const float* a, const float* b, int64_t n) noexcept {
 void rms_norm(const float* x, std::span<const float> weight, float eps, float* out) noexcept {
   const auto n = static_cast<int64_t>(weight.size());
   const float scale = 1.0F / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
-  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * scale * weight[static_cast<size_t>(i)];
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * scale * weight[i];
 }
 
 void rotate(float* x, std::span<const float> sine, std::span<const float> cosine) noexcept {
@@ -41,9 +41,10 @@ void rotate(float* x, std::span<const float> sine, std::span<const float> cosine
   }
 }
 
-// The running softmax of Milakov and Gimelshein (arXiv 1805.02867), so that no row of scores has to be kept.
-void attend(const float* q, const float* keys, const float* values, int64_t first, int64_t last, int64_t head_dim,
-            float scale, float* out) noexcept {
+// The running softmax of Milakov and Gimelshein (arXiv 1805.02867), so that no row of scores has to
+// be kept.
+void attend(const float* q, const float* keys, const float* values, int64_t first, int64_t last,
+            int64_t head_dim, float scale, float* out) noexcept {
   std::fill(out, out + head_dim, 0.0F);
   float top = -std::numeric_limits<float>::infinity();
   float sum = 0.0F;

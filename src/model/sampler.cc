@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/cat.h"
-#include "base/split_mix64.h"
+#include "base/random.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -14,7 +14,9 @@ namespace {
 
 // In [0, 1).
 double uniform(uint64_t seed, uint64_t prompt, uint64_t position) {
-  return static_cast<double>(split_mix64(split_mix64(split_mix64(seed) + prompt) + position) >> 11) * 0x1p-53;
+  return static_cast<double>(split_mix64(split_mix64(split_mix64(seed) + prompt) + position) >>
+                             11) *
+         0x1p-53;
 }
 
 }  // namespace
@@ -28,13 +30,15 @@ int32_t most_likely(std::span<const float> logits) {
       id = static_cast<int32_t>(i);
     }
   }
-  if (id < 0) throw InvalidArgument(cat("none of the ", logits.size(), " logits is a number to choose by"));
+  if (id < 0)
+    throw InvalidArgument(cat("none of the ", logits.size(), " logits is a number to choose by"));
   return id;
 }
 
-int32_t sample(std::span<const float> logits, float temperature, uint64_t seed, uint64_t prompt, uint64_t position) {
+int32_t sample(std::span<const float> logits, float temperature, uint64_t seed, uint64_t prompt,
+               uint64_t position) {
   const int32_t best = most_likely(logits);
-  const double top = logits[static_cast<size_t>(best)];
+  const double top = logits[best];
   const auto weight = [&](float logit) { return std::exp((logit - top) / temperature); };
   double total = 0.0;
   for (const float logit : logits) total += logit <= top ? weight(logit) : 0.0;

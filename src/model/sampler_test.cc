@@ -26,7 +26,7 @@ TEST(Sampler, DrawsFollowTheSoftmax) {
   const double temperature = 0.8;
   constexpr int kDraws = 40000;
   std::vector<int> counts(logits.size());
-  for (uint64_t i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(sample(logits, 0.8F, 3, i / 200, i % 200))];
+  for (uint64_t i = 0; i < kDraws; ++i) ++counts[sample(logits, 0.8F, 3, i / 200, i % 200)];
   const double total = 1.0 + std::exp(1 / temperature) + std::exp(2 / temperature);
   for (const size_t id : {0U, 1U, 3U}) {
     const double p = std::exp(double{logits[id]} / temperature) / total;

@@ -23,7 +23,8 @@ int64_t ceil_div(int64_t a, int64_t b) {
 
 void check_source(const TensorView& tensor, size_t dimensions) {
   if (tensor.shape.size() != dimensions) {
-    throw InvalidArgument(cat("a tensor of ", tensor.shape.size(), " dimensions in place of ", dimensions));
+    throw InvalidArgument(
+        cat("a tensor of ", tensor.shape.size(), " dimensions in place of ", dimensions));
   }
   if (!is_plain_type(tensor.dtype)) {
     throw InvalidArgument(cat("weights of ", name(tensor.dtype), " in place of F32, BF16 or F16"));
@@ -32,18 +33,21 @@ void check_source(const TensorView& tensor, size_t dimensions) {
 
 }  // namespace
 
-const TensorView& WeightFinder::plain(const std::string& name, std::span<const int64_t> shape) const {
+const TensorView& WeightFinder::plain(const std::string& name,
+                                      std::span<const int64_t> shape) const {
   if (!tensors_.contains(name)) {
     // Compressed-tensors (int4), mxfp4; GPTQ and AWQ have "qweight" in place of "weight".
     const std::string module = name.substr(0, name.rfind('.'));
     for (const std::string& quantised : {name + "_packed", name + "_blocks", module + ".qweight"}) {
-      if (tensors_.contains(quantised)) throw tensors_.bad_tensor(quantised, cat("is quantised, but ", kUnsaid));
+      if (tensors_.contains(quantised))
+        throw tensors_.bad_tensor(quantised, cat("is quantised, but ", kUnsaid));
     }
   }
   const TensorView& tensor = tensors_.at(name);
   if (!is_plain_type(tensor.dtype)) {
-    throw tensors_.bad_tensor(name, cat("holds ", trimtab::name(tensor.dtype), " in place of F32, BF16 or F16",
-                                        bits(tensor.dtype) <= 8 ? cat(": ", kUnsaid) : ""));
+    throw tensors_.bad_tensor(
+        name, cat("holds ", trimtab::name(tensor.dtype), " in place of F32, BF16 or F16",
+                  bits(tensor.dtype) <= 8 ? cat(": ", kUnsaid) : ""));
   }
   return tensors_.at(name, shape);
 }
@@ -58,23 +62,27 @@ MatrixSource WeightFinder::matrix(const std::string& module, int64_t rows, int64
   if (group == nullptr || (tensors_.contains(weight) && is_plain_type(tensors_.at(weight).dtype))) {
     return matrix_source(plain(weight, std::array{rows, cols}));
   }
-  return group->dtype == DType::kU4 ? packed(weight, *group, rows, cols) : stored(weight, *group, rows, cols);
+  return group->dtype == DType::kU4 ? packed(weight, *group, rows, cols)
+                                    : stored(weight, *group, rows, cols);
 }
 
-const TensorView& WeightFinder::typed(const std::string& name, DType dtype, std::span<const int64_t> shape) const {
+const TensorView& WeightFinder::typed(const std::string& name, DType dtype,
+                                      std::span<const int64_t> shape) const {
   const TensorView& tensor = tensors_.at(name);
   if (tensor.dtype != dtype) {
-    throw tensors_.bad_tensor(name, cat("holds ", trimtab::name(tensor.dtype), " in place of ", trimtab::name(dtype)));
+    throw tensors_.bad_tensor(
+        name, cat("holds ", trimtab::name(tensor.dtype), " in place of ", trimtab::name(dtype)));
   }
   return tensors_.at(name, shape);
 }
 
 // Elements of 8 bits, one after the other.
-MatrixSource WeightFinder::stored(const std::string& weight, const QuantizationConfig::Group& group, int64_t rows,
-                                  int64_t cols) const {
+MatrixSource WeightFinder::stored(const std::string& weight, const QuantizationConfig::Group& group,
+                                  int64_t rows, int64_t cols) const {
   const TensorView& tensor = typed(weight, group.dtype, std::array{rows, cols});
   MatrixSource source = {tensor.data.data(), group.dtype, rows, cols, cols, 1};
-  set_scales(weight + (method_ == QuantizationConfig::Method::kFp8 ? "_scale_inv" : "_scale"), group, source);
+  set_scales(weight + (method_ == QuantizationConfig::Method::kFp8 ? "_scale_inv" : "_scale"),
+             group, source);
   if (group.has_zero_points) {
     Quantization& q = source.quantization;
     const std::string name = weight + "_zero_point";
@@ -84,10 +92,10 @@ MatrixSource WeightFinder::stored(const std::string& weight, const QuantizationC
   return source;
 }
 
-// pack-quantized of compressed-tensors: elements along a row, zero points along a column, eight in a word; rows and
-// columns are filled up.
-MatrixSource WeightFinder::packed(const std::string& weight, const QuantizationConfig::Group& group, int64_t rows,
-                                  int64_t cols) const {
+// pack-quantized of compressed-tensors: elements along a row, zero points along a column, eight in
+// a word; rows and columns are filled up.
+MatrixSource WeightFinder::packed(const std::string& weight, const QuantizationConfig::Group& group,
+                                  int64_t rows, int64_t cols) const {
   if (const std::string order = weight + "_g_idx"; tensors_.contains(order)) {
     throw tensors_.bad_tensor(order, "has the columns in another order, which is not supported");
   }
@@ -99,7 +107,9 @@ MatrixSource WeightFinder::packed(const std::string& weight, const QuantizationC
   if (group.has_zero_points) {
     Quantization& q = source.quantization;
     const int64_t across = ceil_div(cols, q.block_cols);
-    q.zeros = typed(weight + "_zero_point", DType::kI32, std::array{ceil_div(rows, kPerWord), across}).data.data();
+    q.zeros =
+        typed(weight + "_zero_point", DType::kI32, std::array{ceil_div(rows, kPerWord), across})
+            .data.data();
     q.zero_rows_per_word = kPerWord;
     q.zero_row_stride = across * kPerWord;
     q.zero_col_stride = kPerWord;
@@ -121,7 +131,8 @@ void WeightFinder::check_packed_shape(const std::string& name, int64_t rows, int
     }
   }
   if (shape[0] != rows || shape[1] != cols) {
-    throw tensors_.bad_tensor(name, cat("says [", shape[0], ", ", shape[1], "] in place of [", rows, ", ", cols, "]"));
+    throw tensors_.bad_tensor(
+        name, cat("says [", shape[0], ", ", shape[1], "] in place of [", rows, ", ", cols, "]"));
   }
 }
 
@@ -130,11 +141,12 @@ void WeightFinder::set_scales(const std::string& name, const QuantizationConfig:
   Quantization& q = source.quantization;
   q.block_rows = group.block_rows == QuantizationConfig::kWhole ? source.rows : group.block_rows;
   q.block_cols = group.block_cols == QuantizationConfig::kWhole ? source.cols : group.block_cols;
-  const int64_t down = ceil_div(source.rows, q.block_rows), across = ceil_div(source.cols, q.block_cols);
+  const int64_t down = ceil_div(source.rows, q.block_rows),
+                across = ceil_div(source.cols, q.block_cols);
   const TensorView& tensor = tensors_.at(name);
   if (!is_plain_type(tensor.dtype) && tensor.dtype != DType::kF8E8M0) {
-    throw tensors_.bad_tensor(name,
-                              cat("holds ", trimtab::name(tensor.dtype), " in place of F32, BF16, F16 or F8_E8M0"));
+    throw tensors_.bad_tensor(
+        name, cat("holds ", trimtab::name(tensor.dtype), " in place of F32, BF16, F16 or F8_E8M0"));
   }
   // One scale a row, or one for all, may come without the dimensions of size 1.
   if (tensor.shape.size() == 1 && across == 1) {
@@ -147,15 +159,17 @@ void WeightFinder::set_scales(const std::string& name, const QuantizationConfig:
   q.scale_row_stride = across;
 }
 
-MatrixSource WeightFinder::mxfp4(const std::string& module, const std::string& name, int64_t experts, int64_t rows,
-                                 int64_t cols) const {
-  const std::string blocks = cat(module, ".", name, "_blocks"), scales = cat(module, ".", name, "_scales");
+MatrixSource WeightFinder::mxfp4(const std::string& module, const std::string& name,
+                                 int64_t experts, int64_t rows, int64_t cols) const {
+  const std::string blocks = cat(module, ".", name, "_blocks"),
+                    scales = cat(module, ".", name, "_scales");
   const QuantizationConfig::Group* group = modules_.group_of(module);
   if (group == nullptr || group->dtype != DType::kF4) {
     throw tensors_.bad_tensor(blocks, cat("is quantised, but ", kUnsaid));
   }
   const int64_t across = ceil_div(cols, kMxBlock);
-  const TensorView& data = typed(blocks, DType::kU8, std::array{experts, rows, across, kMxBlock / 2});
+  const TensorView& data =
+      typed(blocks, DType::kU8, std::array{experts, rows, across, kMxBlock / 2});
   MatrixSource source = {data.data.data(), DType::kF4, experts * rows, cols, across * kMxBlock, 1};
   Quantization& q = source.quantization;
   q.scales = typed(scales, DType::kU8, std::array{experts, rows, across}).data.data();

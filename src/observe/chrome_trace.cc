@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON array format of the Trace Event Format: "X" complete events, "C" counters, "s" and "f" flows, "M" names.
+// The JSON array format of the Trace Event Format: "X" complete events, "C" counters, "s" and "f"
+// flows, "M" names.
 #include <algorithm>
 #include <charconv>
 #include <limits>
 #include <string_view>
 
-#include "formats/file.h"
+#include "base/file.h"
 #include "trimtab/trace.h"
 
 namespace trimtab {
@@ -77,8 +78,8 @@ class Objects {
       } else if (static_cast<unsigned char>(c) < 0x20) {
         constexpr std::string_view kHex = "0123456789abcdef";
         text_ += "\\u00";
-        text_ += kHex[static_cast<size_t>(c >> 4)];
-        text_ += kHex[static_cast<size_t>(c & 15)];
+        text_ += kHex[c >> 4];
+        text_ += kHex[c & 15];
       } else {
         text_ += c;
       }

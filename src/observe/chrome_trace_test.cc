@@ -43,11 +43,13 @@ struct Example {
 
 TEST(ChromeTrace, HasEveryEventInTheFormat) {
   const Example example;
-  const CheckedTrace trace = check_trace(chrome_trace(std::vector{chrome_trace_events(example.tracks(), 0)}));
+  const CheckedTrace trace =
+      check_trace(chrome_trace(std::vector{chrome_trace_events(example.tracks(), 0)}));
   EXPECT_EQ(trace.processes, (std::map<int, std::string>{{0, "rank 0"}, {1, "rank 1"}}));
   EXPECT_EQ(trace.threads.size(), 3U);
   EXPECT_EQ(trace.threads.at({1, 1}), "migration");
-  EXPECT_EQ(trace.slices.at({0, 0}), (std::map<std::string, int64_t>{{"experts", 1}, {"route", 1}, {"step", 1}}));
+  EXPECT_EQ(trace.slices.at({0, 0}),
+            (std::map<std::string, int64_t>{{"experts", 1}, {"route", 1}, {"step", 1}}));
   EXPECT_EQ(trace.counters.at(0).at("expert rows"), 12);
   EXPECT_EQ(trace.flows, 1);
   for (const Json& event : trace.events) {
@@ -86,15 +88,20 @@ TEST(ChromeTrace, SaysWhatWasOverwrittenAndEscapesNames) {
 TEST(ChromeTrace, ListsOfSeveralProcessesMakeOneFile) {
   const Example example;
   const std::vector<TraceTrack> tracks = example.tracks();
-  const auto events_of = [&](size_t i) { return chrome_trace_events(std::span(tracks).subspan(i, 1), 0); };
+  const auto events_of = [&](size_t i) {
+    return chrome_trace_events(std::span(tracks).subspan(i, 1), 0);
+  };
   const Json all = Json::parse(chrome_trace(std::vector{chrome_trace_events(tracks, 0)}));
-  const Json parts = Json::parse(chrome_trace(std::vector<std::string>{events_of(0), "", events_of(1), events_of(2)}));
+  const Json parts = Json::parse(
+      chrome_trace(std::vector<std::string>{events_of(0), "", events_of(1), events_of(2)}));
   EXPECT_EQ(parts, all);
-  EXPECT_EQ(Json::parse(chrome_trace(std::vector<std::string>{"", ""})).at("traceEvents"), Json::array());
+  EXPECT_EQ(Json::parse(chrome_trace(std::vector<std::string>{"", ""})).at("traceEvents"),
+            Json::array());
 }
 
 TEST(ChromeTrace, AFileBeginsAtItsFirstEvent) {
-  const auto folder = std::filesystem::temp_directory_path() / ("trimtab_trace_test_" + std::to_string(getpid()));
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("trimtab_trace_test_" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
   const std::string file = (folder / "trace.json").string();
   const Example example;

@@ -8,13 +8,14 @@
 #include <type_traits>
 
 #include "base/cat.h"
-#include "formats/file.h"
+#include "base/file.h"
 
 namespace trimtab {
 
 namespace {
 
-// The shortest text that reads back as the same number, with the format's own names for what is none.
+// The shortest text that reads back as the same number, with the format's own names for what is
+// none.
 template <class Number>
 std::string text_of(Number value) {
   if constexpr (std::is_floating_point_v<Number>) {
@@ -30,7 +31,8 @@ class Exposition {
   // The metric that the next samples are of.
   void begin(std::string_view metric, std::string_view type, std::string_view help) {
     metric_ = metric;
-    text_ += cat("# HELP trimtab_", metric, " ", help, "\n# TYPE trimtab_", metric, " ", type, "\n");
+    text_ +=
+        cat("# HELP trimtab_", metric, " ", help, "\n# TYPE trimtab_", metric, " ", type, "\n");
   }
 
   template <class Number>
@@ -89,13 +91,16 @@ std::string prometheus_text(const BalanceMetrics& m) {
   out.counter("stall_seconds_total", "Time by which balancing held up steps.", m.stall_seconds);
   out.counter("moves_total", "Expert weights that moved to a slot.", m.moves);
   out.counter("moved_bytes_total", "Bytes of expert weights sent between ranks.", m.moved_bytes);
-  out.gauge("predicted_gain", "PAR before less PAR after that the last applied plan promised.", m.predicted_gain);
-  out.gauge("realised_gain", "PAR before less PAR after that the last applied plan brought.", m.realised_gain);
-  out.counter("rolled_back_layers_total", "Layers that kept their placement because a transfer failed.",
-              m.rolled_back_layers);
+  out.gauge("predicted_gain", "PAR before less PAR after that the last applied plan promised.",
+            m.predicted_gain);
+  out.gauge("realised_gain", "PAR before less PAR after that the last applied plan brought.",
+            m.realised_gain);
+  out.counter("rolled_back_layers_total",
+              "Layers that kept their placement because a transfer failed.", m.rolled_back_layers);
   out.counter("plans_failed_total", "Plans that the planner failed to make.", m.plans_failed);
   out.counter("plans_late_total", "Plans that were not ready at their deadline.", m.plans_late);
-  out.counter("plans_rejected_total", "Plans whose gain did not repay their moves.", m.plans_rejected);
+  out.counter("plans_rejected_total", "Plans whose gain did not repay their moves.",
+              m.plans_rejected);
   out.begin("tokens_total", "counter", "Rows that the rank's experts got.");
   for (size_t rank = 0; rank < m.rank_tokens.size(); ++rank) {
     out.sample(cat("{rank=\"", rank, "\"}"), m.rank_tokens[rank]);

@@ -25,8 +25,8 @@ struct Exposition {
   std::map<std::string, std::string> samples;  // name with labels -> value
 };
 
-// A strict reader of the format: every line is a HELP, a TYPE or a sample; HELP and TYPE come once, right before the
-// samples of their metric; counters end in _total and do not fall below 0.
+// A strict reader of the format: every line is a HELP, a TYPE or a sample; HELP and TYPE come once,
+// right before the samples of their metric; counters end in _total and do not fall below 0.
 Exposition parse(const std::string& text) {
   static const std::regex help(R"(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) \S[^\n\\]*)");
   static const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge)");
@@ -114,7 +114,8 @@ TEST(Metrics, WhatIsNoNumberHasTheFormatsName) {
 }
 
 TEST(Metrics, AFileIsReplacedAsAWhole) {
-  const auto folder = std::filesystem::temp_directory_path() / ("trimtab_metrics_test_" + std::to_string(getpid()));
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("trimtab_metrics_test_" + std::to_string(getpid()));
   std::filesystem::create_directory(folder);
   const std::string file = (folder / "trimtab.prom").string();
   write_metrics(file, {});

@@ -30,8 +30,8 @@ inline int64_t ns(const nlohmann::json& us) {
   return std::llround(us.get<double>() * 1000);
 }
 
-// Every event has the fields of its kind, times from 0 on; slices nest; flows have both ends, the start first, each
-// inside a slice; every process and thread has a name, once.
+// Every event has the fields of its kind, times from 0 on; slices nest; flows have both ends, the
+// start first, each inside a slice; every process and thread has a name, once.
 inline CheckedTrace check_trace(const std::string& text) {
   const nlohmann::json trace = nlohmann::json::parse(text);
   CheckedTrace result;
@@ -47,10 +47,16 @@ inline CheckedTrace check_trace(const std::string& text) {
     const int process = event.at("pid");
     const CheckedTrace::Track track{process, event.at("tid").get<int>()};
     EXPECT_FALSE(name.empty()) << event;
-    EXPECT_EQ(event.size(), kind == "X" ? 7U : kind == "C" ? 6U : kind == "M" ? 5U : kind == "s" ? 7U : 8U) << event;
+    EXPECT_EQ(event.size(), kind == "X"   ? 7U
+                            : kind == "C" ? 6U
+                            : kind == "M" ? 5U
+                            : kind == "s" ? 7U
+                                          : 8U)
+        << event;
     if (kind == "M") {
       if (name == "process_name") {
-        const std::string& given = result.processes.emplace(process, event.at("args").at("name")).first->second;
+        const std::string& given =
+            result.processes.emplace(process, event.at("args").at("name")).first->second;
         EXPECT_EQ(given, event.at("args").at("name"));
       } else if (name == "thread_name") {
         EXPECT_TRUE(result.threads.emplace(track, event.at("args").at("name")).second) << event;
@@ -65,14 +71,18 @@ inline CheckedTrace check_trace(const std::string& text) {
       EXPECT_GE(ns(event.at("dur")), 0) << event;
       slices[track].emplace_back(time, time + ns(event.at("dur")));
       ++result.slices[track][name];
-      for (const auto& arg : event.at("args").items()) EXPECT_TRUE(arg.value().is_number_integer()) << event;
+      for (const auto& arg : event.at("args").items())
+        EXPECT_TRUE(arg.value().is_number_integer()) << event;
     } else if (kind == "C") {
       EXPECT_EQ(event.at("args").size(), 1U) << event;
       result.counters[process][name] += event.at("args").at(name).get<int64_t>();
     } else if (kind == "s" || kind == "f") {
       EXPECT_TRUE(event.at("cat").is_string()) << event;
       EXPECT_TRUE(kind == "s" || event.at("bp") == "e") << event;
-      EXPECT_TRUE((kind == "s" ? starts : ends).try_emplace({name, event.at("id")}, End{track, time}).second) << event;
+      EXPECT_TRUE((kind == "s" ? starts : ends)
+                      .try_emplace({name, event.at("id")}, End{track, time})
+                      .second)
+          << event;
     } else {
       ADD_FAILURE() << "what is " << event;
     }

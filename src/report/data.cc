@@ -25,7 +25,8 @@ template <class Value>
 Json over_mean(std::span<const Value> loads, int64_t parts) {
   double sum = 0;
   for (const Value load : loads) sum += static_cast<double>(load);
-  const double scale = sum > 0 ? static_cast<double>(loads.size()) * static_cast<double>(parts) / sum : 0;
+  const double scale =
+      sum > 0 ? static_cast<double>(loads.size()) * static_cast<double>(parts) / sum : 0;
   Json result = Json::array();
   for (const Value load : loads) result.push_back(std::llround(static_cast<double>(load) * scale));
   return result;
@@ -38,7 +39,8 @@ Json state_data(const ReportState& state, std::span<const int> layers) {
   for (int r = 0; r < placement.num_ranks(); ++r) slots.push_back(placement.slots_of_rank(r));
   for (const int layer : layers) {
     map.push_back(placement.logical(layer));
-    const auto loads = std::span(state.rank_load).subspan(static_cast<size_t>(layer) * ranks, ranks);
+    const auto loads =
+        std::span(state.rank_load).subspan(static_cast<size_t>(layer) * ranks, ranks);
     rank.push_back(over_mean(loads, kRankParts));
     tokens.push_back(std::llround(std::accumulate(loads.begin(), loads.end(), 0.0)));
   }
@@ -66,12 +68,17 @@ Json series_data(const ReportSeries& series, size_t group) {
   Json par = Json::array(), worst = Json::array(), moves = Json::array();
   for (size_t first = 0; first < series.par.size(); first += group) {
     const size_t n = std::min(group, series.par.size() - first);
-    const auto pars = std::span(series.par).subspan(first, n), worsts = std::span(series.worst).subspan(first, n);
+    const auto pars = std::span(series.par).subspan(first, n),
+               worsts = std::span(series.worst).subspan(first, n);
     par.push_back(rounded(std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(n)));
     worst.push_back(rounded(*std::max_element(worsts.begin(), worsts.end())));
-    if (!series.moves.empty()) moves.push_back(sum_of_moves(std::span(series.moves).subspan(first, n)));
+    if (!series.moves.empty())
+      moves.push_back(sum_of_moves(std::span(series.moves).subspan(first, n)));
   }
-  return {{"name", series.name}, {"par", std::move(par)}, {"worst", std::move(worst)}, {"moves", std::move(moves)}};
+  return {{"name", series.name},
+          {"par", std::move(par)},
+          {"worst", std::move(worst)},
+          {"moves", std::move(moves)}};
 }
 
 // Marks of the same drawn point are one.
@@ -87,16 +94,18 @@ Json marks_data(const ReportTimeline& timeline, size_t group) {
     for (const ReportMark* mark : std::span(marks).first(std::min(marks.size(), kMostMarkTexts))) {
       texts.push_back(cat(timeline.unit, " ", mark->point, ": ", mark->text));
     }
-    if (marks.size() > kMostMarkTexts) texts.push_back(cat("and ", marks.size() - kMostMarkTexts, " more"));
-    const bool trouble =
-        std::any_of(marks.begin(), marks.end(), [](const ReportMark* mark) { return mark->is_trouble; });
+    if (marks.size() > kMostMarkTexts)
+      texts.push_back(cat("and ", marks.size() - kMostMarkTexts, " more"));
+    const bool trouble = std::any_of(marks.begin(), marks.end(),
+                                     [](const ReportMark* mark) { return mark->is_trouble; });
     all.push_back({{"at", point}, {"texts", std::move(texts)}, {"trouble", trouble}});
   }
   return all;
 }
 
 Json time_data(const ReportTimeline& timeline) {
-  const size_t group = std::max<size_t>((timeline.points.size() + kMostPoints - 1) / kMostPoints, 1);
+  const size_t group =
+      std::max<size_t>((timeline.points.size() + kMostPoints - 1) / kMostPoints, 1);
   Json points = Json::array(), series = Json::array();
   for (size_t i = 0; i < timeline.points.size(); i += group) points.push_back(timeline.points[i]);
   for (const ReportSeries& one : timeline.series) series.push_back(series_data(one, group));
@@ -113,11 +122,12 @@ std::string report_data(const Report& report, std::span<const int> layers) {
   const auto experts = static_cast<size_t>(report.num_experts);
   Json ids = Json::array(), tokens = Json::array(), expert = Json::array(), moved = Json::array();
   for (const int layer : layers) {
-    const auto loads = std::span(report.expert_load).subspan(static_cast<size_t>(layer) * experts, experts);
-    ids.push_back(report.layer_ids[static_cast<size_t>(layer)]);
+    const auto loads =
+        std::span(report.expert_load).subspan(static_cast<size_t>(layer) * experts, experts);
+    ids.push_back(report.layer_ids[layer]);
     tokens.push_back(std::accumulate(loads.begin(), loads.end(), int64_t{0}));
     expert.push_back(over_mean(loads, kExpertParts));
-    if (!report.moved.empty()) moved.push_back(report.moved[static_cast<size_t>(layer)]);
+    if (!report.moved.empty()) moved.push_back(report.moved[layer]);
   }
   Json states = Json::array();
   for (const ReportState& state : report.states) states.push_back(state_data(state, layers));

@@ -9,11 +9,13 @@
 
 namespace trimtab {
 
-// JSON that is safe inside a <script> element. The report must be a checked one. layers: those to draw.
-//   ids, tokens [layers]; experts; nodes [ranks]; expert [layers][experts] and states[].rank [layers][ranks]: loads
-//   over the layer's mean, in expert_parts and rank_parts of it; states[].tokens [layers], .slots [ranks], .map
-//   [layers][slots]; moved [layers][]; time: unit, points, of (how many of the report's points each stands for),
-//   series[] of name, par, worst, moves; marks[] of at (which of the points), texts, trouble.
+// JSON that is safe inside a <script> element. The report must be a checked one. layers: those to
+// draw.
+//   ids, tokens [layers]; experts; nodes [ranks]; expert [layers][experts] and states[].rank
+//   [layers][ranks]: loads over the layer's mean, in expert_parts and rank_parts of it;
+//   states[].tokens [layers], .slots [ranks], .map [layers][slots]; moved [layers][]; time: unit,
+//   points, of (how many of the report's points each stands for), series[] of name, par, worst,
+//   moves; marks[] of at (which of the points), texts, trouble.
 std::string report_data(const Report& report, std::span<const int> layers);
 
 }  // namespace trimtab

@@ -3,14 +3,15 @@
 #include <utility>
 
 #include "base/cat.h"
-#include "eplb/rank_loads.h"
+#include "load/rank_loads.h"
 #include "trimtab/error.h"
 #include "trimtab/report.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
 std::vector<int64_t> expert_load_of(const Load& load) {
-  std::vector<int64_t> sum(static_cast<size_t>(load.num_layers) * static_cast<size_t>(load.num_experts));
+  std::vector<int64_t> sum(cells(load.num_layers, load.num_experts));
   for (int64_t step = 0; step < load.num_steps; ++step) {
     const int64_t* counts = load.counts.data() + static_cast<size_t>(step) * sum.size();
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += counts[i];
@@ -18,16 +19,18 @@ std::vector<int64_t> expert_load_of(const Load& load) {
   return sum;
 }
 
-ReportState report_state(std::string name, const Placement& placement, std::span<const int64_t> expert_load) {
+ReportState report_state(std::string name, const Placement& placement,
+                         std::span<const int64_t> expert_load) {
   const auto experts = static_cast<size_t>(placement.num_experts());
   if (expert_load.size() != static_cast<size_t>(placement.num_layers()) * experts) {
-    throw InvalidArgument(cat("report: ", expert_load.size(), " expert loads for ", placement.num_layers(),
-                              " layers of ", experts, " experts"));
+    throw InvalidArgument(cat("report: ", expert_load.size(), " expert loads for ",
+                              placement.num_layers(), " layers of ", experts, " experts"));
   }
   ReportState state{std::move(name), placement, {}};
   for (int layer = 0; layer < placement.num_layers(); ++layer) {
-    const std::vector<double> loads = rank_loads(placement.logical(layer), placement.first_slots(),
-                                                 expert_load.subspan(static_cast<size_t>(layer) * experts, experts));
+    const std::vector<double> loads =
+        rank_loads(placement.logical(layer), placement.first_slots(),
+                   expert_load.subspan(static_cast<size_t>(layer) * experts, experts));
     state.rank_load.insert(state.rank_load.end(), loads.begin(), loads.end());
   }
   return state;
@@ -35,13 +38,16 @@ ReportState report_state(std::string name, const Placement& placement, std::span
 
 ReportSeries report_series(std::string name, const Placement& placement, const Load& load) {
   if (load.num_layers != placement.num_layers() || load.num_experts != placement.num_experts()) {
-    throw InvalidArgument(cat("report: a load of ", load.num_layers, " layers of ", load.num_experts,
-                              " experts, a placement of ", placement.num_layers(), " of ", placement.num_experts()));
+    throw InvalidArgument(cat("report: a load of ", load.num_layers, " layers of ",
+                              load.num_experts, " experts, a placement of ", placement.num_layers(),
+                              " of ", placement.num_experts()));
   }
   const auto steps = static_cast<size_t>(load.num_steps);
-  ReportSeries series{std::move(name), std::vector<double>(steps), std::vector<double>(steps, 1.0), {}};
+  ReportSeries series{
+      std::move(name), std::vector<double>(steps), std::vector<double>(steps, 1.0), {}};
   for (int layer = 0; layer < load.num_layers; ++layer) {
-    const std::vector<double> pars = step_pars(placement.logical(layer), placement.first_slots(), load, layer);
+    const std::vector<double> pars =
+        step_pars(placement.logical(layer), placement.first_slots(), load, layer);
     for (size_t step = 0; step < steps; ++step) {
       series.par[step] += pars[step] / load.num_layers;
       series.worst[step] = std::max(series.worst[step], pars[step]);

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/cat.h"
-#include "formats/file.h"
+#include "base/file.h"
 #include "report/assets.h"
 #include "report/data.h"
 #include "report/sizes.h"
@@ -50,8 +50,8 @@ std::string exact(double value) {
 
 std::string shown(double value, int decimals) {
   std::array<char, 400> text;  // the largest double has 309 digits
-  std::string out(text.data(), std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed,
-                                             std::clamp(decimals, 0, 17))
+  std::string out(text.data(), std::to_chars(text.data(), text.data() + text.size(), value,
+                                             std::chars_format::fixed, std::clamp(decimals, 0, 17))
                                    .ptr);
   const size_t first = out[0] == '-' ? 1 : 0;
   const size_t point = std::min(out.find('.'), out.size());
@@ -61,17 +61,18 @@ std::string shown(double value, int decimals) {
 
 // A number whose full precision and name stay readable for programs.
 std::string number(const std::string& key, double value, int decimals) {
-  return cat("<data", key.empty() ? "" : cat(" data-key=\"", escaped(key), "\""), " value=\"", exact(value), "\">",
-             shown(value, decimals), "</data>");
+  return cat("<data", key.empty() ? "" : cat(" data-key=\"", escaped(key), "\""), " value=\"",
+             exact(value), "\">", shown(value, decimals), "</data>");
 }
 
 std::string headlines(const Report& report) {
   std::string out = "<section id=\"headlines\" aria-label=\"Headline numbers\">\n";
   for (const ReportHeadline& headline : report.headlines) {
-    out += cat("<div class=\"tile", headline.is_par ? " par" : "", "\"><h2>", escaped(headline.label), "</h2><dl>");
+    out += cat("<div class=\"tile", headline.is_par ? " par" : "", "\"><h2>",
+               escaped(headline.label), "</h2><dl>");
     for (const ReportNumber& one : headline.numbers) {
-      out += cat("<div", one.is_limit ? " class=\"limit\"" : "", "><dt>", escaped(one.label), "</dt><dd>",
-                 number(one.key, one.value, one.decimals), "</dd></div>");
+      out += cat("<div", one.is_limit ? " class=\"limit\"" : "", "><dt>", escaped(one.label),
+                 "</dt><dd>", number(one.key, one.value, one.decimals), "</dd></div>");
     }
     out += cat("</dl><p class=\"about\">", escaped(headline.about), "</p></div>\n");
   }
@@ -79,42 +80,49 @@ std::string headlines(const Report& report) {
 }
 
 std::string section(std::string_view id, std::string_view title, std::string_view note) {
-  return cat("<section id=\"", id, "\" class=\"drawn\"><h2>", title, "</h2><p class=\"note\">", note,
-             "</p><div class=\"draw\"></div></section>\n");
+  return cat("<section id=\"", id, "\" class=\"drawn\"><h2>", title, "</h2><p class=\"note\">",
+             note, "</p><div class=\"draw\"></div></section>\n");
 }
 
 bool has_tokens(const Report& report) {
-  return std::any_of(report.expert_load.begin(), report.expert_load.end(), [](int64_t load) { return load > 0; });
+  return std::any_of(report.expert_load.begin(), report.expert_load.end(),
+                     [](int64_t load) { return load > 0; });
 }
 
 std::string drawings(const Report& report, size_t drawn) {
   const size_t layers = report.layer_ids.size();
   std::string out =
-      "<noscript><p class=\"note\">The drawings need JavaScript; headline numbers and tables do not.</p></noscript>\n";
+      "<noscript><p class=\"note\">The drawings need JavaScript; headline numbers and tables do "
+      "not.</p></noscript>\n";
   if (drawn == 0) {
     out += "<p class=\"note\">A layer is too large to draw.</p>\n";
   } else {
     if (drawn < layers) {
-      out += cat("<p class=\"note\">Drawn: the ", drawn, " most uneven of ", layers, " layers.</p>\n");
+      out +=
+          cat("<p class=\"note\">Drawn: the ", drawn, " most uneven of ", layers, " layers.</p>\n");
     }
     out += "<form id=\"choice\" aria-label=\"What is drawn\"></form>\n";
     const bool tokens = has_tokens(report);
     if (tokens) {
-      out += section(
-          "ranks", "Tokens per rank",
-          "One layer&#39;s tokens, the steps of a drawing together. All ranks wait for the straggler, the busiest; "
-          "were all at the mean, nobody would.");
+      out += section("ranks", "Tokens per rank",
+                     "One layer&#39;s tokens, the steps of a drawing together. All ranks wait for "
+                     "the straggler, the busiest; "
+                     "were all at the mean, nobody would.");
       out += section("rank-map", "Layers &times; ranks",
-                     "Each rank&#39;s tokens over the mean of its layer, every drawing on the same scale. Click a row "
+                     "Each rank&#39;s tokens over the mean of its layer, every drawing on the same "
+                     "scale. Click a row "
                      "to choose the layer.");
     }
-    out += section("expert-map", "Layers &times; experts",
-                   tokens ? "Each expert&#39;s tokens over the mean of its layer, and how many replicas it has."
-                          : "How many replicas each expert has.");
-    out += section("placement", "Placement",
-                   cat("Node, rank, slot: the number is the expert",
-                       tokens ? ", the colour the tokens that its slot gets over those of the mean slot" : "",
-                       ". Point at an expert to see all its replicas."));
+    out += section(
+        "expert-map", "Layers &times; experts",
+        tokens
+            ? "Each expert&#39;s tokens over the mean of its layer, and how many replicas it has."
+            : "How many replicas each expert has.");
+    out += section(
+        "placement", "Placement",
+        cat("Node, rank, slot: the number is the expert",
+            tokens ? ", the colour the tokens that its slot gets over those of the mean slot" : "",
+            ". Point at an expert to see all its replicas."));
   }
   if (!report.timeline.points.empty()) {
     out += section("time", cat("PAR over ", escaped(report.timeline.unit), "s"),
@@ -127,9 +135,9 @@ std::string drawings(const Report& report, size_t drawn) {
 }
 
 std::string table(const ReportTable& table) {
-  std::string out =
-      cat("<section class=\"table\"><h2>", escaped(table.title), "</h2><div class=\"scroll\"><table><thead><tr>",
-          "<th scope=\"col\">", escaped(table.row_label), "</th>");
+  std::string out = cat("<section class=\"table\"><h2>", escaped(table.title),
+                        "</h2><div class=\"scroll\"><table><thead><tr>", "<th scope=\"col\">",
+                        escaped(table.row_label), "</th>");
   for (const ReportTable::Column& column : table.columns) {
     out += cat("<th scope=\"col\">", escaped(column.label), "</th>");
   }
@@ -145,7 +153,8 @@ std::string table(const ReportTable& table) {
     out += "</tr>\n";
   }
   out += "</tbody></table></div>";
-  if (rows < table.rows.size()) out += cat("<p class=\"note\">The first ", rows, " of ", table.rows.size(), ".</p>");
+  if (rows < table.rows.size())
+    out += cat("<p class=\"note\">The first ", rows, " of ", table.rows.size(), ".</p>");
   return out + "</section>\n";
 }
 
@@ -158,19 +167,23 @@ std::string sharing(const Report& report) {
 std::string definitions(const Report& report) {
   std::vector<ReportText> all;
   if (has_tokens(report)) {
-    all = {{"Tokens of a rank",
-            "Tokens that the router sent to the rank's experts: one that goes to k experts counts k "
-            "times. " +
-                sharing(report)},
-           {"PAR",
-            "Peak-to-average rank load: the busiest rank's tokens over the mean of all ranks. At 1 all are level. At "
-            "1.25 the mean rank waits for 1 - 1/1.25 = 20 % of the time that the experts take. No tokens count as 1."},
-           {"Balancedness", "1 / PAR: the mean over the busiest, as vLLM and SGLang log it."}};
+    all = {
+        {"Tokens of a rank",
+         "Tokens that the router sent to the rank's experts: one that goes to k experts counts k "
+         "times. " +
+             sharing(report)},
+        {"PAR",
+         "Peak-to-average rank load: the busiest rank's tokens over the mean of all ranks. At 1 "
+         "all are level. At "
+         "1.25 the mean rank waits for 1 - 1/1.25 = 20 % of the time that the experts take. No "
+         "tokens count as 1."},
+        {"Balancedness", "1 / PAR: the mean over the busiest, as vLLM and SGLang log it."}};
   }
   all.push_back({"Replica", "One of several slots that hold the same expert."});
   if (!report.moved.empty()) {
-    all.push_back(
-        {"Move", "One expert's weights to one slot. What the rank holds already in another slot is no move."});
+    all.push_back({"Move",
+                   "One expert's weights to one slot. What the rank holds already in another slot "
+                   "is no move."});
   }
   all.insert(all.end(), report.definitions.begin(), report.definitions.end());
   std::string out = "<section id=\"definitions\"><h2>How each number is defined</h2><dl>\n";
@@ -193,19 +206,20 @@ std::string header(const Report& report) {
 std::string report_html(const Report& report) {
   check_report(report);
   const std::vector<int> layers = drawn_layers(report);
-  std::string page = cat("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
-                         // The browser itself refuses whatever is not in this file.
-                         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-                         "'unsafe-inline'; script-src "
-                         "'unsafe-inline'\">\n",
-                         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
-                         "<meta name=\"color-scheme\" content=\"light dark\">\n<title>", escaped(report.title),
-                         "</title>\n<style>\n", kReportStyle, "</style>\n</head>\n<body>\n", header(report), "<main>\n",
-                         headlines(report), drawings(report, layers.size()));
+  std::string page =
+      cat("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+          // The browser itself refuses whatever is not in this file.
+          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+          "'unsafe-inline'; script-src "
+          "'unsafe-inline'\">\n",
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n",
+          "<meta name=\"color-scheme\" content=\"light dark\">\n<title>", escaped(report.title),
+          "</title>\n<style>\n", kReportStyle, "</style>\n</head>\n<body>\n", header(report),
+          "<main>\n", headlines(report), drawings(report, layers.size()));
   for (const ReportTable& one : report.tables) page += table(one);
   page += cat(definitions(report), "</main>\n<footer>", escaped(report.made_by), "</footer>\n",
-              "<script type=\"application/json\" id=\"data\">", report_data(report, layers), "</script>\n<script>\n",
-              kReportScript, "</script>\n</body>\n</html>\n");
+              "<script type=\"application/json\" id=\"data\">", report_data(report, layers),
+              "</script>\n<script>\n", kReportScript, "</script>\n</body>\n</html>\n");
   return page;
 }
 

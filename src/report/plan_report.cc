@@ -10,31 +10,37 @@ namespace trimtab {
 namespace {
 
 std::vector<ReportHeadline> headlines(const Plan& plan, int64_t steps) {
-  const auto moves = static_cast<double>(plan.moves.size()), layers = static_cast<double>(plan.layers.size());
-  const auto peak = static_cast<double>(*std::max_element(plan.receive_peak.begin(), plan.receive_peak.end()));
+  const auto moves = static_cast<double>(plan.moves.size()),
+             layers = static_cast<double>(plan.layers.size());
+  const auto peak =
+      static_cast<double>(*std::max_element(plan.receive_peak.begin(), plan.receive_peak.end()));
   ReportHeadline moved{"Moves", "experts whose weights go to another rank", false, {}};
-  moved.numbers = {{"moves", "all layers", moves, 0}, {"moves_per_layer", "a layer", moves / layers, 2}};
+  moved.numbers = {{"moves", "all layers", moves, 0},
+                   {"moves_per_layer", "a layer", moves / layers, 2}};
   moved.numbers.push_back({"receive_peak", "most into a rank", peak, 0});
   if (plan.bytes > 0) moved.numbers.push_back({"", "bytes", static_cast<double>(plan.bytes), 0});
-  const int64_t duplicates = std::accumulate(plan.duplicates.begin(), plan.duplicates.end(), int64_t{0});
-  return {{"PAR of a step",
-           "mean over steps and layers",
-           true,
-           {{"par_step_before", "before", plan.mean(&LayerPrediction::par_step_before)},
-            {"par_step_after", "after", plan.mean(&LayerPrediction::par_step_after)},
-            {"par_step_after_high", "up to", plan.mean(&LayerPrediction::par_step_after_high), 4, true}}},
-          {"PAR of the window",
-           cat("loads summed over ", steps, steps == 1 ? " step" : " steps", ", mean over layers"),
-           true,
-           {{"par_before", "before", plan.mean(&LayerPrediction::par_before)},
-            {"par_after", "after", plan.mean(&LayerPrediction::par_after)},
-            {"lower_bound", "bound", plan.mean(&LayerPrediction::bound_equal), 4, true},
-            {"lower_bound_split", "bound, split", plan.mean(&LayerPrediction::bound_exact), 4, true}}},
-          std::move(moved),
-          {"Duplicates",
-           "slots whose expert their rank has already",
-           false,
-           {{"duplicates", "all layers", static_cast<double>(duplicates), 0}}}};
+  const int64_t duplicates =
+      std::accumulate(plan.duplicates.begin(), plan.duplicates.end(), int64_t{0});
+  return {
+      {"PAR of a step",
+       "mean over steps and layers",
+       true,
+       {{"par_step_before", "before", plan.mean(&LayerPrediction::par_step_before)},
+        {"par_step_after", "after", plan.mean(&LayerPrediction::par_step_after)},
+        {"par_step_after_high", "up to", plan.mean(&LayerPrediction::par_step_after_high), 4,
+         true}}},
+      {"PAR of the window",
+       cat("loads summed over ", steps, steps == 1 ? " step" : " steps", ", mean over layers"),
+       true,
+       {{"par_before", "before", plan.mean(&LayerPrediction::par_before)},
+        {"par_after", "after", plan.mean(&LayerPrediction::par_after)},
+        {"lower_bound", "bound", plan.mean(&LayerPrediction::bound_equal), 4, true},
+        {"lower_bound_split", "bound, split", plan.mean(&LayerPrediction::bound_exact), 4, true}}},
+      std::move(moved),
+      {"Duplicates",
+       "slots whose expert their rank has already",
+       false,
+       {{"duplicates", "all layers", static_cast<double>(duplicates), 0}}}};
 }
 
 ReportTable layer_table(const Plan& plan, const std::vector<int>& layer_ids,
@@ -52,10 +58,12 @@ ReportTable layer_table(const Plan& plan, const std::vector<int>& layer_ids,
                    {"duplicates", "duplicates", 0}};
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     const LayerPrediction& layer = plan.layers[l];
-    table.rows.push_back({std::to_string(layer_ids[l]),
-                          {layer.par_step_before, layer.par_step_after, layer.par_step_after_high, layer.par_before,
-                           layer.par_after, layer.bound_equal, layer.bound_exact, static_cast<double>(moved[l].size()),
-                           static_cast<double>(plan.receive_peak[l]), static_cast<double>(plan.duplicates[l])}});
+    table.rows.push_back(
+        {std::to_string(layer_ids[l]),
+         {layer.par_step_before, layer.par_step_after, layer.par_step_after_high, layer.par_before,
+          layer.par_after, layer.bound_equal, layer.bound_exact,
+          static_cast<double>(moved[l].size()), static_cast<double>(plan.receive_peak[l]),
+          static_cast<double>(plan.duplicates[l])}});
   }
   return table;
 }
@@ -64,7 +72,8 @@ ReportTable layer_table(const Plan& plan, const std::vector<int>& layer_ids,
 
 ReportText par_of_a_step() {
   return {"PAR of a step",
-          "Of the loads of one step, then the mean over the steps. Ranks wait for each other in every step, "
+          "Of the loads of one step, then the mean over the steps. Ranks wait for each other in "
+          "every step, "
           "so this is what you pay."};
 }
 
@@ -76,29 +85,31 @@ Report plan_report(PlanStory story) {
   report.node_of_rank = std::move(story.node_of_rank);
   report.expert_load = expert_load_of(story.load);
   report.moved.resize(plan.layers.size());
-  for (const Move& move : plan.moves) report.moved[static_cast<size_t>(move.layer)].push_back(move.slot);
+  for (const Move& move : plan.moves) report.moved[move.layer].push_back(move.slot);
   report.headlines = headlines(plan, story.load.num_steps);
   report.states = {report_state("before", story.current, report.expert_load),
                    report_state("after", plan.placement, report.expert_load)};
   if (story.load.num_steps > 1) {
-    report.timeline = {
-        "step",
-        std::move(story.step_ids),
-        {report_series("before", story.current, story.load), report_series("after", plan.placement, story.load)}};
+    report.timeline = {"step",
+                       std::move(story.step_ids),
+                       {report_series("before", story.current, story.load),
+                        report_series("after", plan.placement, story.load)}};
   }
   report.tables = {layer_table(plan, report.layer_ids, report.moved)};
-  report.definitions = {
-      par_of_a_step(),
-      {"PAR of the window", "Of the loads summed over all steps."},
-      {"Bound",
-       "Proved: no placement with these slots, and no expert twice on a rank where that can be avoided, has a "
-       "lower PAR of the window."},
-      {"Bound, split",
-       "The same where an expert's tokens may be split over its replicas in any parts, as replay --split split does."},
-      {"Up to", "Upper end of the 95 % interval of the mean PAR of a step."},
-      {"Before, after",
-       "Both of the same recorded loads, those that the plan was made from. On other loads a plan gains "
-       "less: see trimtab check and replay."}};
+  report.definitions = {par_of_a_step(),
+                        {"PAR of the window", "Of the loads summed over all steps."},
+                        {"Bound",
+                         "Proved: no placement with these slots, and no expert twice on a rank "
+                         "where that can be avoided, has a "
+                         "lower PAR of the window."},
+                        {"Bound, split",
+                         "The same where an expert's tokens may be split over its replicas in any "
+                         "parts, as replay --split split does."},
+                        {"Up to", "Upper end of the 95 % interval of the mean PAR of a step."},
+                        {"Before, after",
+                         "Both of the same recorded loads, those that the plan was made from. On "
+                         "other loads a plan gains "
+                         "less: see trimtab check and replay."}};
   return report;
 }
 

@@ -70,13 +70,14 @@ TEST(Report, SeriesAreMeansAndWorstOverLayers) {
 TEST(Report, OfAPlanHasItsNumbersMovesAndSteps) {
   const Load load{2, 2, 2, {3, 1, 1, 1, 0, 0, 0, 4}};
   const Placement current = Placement::linear(2, 2, 2);
-  Plan plan{.placement = Placement(2, 2, {1, 1}, {1, 0, 0, 1}),
-            .moves = {{0, 0, 1}, {0, 1, 0}},
-            .receive_peak = {1, 0},
-            .duplicates = {0, 0},
-            .layers = {{.par_before = 1.5, .par_after = 1.25}, {.par_before = 2, .par_after = 1.75}},
-            .bytes = 20,
-            .history = {}};
+  Plan plan{
+      .placement = Placement(2, 2, {1, 1}, {1, 0, 0, 1}),
+      .moves = {{0, 0, 1}, {0, 1, 0}},
+      .receive_peak = {1, 0},
+      .duplicates = {0, 0},
+      .layers = {{.par_before = 1.5, .par_after = 1.25}, {.par_before = 2, .par_after = 1.75}},
+      .bytes = 20,
+      .history = {}};
   EXPECT_EQ(plan.mean(&LayerPrediction::par_before), 1.75);
   Report report = plan_report({load, current, plan, {5, 8}, {10, 20}});
   report.title = "plan";
@@ -94,8 +95,10 @@ TEST(Report, OfAPlanHasItsNumbersMovesAndSteps) {
 }
 
 TEST(Report, SizesThatDoNotFitAreRefused) {
-  EXPECT_THROW(report_state("x", Placement::linear(1, 2, 2), std::vector<int64_t>{1}), InvalidArgument);
-  EXPECT_THROW(report_series("x", Placement::linear(1, 2, 2), Load{1, 1, 3, {1, 2, 3}}), InvalidArgument);
+  EXPECT_THROW(report_state("x", Placement::linear(1, 2, 2), std::vector<int64_t>{1}),
+               InvalidArgument);
+  EXPECT_THROW(report_series("x", Placement::linear(1, 2, 2), Load{1, 1, 3, {1, 2, 3}}),
+               InvalidArgument);
   EXPECT_EQ(error_of(small_report()), "");
   Report report = small_report();
   report.expert_load.pop_back();
@@ -104,7 +107,8 @@ TEST(Report, SizesThatDoNotFitAreRefused) {
   report.states[1].rank_load.push_back(1);
   EXPECT_EQ(error_of(report), "report: rank loads of after: 5, expected 4");
   report = small_report();
-  report.states[1] = report_state("after", Placement(2, 3, {3}, {0, 1, 2, 0, 1, 2}), report.expert_load);
+  report.states[1] =
+      report_state("after", Placement(2, 3, {3}, {0, 1, 2, 0, 1, 2}), report.expert_load);
   EXPECT_EQ(error_of(report), "report: ranks of after: 1, expected 2");
   report = small_report();
   report.node_of_rank = {0};
@@ -152,7 +156,9 @@ TEST(Report, AnyTextIsShownAsItIs) {
   const std::string page = report_html(report);
   EXPECT_FALSE(contains(page, "alert(1)</script>"));
   EXPECT_FALSE(contains(page, "<!--"));
-  EXPECT_TRUE(contains(page, "<h1>&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#39;&lt;!--</h1>"));
+  EXPECT_TRUE(contains(
+      page,
+      "<h1>&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#39;&lt;!--</h1>"));
   EXPECT_EQ(data_of(page).at("states")[0].at("name"), wild);
   report.states[0].name = "\xff";  // no UTF-8
   EXPECT_EQ(data_of(report_html(report)).at("states")[0].at("name"), "\xef\xbf\xbd");
@@ -160,7 +166,11 @@ TEST(Report, AnyTextIsShownAsItIs) {
 
 TEST(Report, NumbersKeepFullPrecision) {
   Report report = small_report();
-  report.headlines = {{"a", "", false, {{"k", "now", 1.0 / 3, 2}, {"", "bytes", -1234567.0, 0}, {"", "", 999.5, 1}}}};
+  report.headlines = {
+      {"a",
+       "",
+       false,
+       {{"k", "now", 1.0 / 3, 2}, {"", "bytes", -1234567.0, 0}, {"", "", 999.5, 1}}}};
   const std::string page = report_html(report);
   EXPECT_TRUE(contains(page, R"(<data data-key="k" value="0.3333333333333333">0.33</data>)"));
   EXPECT_TRUE(contains(page, R"(<data value="-1234567">-1,234,567</data>)"));
@@ -231,12 +241,13 @@ TEST(Report, MarksStandAtTheirPoints) {
   report.timeline.series = {series};
   report.timeline.marks = {{10, "first", false}, {12, "same", true}, {1010, "last", false}};
   for (int i = 0; i < 6; ++i) report.timeline.marks.push_back({16, std::to_string(i), false});
-  EXPECT_EQ(data_of(report_html(report)).at("time").at("marks"),
-            Json({{{"at", 0}, {"texts", {"step 10: first", "step 12: same"}}, {"trouble", true}},
-                  {{"at", 2},
-                   {"texts", {"step 16: 0", "step 16: 1", "step 16: 2", "step 16: 3", "and 2 more"}},
-                   {"trouble", false}},
-                  {{"at", 333}, {"texts", {"step 1010: last"}}, {"trouble", false}}}));
+  EXPECT_EQ(
+      data_of(report_html(report)).at("time").at("marks"),
+      Json({{{"at", 0}, {"texts", {"step 10: first", "step 12: same"}}, {"trouble", true}},
+            {{"at", 2},
+             {"texts", {"step 16: 0", "step 16: 1", "step 16: 2", "step 16: 3", "and 2 more"}},
+             {"trouble", false}},
+            {{"at", 333}, {"texts", {"step 1010: last"}}, {"trouble", false}}}));
   report.timeline.marks = {{9, "before", false}};
   EXPECT_EQ(error_of(report), "report: a mark at 9, outside of the 1001 points");
   report.timeline.marks = {{1011, "behind", false}};
@@ -260,16 +271,18 @@ Report large_report(int layers, int experts, int ranks) {
   for (int layer = 0; layer < layers; ++layer) {
     report.layer_ids.push_back(layer);
     for (int e = 0; e < 2 * experts; ++e) map.push_back(e % experts);
-    for (int e = 0; e < experts; ++e) report.expert_load.push_back(e == 0 ? 100'000 + 1000 * layer : 700 + e);
+    for (int e = 0; e < experts; ++e)
+      report.expert_load.push_back(e == 0 ? 100'000 + 1000 * layer : 700 + e);
   }
-  const Placement placement(layers, experts, std::vector<int>(static_cast<size_t>(ranks), 2 * experts / ranks), map);
+  const Placement placement(layers, experts, std::vector<int>(ranks, 2 * experts / ranks), map);
   report.states = {report_state("before", placement, report.expert_load),
                    report_state("after", placement, report.expert_load)};
   std::vector<int> all(static_cast<size_t>(2 * experts));
   for (size_t slot = 0; slot < all.size(); ++slot) all[slot] = static_cast<int>(slot);
-  report.moved.assign(static_cast<size_t>(layers), all);
+  report.moved.assign(layers, all);
   ReportTable table{"Layers", "layer", {{"a", "a"}, {"b", "b"}}, {}};
-  for (int layer = 0; layer < layers; ++layer) table.rows.push_back({std::to_string(layer), {1.0 / 3, layer}});
+  for (int layer = 0; layer < layers; ++layer)
+    table.rows.push_back({std::to_string(layer), {1.0 / 3, layer}});
   report.tables = {table};
   return report;
 }
@@ -283,7 +296,8 @@ TEST(Report, StaysSmallForLargeModels) {
     const auto drawn = static_cast<int>(data.at("ids").size());
     EXPECT_EQ(drawn == layers, experts == 256 || layers == 1) << layers << " x " << experts;
     if (drawn == layers) continue;
-    EXPECT_TRUE(contains(page, "Drawn: the " + std::to_string(drawn) + " most uneven of " + std::to_string(layers)));
+    EXPECT_TRUE(contains(
+        page, "Drawn: the " + std::to_string(drawn) + " most uneven of " + std::to_string(layers)));
     EXPECT_EQ(data.at("ids")[0], layers - drawn);
   }
   const std::string page = report_html(large_report(1, 1 << 17, 4));

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/cat.h"
-#include "eplb/rank_loads.h"
+#include "load/rank_loads.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -14,7 +14,8 @@ namespace trimtab {
 namespace {
 
 void expect(size_t found, size_t wanted, const std::string& what) {
-  if (found != wanted) throw InvalidArgument(cat("report: ", what, ": ", found, ", expected ", wanted));
+  if (found != wanted)
+    throw InvalidArgument(cat("report: ", what, ": ", found, ", expected ", wanted));
 }
 
 void expect_finite(double value, const std::string& what) {
@@ -32,9 +33,9 @@ void check_states(const Report& report) {
   }
   if (!report.node_of_rank.empty()) expect(report.node_of_rank.size(), ranks, "nodes of ranks");
   for (const ReportState& state : report.states) {
-    expect(static_cast<size_t>(state.placement.num_layers()), layers, "layers of " + state.name);
-    expect(static_cast<size_t>(state.placement.num_experts()), experts, "experts of " + state.name);
-    expect(static_cast<size_t>(state.placement.num_ranks()), ranks, "ranks of " + state.name);
+    expect(state.placement.num_layers(), layers, "layers of " + state.name);
+    expect(state.placement.num_experts(), experts, "experts of " + state.name);
+    expect(state.placement.num_ranks(), ranks, "ranks of " + state.name);
     expect(state.rank_load.size(), layers * ranks, "rank loads of " + state.name);
     for (const double load : state.rank_load) {
       expect_finite(load, "a rank load of " + state.name);
@@ -50,7 +51,8 @@ void check_moves(const Report& report) {
   const int slots = report.states[1].placement.num_slots();
   for (const std::vector<int>& layer : report.moved) {
     for (const int slot : layer) {
-      if (slot < 0 || slot >= slots) throw InvalidArgument(cat("report: a move to slot ", slot, " of ", slots));
+      if (slot < 0 || slot >= slots)
+        throw InvalidArgument(cat("report: a move to slot ", slot, " of ", slots));
     }
   }
 }
@@ -65,8 +67,10 @@ void check_timeline(const ReportTimeline& timeline) {
     for (const double value : series.worst) expect_finite(value, "a worst PAR of " + series.name);
   }
   for (const ReportMark& mark : timeline.marks) {
-    if (points == 0 || mark.point < timeline.points.front() || mark.point > timeline.points.back()) {
-      throw InvalidArgument(cat("report: a mark at ", mark.point, ", outside of the ", points, " points"));
+    if (points == 0 || mark.point < timeline.points.front() ||
+        mark.point > timeline.points.back()) {
+      throw InvalidArgument(
+          cat("report: a mark at ", mark.point, ", outside of the ", points, " points"));
     }
   }
 }
@@ -79,7 +83,8 @@ void check_numbers(const Report& report) {
   }
   for (const ReportTable& table : report.tables) {
     for (const ReportTable::Row& row : table.rows) {
-      expect(row.values.size(), table.columns.size(), "columns of " + table.title + ", " + row.name);
+      expect(row.values.size(), table.columns.size(),
+             "columns of " + table.title + ", " + row.name);
       for (const std::optional<double>& value : row.values) {
         if (value) expect_finite(*value, table.title + ", " + row.name);
       }
@@ -102,7 +107,8 @@ std::vector<int> drawn_layers(const Report& report) {
   const size_t layers = report.layer_ids.size();
   auto numbers = static_cast<size_t>(report.num_experts);
   for (const ReportState& state : report.states) {
-    numbers += static_cast<size_t>(state.placement.num_slots()) + static_cast<size_t>(state.placement.num_ranks());
+    numbers += static_cast<size_t>(state.placement.num_slots()) +
+               static_cast<size_t>(state.placement.num_ranks());
   }
   std::vector<int> order(layers);
   std::iota(order.begin(), order.end(), 0);
@@ -112,9 +118,9 @@ std::vector<int> drawn_layers(const Report& report) {
   const ReportState& first = report.states[0];
   const auto ranks = static_cast<size_t>(first.placement.num_ranks());
   std::vector<double> par(layers);
-  for (size_t l = 0; l < layers; ++l) par[l] = peak_to_mean(std::span(first.rank_load).subspan(l * ranks, ranks));
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return par[static_cast<size_t>(a)] > par[static_cast<size_t>(b)]; });
+  for (size_t l = 0; l < layers; ++l)
+    par[l] = peak_to_mean(std::span(first.rank_load).subspan(l * ranks, ranks));
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return par[a] > par[b]; });
   order.resize(fit);
   std::sort(order.begin(), order.end());
   return order;

@@ -9,11 +9,12 @@
 
 namespace trimtab {
 
-// Throws InvalidArgument, with the values, when sizes do not fit each other or a number is not finite.
+// Throws InvalidArgument, with the values, when sizes do not fit each other or a number is not
+// finite.
 void check_report(const Report& report);
 
-// The layers to draw, ascending: all, or the most uneven ones under the first state where all would make the page too
-// large; none when a single layer would.
+// The layers to draw, ascending: all, or the most uneven ones under the first state where all would
+// make the page too large; none when a single layer would.
 std::vector<int> drawn_layers(const Report& report);
 
 constexpr size_t kMostTableRows = 512;

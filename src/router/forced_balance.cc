@@ -3,14 +3,16 @@
 
 #include <algorithm>
 
-#include "base/split_mix64.h"
+#include "base/random.h"
 
 namespace trimtab {
 
-void pick_at_random(uint64_t seed, int layer, int64_t token, int num_experts, std::span<int32_t> ids) {
-  uint64_t state =
-      split_mix64(split_mix64(split_mix64(seed) ^ static_cast<uint64_t>(layer)) ^ static_cast<uint64_t>(token));
-  // Floyd's sampling without replacement: the i-th draw is from [0, last]; one that is taken already becomes last.
+void pick_at_random(uint64_t seed, int layer, int64_t token, int num_experts,
+                    std::span<int32_t> ids) {
+  uint64_t state = split_mix64(split_mix64(split_mix64(seed) ^ static_cast<uint64_t>(layer)) ^
+                               static_cast<uint64_t>(token));
+  // Floyd's sampling without replacement: the i-th draw is from [0, last]; one that is taken
+  // already becomes last.
   for (size_t i = 0; i < ids.size(); ++i) {
     state = split_mix64(state);
     const auto last = static_cast<uint64_t>(num_experts) - ids.size() + i;

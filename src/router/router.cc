@@ -11,6 +11,7 @@
 #include "router/scoring.h"
 #include "router/top_k.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -29,13 +30,14 @@ void check_no_nan(std::span<const float> logits, int64_t token, int layer) {
   for (const float x : logits) nan |= x != x;
   if (!nan) return;
   const auto at = std::find_if(logits.begin(), logits.end(), [](float x) { return x != x; });
-  throw InvalidArgument(
-      cat("router: the logit of token ", token, " for expert ", at - logits.begin(), " is NaN (layer ", layer, ")"));
+  throw InvalidArgument(cat("router: the logit of token ", token, " for expert ",
+                            at - logits.begin(), " is NaN (layer ", layer, ")"));
 }
 
 void check_size(const char* what, size_t size, int64_t tokens, int columns) {
-  if (size != static_cast<size_t>(tokens) * static_cast<size_t>(columns)) {
-    throw InvalidArgument(cat("router: ", what, " has ", size, " elements, must be [", tokens, ", ", columns, "]"));
+  if (size != cells(tokens, columns)) {
+    throw InvalidArgument(
+        cat("router: ", what, " has ", size, " elements, must be [", tokens, ", ", columns, "]"));
   }
 }
 
@@ -51,20 +53,24 @@ float group_score(GroupScore kind, std::span<const float> values) {
 }
 
 // The best groups, in ascending order.
-std::span<const int32_t> pick_groups(const RouterConfig& config, std::span<const float> values, Scratch& scratch) {
+std::span<const int32_t> pick_groups(const RouterConfig& config, std::span<const float> values,
+                                     Scratch& scratch) {
   const auto num_groups = static_cast<size_t>(config.num_groups);
   const size_t size = values.size() / num_groups;
-  const std::span<int32_t> groups(scratch.groups, static_cast<size_t>(config.top_groups));
+  const std::span<int32_t> groups(scratch.groups, config.top_groups);
   TopK best(groups, scratch.best);
   for (size_t g = 0; g < num_groups; ++g) {
-    best.offer(static_cast<int32_t>(g), group_score(config.group_score, values.subspan(g * size, size)));
+    best.offer(static_cast<int32_t>(g),
+               group_score(config.group_score, values.subspan(g * size, size)));
   }
   std::sort(groups.begin(), groups.end());
   return groups;
 }
 
-// The best experts by value. Experts of dropped groups are not offered at all, so no value, however low, lets one in.
-void pick_experts(const RouterConfig& config, std::span<const float> values, Scratch& scratch, std::span<int32_t> ids) {
+// The best experts by value. Experts of dropped groups are not offered at all, so no value, however
+// low, lets one in.
+void pick_experts(const RouterConfig& config, std::span<const float> values, Scratch& scratch,
+                  std::span<int32_t> ids) {
   if (config.num_groups == 1) {
     TopK best(ids, scratch.best);
     for (size_t e = 0; e < values.size(); ++e) best.offer(static_cast<int32_t>(e), values[e]);
@@ -84,8 +90,8 @@ std::span<const int32_t> hashed_picks(const RouterConfig& config, int32_t token_
   const auto k = static_cast<size_t>(config.top_k);
   const auto vocab = static_cast<int64_t>(config.hash_table.size() / k);
   if (token_id < -1 || token_id >= vocab) {
-    throw InvalidArgument(
-        cat("router: token ", token, " has the id ", token_id, ", the hash table knows 0 to ", vocab - 1));
+    throw InvalidArgument(cat("router: token ", token, " has the id ", token_id,
+                              ", the hash table knows 0 to ", vocab - 1));
   }
   return std::span(config.hash_table).subspan(static_cast<size_t>(std::max(token_id, 0)) * k, k);
 }
@@ -98,18 +104,20 @@ void renormalize(std::span<float> weights) {
 }
 
 // Unscaled picks of one token: ids [top_k], weights [top_k].
-void select_token(const RouterConfig& config, std::span<const float> logits, std::span<const int32_t> hashed,
-                  Scratch& scratch, std::span<int32_t> ids, std::span<float> weights) {
+void select_token(const RouterConfig& config, std::span<const float> logits,
+                  std::span<const int32_t> hashed, Scratch& scratch, std::span<int32_t> ids,
+                  std::span<float> weights) {
   if (config.softmax_after_top_k) {
     pick_experts(config, logits, scratch, ids);
-    for (size_t i = 0; i < ids.size(); ++i) weights[i] = logits[static_cast<size_t>(ids[i])];
+    for (size_t i = 0; i < ids.size(); ++i) weights[i] = logits[ids[i]];
     softmax(weights, weights.data());
     return;
   }
   score(config.scoring, logits, scratch.scores);
   const float* choice = scratch.scores;
   if (!config.selection_bias.empty()) {
-    for (size_t e = 0; e < logits.size(); ++e) scratch.biased[e] = scratch.scores[e] + config.selection_bias[e];
+    for (size_t e = 0; e < logits.size(); ++e)
+      scratch.biased[e] = scratch.scores[e] + config.selection_bias[e];
     choice = scratch.biased;
   }
   if (hashed.empty()) {
@@ -117,11 +125,12 @@ void select_token(const RouterConfig& config, std::span<const float> logits, std
   } else {
     std::copy(hashed.begin(), hashed.end(), ids.begin());
   }
-  for (size_t i = 0; i < ids.size(); ++i) weights[i] = scratch.scores[static_cast<size_t>(ids[i])];
+  for (size_t i = 0; i < ids.size(); ++i) weights[i] = scratch.scores[ids[i]];
   if (config.renormalize) renormalize(weights);
 }
 
-// From [tokens, from] to [tokens, to] in place, last token first; the new columns are left to the caller.
+// From [tokens, from] to [tokens, to] in place, last token first; the new columns are left to the
+// caller.
 template <class T>
 void widen(std::span<T> data, int64_t tokens, int from, int to) {
   if (from == to) return;
@@ -140,17 +149,20 @@ Router::Router(RouterConfig config) : config_(std::move(config)) {
 void Router::route(ConstRows logits, const RouteInputs& inputs, Routing out) const {
   const int64_t tokens = logits.rows;
   const int columns = config_.num_experts + config_.num_zero_experts;
-  if (logits.dtype != DType::kF32 || tokens < 0 || logits.cols != columns || logits.stride < columns) {
-    throw InvalidArgument(cat("router: logits are ", name(logits.dtype), " [", tokens, ", ", logits.cols,
-                              "] with stride ", logits.stride, ", must be F32 [tokens, ", columns, "]"));
+  if (logits.dtype != DType::kF32 || tokens < 0 || logits.cols != columns ||
+      logits.stride < columns) {
+    throw InvalidArgument(cat("router: logits are ", name(logits.dtype), " [", tokens, ", ",
+                              logits.cols, "] with stride ", logits.stride,
+                              ", must be F32 [tokens, ", columns, "]"));
   }
   check_size("ids", out.ids.size(), tokens, picks_per_token());
   check_size("weights", out.weights.size(), tokens, picks_per_token());
-  if (config_.num_zero_experts > 0 || !out.identity.empty()) check_size("identity", out.identity.size(), tokens, 1);
+  if (config_.num_zero_experts > 0 || !out.identity.empty())
+    check_size("identity", out.identity.size(), tokens, 1);
   if (!config_.hash_table.empty()) check_size("token_ids", inputs.token_ids.size(), tokens, 1);
 
   // Picks lie densely in front until finish() spreads them over the columns.
-  const size_t picks = static_cast<size_t>(tokens) * static_cast<size_t>(config_.top_k);
+  const size_t picks = cells(tokens, config_.top_k);
   const std::span<int32_t> ids = out.ids.first(picks);
   const std::span<float> weights = out.weights.first(picks);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -176,17 +188,20 @@ void Router::select(ConstRows logits, const RouteInputs& inputs, std::span<int32
     const auto i = static_cast<size_t>(t);
     std::span<const int32_t> hashed;
     if (!config_.hash_table.empty()) hashed = hashed_picks(config_, inputs.token_ids[i], t);
-    select_token(config_, {logits.row_as<float>(t), static_cast<size_t>(logits.cols)}, hashed, scratch,
-                 ids.subspan(i * k, k), weights.subspan(i * k, k));
+    select_token(config_, {logits.row_as<float>(t), static_cast<size_t>(logits.cols)}, hashed,
+                 scratch, ids.subspan(i * k, k), weights.subspan(i * k, k));
   }
 }
 
-void Router::run_custom(ConstRows logits, ConstRows hidden, std::span<int32_t> ids, std::span<float> weights) const {
-  config_.custom(hidden, logits, config_.top_k, config_.renormalize, config_.num_experts, ids, weights);
+void Router::run_custom(ConstRows logits, ConstRows hidden, std::span<int32_t> ids,
+                        std::span<float> weights) const {
+  config_.custom(hidden, logits, config_.top_k, config_.renormalize, config_.num_experts, ids,
+                 weights);
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < -1 || ids[i] >= logits.cols || !std::isfinite(weights[i])) {
-      throw InvalidArgument(cat("router: the custom function gave token ", i / static_cast<size_t>(config_.top_k),
-                                " expert ", ids[i], " of ", logits.cols, " with weight ", weights[i]));
+      throw InvalidArgument(cat("router: the custom function gave token ",
+                                i / static_cast<size_t>(config_.top_k), " expert ", ids[i], " of ",
+                                logits.cols, " with weight ", weights[i]));
     }
     if (ids[i] == -1) weights[i] = 0.0F;
   }
@@ -198,23 +213,24 @@ void Router::finish(const RouteInputs& inputs, Routing out, int64_t tokens) cons
   widen(out.ids, tokens, k, columns);
   widen(out.weights, tokens, k, columns);
   for (int64_t t = 0; t < tokens; ++t) {
-    const auto first = static_cast<size_t>(t) * static_cast<size_t>(columns);
-    const std::span<int32_t> ids = out.ids.subspan(first, static_cast<size_t>(columns));
-    const std::span<float> weights = out.weights.subspan(first, static_cast<size_t>(columns));
-    const std::span<int32_t> routed = ids.first(static_cast<size_t>(k));
+    const auto first = cells(t, columns);
+    const std::span<int32_t> ids = out.ids.subspan(first, columns);
+    const std::span<float> weights = out.weights.subspan(first, columns);
+    const std::span<int32_t> routed = ids.first(k);
     float identity = 0.0F;
     for (size_t i = 0; i < routed.size(); ++i) {
       if (routed[i] < config_.num_experts) continue;
       identity += std::exchange(weights[i], 0.0F);
       routed[i] = -1;
     }
-    if (!out.identity.empty()) out.identity[static_cast<size_t>(t)] = identity;
+    if (!out.identity.empty()) out.identity[t] = identity;
     if (config_.force_balance) {
-      pick_at_random(config_.force_balance_seed, inputs.layer, inputs.first_token + t, config_.num_experts, routed);
+      pick_at_random(config_.force_balance_seed, inputs.layer, inputs.first_token + t,
+                     config_.num_experts, routed);
     }
     for (int i = 0; i < config_.num_appended_experts; ++i) {
-      ids[static_cast<size_t>(k + i)] = config_.num_experts + i;
-      weights[static_cast<size_t>(k + i)] = 1.0F;
+      ids[k + i] = config_.num_experts + i;
+      weights[k + i] = 1.0F;
     }
   }
 }

@@ -16,12 +16,15 @@ void check(bool good, const auto&... parts) {
 
 void check_sizes(const RouterConfig& c) {
   const int64_t most = RouterConfig::kMaxExperts;
-  check(c.num_experts >= 1 && c.num_experts <= most, "num_experts is ", c.num_experts, ", must be 1 to ", most);
-  check(c.num_zero_experts >= 0 && int64_t{c.num_experts} + c.num_zero_experts <= most, "num_zero_experts is ",
-        c.num_zero_experts, " beside ", c.num_experts, " experts, together at most ", most);
+  check(c.num_experts >= 1 && c.num_experts <= most, "num_experts is ", c.num_experts,
+        ", must be 1 to ", most);
+  check(c.num_zero_experts >= 0 && int64_t{c.num_experts} + c.num_zero_experts <= most,
+        "num_zero_experts is ", c.num_zero_experts, " beside ", c.num_experts,
+        " experts, together at most ", most);
   check(c.num_appended_experts >= 0 && c.num_appended_experts <= most, "num_appended_experts is ",
         c.num_appended_experts, ", must be 0 to ", most);
-  check(c.top_k >= 1 && c.top_k <= c.num_experts, "top_k is ", c.top_k, ", must be 1 to num_experts = ", c.num_experts);
+  check(c.top_k >= 1 && c.top_k <= c.num_experts, "top_k is ", c.top_k,
+        ", must be 1 to num_experts = ", c.num_experts);
 }
 
 void check_groups(const RouterConfig& c) {
@@ -33,26 +36,29 @@ void check_groups(const RouterConfig& c) {
   const int size = c.num_experts / c.num_groups;
   check(c.top_groups * size >= c.top_k, c.top_groups, " groups of ", size,
         " experts hold fewer than top_k = ", c.top_k);
-  check(c.group_score != GroupScore::kTop2Sum || size >= 2, "the sum of the two best needs groups of 2, but ",
-        c.num_groups, " groups of ", c.num_experts, " experts have ", size);
-  check(c.num_zero_experts == 0, "groups (", c.num_groups, ") and zero experts (", c.num_zero_experts,
-        ") do not go together");
+  check(c.group_score != GroupScore::kTop2Sum || size >= 2,
+        "the sum of the two best needs groups of 2, but ", c.num_groups, " groups of ",
+        c.num_experts, " experts have ", size);
+  check(c.num_zero_experts == 0, "groups (", c.num_groups, ") and zero experts (",
+        c.num_zero_experts, ") do not go together");
 }
 
 void check_values(const RouterConfig& c) {
-  check(std::isfinite(c.routed_scaling_factor) && c.routed_scaling_factor > 0.0F, "routed_scaling_factor is ",
-        c.routed_scaling_factor, ", must be above 0 and finite");
+  check(std::isfinite(c.routed_scaling_factor) && c.routed_scaling_factor > 0.0F,
+        "routed_scaling_factor is ", c.routed_scaling_factor, ", must be above 0 and finite");
   const int columns = c.num_experts + c.num_zero_experts;
-  check(c.selection_bias.empty() || c.selection_bias.size() == static_cast<size_t>(columns), "selection_bias has ",
-        c.selection_bias.size(), " values for ", columns, " experts");
+  check(c.selection_bias.empty() || c.selection_bias.size() == static_cast<size_t>(columns),
+        "selection_bias has ", c.selection_bias.size(), " values for ", columns, " experts");
   for (size_t i = 0; i < c.selection_bias.size(); ++i) {
-    check(std::isfinite(c.selection_bias[i]), "selection_bias of expert ", i, " is ", c.selection_bias[i]);
+    check(std::isfinite(c.selection_bias[i]), "selection_bias of expert ", i, " is ",
+          c.selection_bias[i]);
   }
   const auto k = static_cast<size_t>(c.top_k);
-  check(c.hash_table.size() % k == 0, "hash_table has ", c.hash_table.size(), " ids, no multiple of top_k = ", k);
+  check(c.hash_table.size() % k == 0, "hash_table has ", c.hash_table.size(),
+        " ids, no multiple of top_k = ", k);
   for (size_t i = 0; i < c.hash_table.size(); ++i) {
-    check(c.hash_table[i] >= 0 && c.hash_table[i] < columns, "hash_table of token ", i / k, " names expert ",
-          c.hash_table[i], " of ", columns);
+    check(c.hash_table[i] >= 0 && c.hash_table[i] < columns, "hash_table of token ", i / k,
+          " names expert ", c.hash_table[i], " of ", columns);
   }
 }
 
@@ -77,7 +83,8 @@ void check_combinations(const RouterConfig& c) {
   refuse(c.softmax_after_top_k && scored, "softmax_after_top_k", "a scoring other than softmax");
   refuse(c.softmax_after_top_k && groups, "softmax_after_top_k", "groups");
   refuse(c.softmax_after_top_k && bias, "softmax_after_top_k", "selection_bias");
-  refuse(c.num_appended_experts > 0 && c.num_zero_experts > 0, "num_appended_experts", "num_zero_experts");
+  refuse(c.num_appended_experts > 0 && c.num_zero_experts > 0, "num_appended_experts",
+         "num_zero_experts");
 }
 
 }  // namespace

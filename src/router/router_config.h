@@ -6,8 +6,8 @@
 
 namespace trimtab {
 
-// Throws InvalidArgument with the values for whatever no router can do: sizes, groups, tables, options that exclude
-// each other.
+// Throws InvalidArgument with the values for whatever no router can do: sizes, groups, tables,
+// options that exclude each other.
 void check_router_config(const RouterConfig& config);
 
 }  // namespace trimtab

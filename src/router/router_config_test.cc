@@ -23,12 +23,14 @@ RouterConfig base() {
 }
 
 // A config that works is changed by `change` into one whose refusal names all of `parts`.
-void expect_refused(const std::function<void(RouterConfig&)>& change, const std::vector<std::string>& parts) {
+void expect_refused(const std::function<void(RouterConfig&)>& change,
+                    const std::vector<std::string>& parts) {
   RouterConfig config = base();
   change(config);
   const std::string text = refusal([&] { Router router(config); });
   EXPECT_NE(text, "") << "accepted, should name " << parts[0];
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "\n lacks " << part;
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << text << "\n lacks " << part;
 }
 
 void expect_accepted(const std::function<void(RouterConfig&)>& change) {
@@ -47,42 +49,59 @@ TEST(RouterConfig, Sizes) {
   expect_refused([](RouterConfig& c) { c.num_experts = 0; }, {"num_experts is 0", "2048"});
   expect_refused([](RouterConfig& c) { c.num_experts = 2049; }, {"num_experts is 2049", "2048"});
   expect_refused([](RouterConfig& c) { c.num_zero_experts = -1; }, {"num_zero_experts is -1"});
-  expect_refused([](RouterConfig& c) { c.num_zero_experts = 2033; }, {"num_zero_experts is 2033", "16 experts"});
-  expect_refused([](RouterConfig& c) { c.num_zero_experts = std::numeric_limits<int>::max(); }, {"2147483647"});
-  expect_refused([](RouterConfig& c) { c.num_appended_experts = -2; }, {"num_appended_experts is -2"});
-  expect_refused([](RouterConfig& c) { c.num_appended_experts = 2049; }, {"num_appended_experts is 2049"});
+  expect_refused([](RouterConfig& c) { c.num_zero_experts = 2033; },
+                 {"num_zero_experts is 2033", "16 experts"});
+  expect_refused([](RouterConfig& c) { c.num_zero_experts = std::numeric_limits<int>::max(); },
+                 {"2147483647"});
+  expect_refused([](RouterConfig& c) { c.num_appended_experts = -2; },
+                 {"num_appended_experts is -2"});
+  expect_refused([](RouterConfig& c) { c.num_appended_experts = 2049; },
+                 {"num_appended_experts is 2049"});
   expect_refused([](RouterConfig& c) { c.top_k = 0; }, {"top_k is 0", "16"});
   expect_accepted([](RouterConfig& c) { c.top_k = 16; });
   expect_refused([](RouterConfig& c) { c.top_k = 17; }, {"top_k is 17", "num_experts = 16"});
   // Zero experts do not make room for more picks.
-  expect_refused([](RouterConfig& c) { c.top_k = 17, c.num_zero_experts = 4; }, {"top_k is 17", "num_experts = 16"});
+  expect_refused([](RouterConfig& c) { c.top_k = 17, c.num_zero_experts = 4; },
+                 {"top_k is 17", "num_experts = 16"});
 }
 
 TEST(RouterConfig, Groups) {
-  expect_accepted([](RouterConfig& c) { c.num_groups = 4, c.top_groups = 1; });  // 4 experts for 4 picks
+  expect_accepted(
+      [](RouterConfig& c) { c.num_groups = 4, c.top_groups = 1; });  // 4 experts for 4 picks
   expect_refused([](RouterConfig& c) { c.num_groups = 0; }, {"num_groups is 0"});
   expect_refused([](RouterConfig& c) { c.num_groups = 5; }, {"num_groups is 5", "16"});
-  expect_refused([](RouterConfig& c) { c.num_groups = 4, c.top_groups = 0; }, {"top_groups is 0", "4"});
-  expect_refused([](RouterConfig& c) { c.num_groups = 4, c.top_groups = 5; }, {"top_groups is 5", "4"});
+  expect_refused([](RouterConfig& c) { c.num_groups = 4, c.top_groups = 0; },
+                 {"top_groups is 0", "4"});
+  expect_refused([](RouterConfig& c) { c.num_groups = 4, c.top_groups = 5; },
+                 {"top_groups is 5", "4"});
   expect_refused([](RouterConfig& c) { c.top_groups = 2; }, {"top_groups is 2", "num_groups = 1"});
-  expect_refused([](RouterConfig& c) { c.num_groups = 8, c.top_groups = 1; }, {"1 groups of 2", "top_k = 4"});
-  expect_refused([](RouterConfig& c) { c.num_groups = c.top_groups = 16, c.group_score = GroupScore::kTop2Sum; },
-                 {"16 groups of 16 experts have 1"});
+  expect_refused([](RouterConfig& c) { c.num_groups = 8, c.top_groups = 1; },
+                 {"1 groups of 2", "top_k = 4"});
+  expect_refused(
+      [](RouterConfig& c) {
+        c.num_groups = c.top_groups = 16, c.group_score = GroupScore::kTop2Sum;
+      },
+      {"16 groups of 16 experts have 1"});
   expect_accepted([](RouterConfig& c) { c.num_groups = c.top_groups = 16; });
   expect_refused([](RouterConfig& c) { c.num_groups = c.top_groups = 4, c.num_zero_experts = 3; },
                  {"groups (4)", "zero experts (3)"});
 }
 
 TEST(RouterConfig, Values) {
-  expect_refused([](RouterConfig& c) { c.routed_scaling_factor = 0.0F; }, {"routed_scaling_factor is 0"});
-  expect_refused([](RouterConfig& c) { c.routed_scaling_factor = -2.5F; }, {"routed_scaling_factor is -2.5"});
-  expect_refused([](RouterConfig& c) { c.routed_scaling_factor = kInf; }, {"routed_scaling_factor is inf"});
-  expect_refused([](RouterConfig& c) { c.routed_scaling_factor = kNan; }, {"routed_scaling_factor is nan"});
+  expect_refused([](RouterConfig& c) { c.routed_scaling_factor = 0.0F; },
+                 {"routed_scaling_factor is 0"});
+  expect_refused([](RouterConfig& c) { c.routed_scaling_factor = -2.5F; },
+                 {"routed_scaling_factor is -2.5"});
+  expect_refused([](RouterConfig& c) { c.routed_scaling_factor = kInf; },
+                 {"routed_scaling_factor is inf"});
+  expect_refused([](RouterConfig& c) { c.routed_scaling_factor = kNan; },
+                 {"routed_scaling_factor is nan"});
   expect_refused([](RouterConfig& c) { c.selection_bias.resize(15); }, {"15 values", "16 experts"});
   expect_refused([](RouterConfig& c) { c.selection_bias.resize(16), c.num_zero_experts = 2; },
                  {"16 values", "18 experts"});
   expect_accepted([](RouterConfig& c) { c.selection_bias.resize(18), c.num_zero_experts = 2; });
-  expect_refused([](RouterConfig& c) { c.selection_bias.resize(16), c.selection_bias[3] = kNan; }, {"expert 3 is nan"});
+  expect_refused([](RouterConfig& c) { c.selection_bias.resize(16), c.selection_bias[3] = kNan; },
+                 {"expert 3 is nan"});
   expect_refused([](RouterConfig& c) { c.selection_bias.resize(16), c.selection_bias[5] = -kInf; },
                  {"expert 5 is -inf"});
 }
@@ -92,7 +111,8 @@ TEST(RouterConfig, HashTable) {
   expect_refused([](RouterConfig& c) { c.hash_table.resize(10); }, {"10 ids", "top_k = 4"});
   expect_refused([](RouterConfig& c) { c.hash_table.resize(12), c.hash_table[9] = 16; },
                  {"token 2", "expert 16 of 16"});
-  expect_refused([](RouterConfig& c) { c.hash_table.resize(12), c.hash_table[3] = -1; }, {"token 0", "expert -1"});
+  expect_refused([](RouterConfig& c) { c.hash_table.resize(12), c.hash_table[3] = -1; },
+                 {"token 0", "expert -1"});
 }
 
 TEST(RouterConfig, CombinationsThatWouldIgnoreAnOption) {

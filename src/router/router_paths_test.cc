@@ -56,7 +56,8 @@ TEST(Router, AppendedExpertsFollowThePicks) {
     captured.assign(ids.begin(), ids.end());
   };
   EXPECT_EQ(Router(config).picks_per_token(), 4);
-  const Routed got = route(config, {0, 500, -1, -2, 500, 0, -1, -2, -1, -2, 500, 0}, {.capture = &capture});
+  const Routed got =
+      route(config, {0, 500, -1, -2, 500, 0, -1, -2, -1, -2, 500, 0}, {.capture = &capture});
   EXPECT_EQ(captured, (Ids{1, 0, 0, 1, 2, 3}));
   EXPECT_EQ(got.ids, (Ids{1, 0, 4, 5, 0, 1, 4, 5, 2, 3, 4, 5}));
   EXPECT_EQ(got.weights, (Weights{8, 4, 1, 1, 8, 4, 1, 1, 8, 4, 1, 1}));
@@ -82,7 +83,7 @@ TEST(ForcedBalance, DistinctLogicalIdsWithTheRoutedWeights) {
     ASSERT_EQ(distinct.size(), 6U) << "token " << t;
     ASSERT_GE(*distinct.begin(), 0);
     ASSERT_LT(*distinct.rbegin(), 60);
-    for (const int32_t id : distinct) ++counts[static_cast<size_t>(id)];
+    for (const int32_t id : distinct) ++counts[id];
   }
   // 400 each, standard deviation 19: six of them at most.
   for (const int c : counts) EXPECT_NEAR(c, 400, 6 * 19);
@@ -95,9 +96,11 @@ TEST(ForcedBalance, DependsOnSeedLayerAndTokenOnly) {
   const Routed whole = route(config, random_logits(10, 64, 1), {.layer = 2, .first_token = 100});
   const Routed tail = route(config, random_logits(6, 64, 2), {.layer = 2, .first_token = 104});
   EXPECT_EQ(Ids(whole.ids.begin() + 16, whole.ids.end()), tail.ids);
-  EXPECT_NE(whole.ids, route(config, random_logits(10, 64, 1), {.layer = 3, .first_token = 100}).ids);
+  EXPECT_NE(whole.ids,
+            route(config, random_logits(10, 64, 1), {.layer = 3, .first_token = 100}).ids);
   config.force_balance_seed = 10;
-  EXPECT_NE(whole.ids, route(config, random_logits(10, 64, 1), {.layer = 2, .first_token = 100}).ids);
+  EXPECT_NE(whole.ids,
+            route(config, random_logits(10, 64, 1), {.layer = 2, .first_token = 100}).ids);
 }
 
 TEST(ForcedBalance, EverySetIsEquallyLikely) {
@@ -107,7 +110,8 @@ TEST(ForcedBalance, EverySetIsEquallyLikely) {
   std::map<std::set<int32_t>, int> counts;
   for (size_t t = 0; t < 60000; ++t) ++counts[{got.ids[2 * t], got.ids[2 * t + 1]}];
   ASSERT_EQ(counts.size(), 6U);
-  for (const auto& [ids, count] : counts) EXPECT_NEAR(count, 10000, 6 * 92);  // six standard deviations
+  for (const auto& [ids, count] : counts)
+    EXPECT_NEAR(count, 10000, 6 * 92);  // six standard deviations
 }
 
 TEST(ForcedBalance, AllExperts) {
@@ -115,7 +119,8 @@ TEST(ForcedBalance, AllExperts) {
   config.force_balance = true;
   const Routed got = route(config, random_logits(20, 5, 1));
   for (size_t t = 0; t < 20; ++t) {
-    EXPECT_EQ(std::set<int32_t>(&got.ids[t * 5], &got.ids[t * 5] + 5), (std::set<int32_t>{0, 1, 2, 3, 4}));
+    EXPECT_EQ(std::set<int32_t>(&got.ids[t * 5], &got.ids[t * 5] + 5),
+              (std::set<int32_t>{0, 1, 2, 3, 4}));
   }
 }
 
@@ -133,14 +138,18 @@ TEST(HashRouting, IdsFromTheTableWeightsFromTheScores) {
   // sqrt(softplus): 0.5 -> 0.98693, 2 -> 1.458394, -1 -> 0.559690, 0 -> 0.832555
   const Weights first = {1.0839993F, 0.4160007F};
   const Weights second = {0.6863652F, 0.8136348F};
-  expect_near(got.weights, {first[0], first[1], second[0], second[1], second[0], second[1], 0.75F, 0.75F}, 1e-5F);
+  expect_near(got.weights,
+              {first[0], first[1], second[0], second[1], second[0], second[1], 0.75F, 0.75F},
+              1e-5F);
 }
 
 TEST(HashRouting, TokenIdsAreChecked) {
   RouterConfig config = config_of(4, 2);
   config.hash_table = {3, 0, 1, 2};
   const std::vector<float> logits(8, 0.0F);
-  const auto text = [&](const Ids& tokens) { return refusal([&] { route(config, logits, {.token_ids = tokens}); }); };
+  const auto text = [&](const Ids& tokens) {
+    return refusal([&] { route(config, logits, {.token_ids = tokens}); });
+  };
   EXPECT_EQ(text({0, 1}), "");
   EXPECT_NE(text({0, 2}).find("token 1 has the id 2"), std::string::npos);
   EXPECT_NE(text({-2, 0}).find("token 0 has the id -2"), std::string::npos);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random configurations against a slow router written from the definitions: doubles, full sorts, one token at a time.
+// Random configurations against a slow router written from the definitions: doubles, full sorts,
+// one token at a time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-// A value to sort by, and the size of the numbers it was computed from, which bounds the rounding of the f32 router.
+// A value to sort by, and the size of the numbers it was computed from, which bounds the rounding
+// of the f32 router.
 struct Ranked {
   int id;
   double value;
@@ -32,8 +34,9 @@ struct Expected {
 
 // Best first, then the lower id.
 std::vector<Ranked> best(std::vector<Ranked> all, size_t k, bool& close_call) {
-  std::sort(all.begin(), all.end(),
-            [](const Ranked& a, const Ranked& b) { return a.value != b.value ? a.value > b.value : a.id < b.id; });
+  std::sort(all.begin(), all.end(), [](const Ranked& a, const Ranked& b) {
+    return a.value != b.value ? a.value > b.value : a.id < b.id;
+  });
   for (size_t i = 0; i < k && i + 1 < all.size(); ++i) {
     const double gap = all[i].value - all[i + 1].value;
     close_call |= gap > 0.0 && gap < 2e-6 * std::max(all[i].magnitude, all[i + 1].magnitude);
@@ -54,13 +57,15 @@ Doubles reference_scores(Scoring scoring, const Doubles& logits) {
   return out;
 }
 
-std::vector<Ranked> drop_groups(const RouterConfig& config, const std::vector<Ranked>& experts, bool& close_call) {
+std::vector<Ranked> drop_groups(const RouterConfig& config, const std::vector<Ranked>& experts,
+                                bool& close_call) {
   const size_t size = experts.size() / static_cast<size_t>(config.num_groups);
   std::vector<Ranked> groups;
   for (int g = 0; g < config.num_groups; ++g) {
     std::vector<Ranked> members(experts.begin() + g * static_cast<int64_t>(size),
                                 experts.begin() + (g + 1) * static_cast<int64_t>(size));
-    std::sort(members.begin(), members.end(), [](const Ranked& a, const Ranked& b) { return a.value > b.value; });
+    std::sort(members.begin(), members.end(),
+              [](const Ranked& a, const Ranked& b) { return a.value > b.value; });
     Ranked group{g, members[0].value, members[0].magnitude};
     if (config.group_score == GroupScore::kTop2Sum) {
       group.value += members[1].value;
@@ -69,7 +74,7 @@ std::vector<Ranked> drop_groups(const RouterConfig& config, const std::vector<Ra
     groups.push_back(group);
   }
   std::set<int> kept;
-  for (const Ranked& g : best(groups, static_cast<size_t>(config.top_groups), close_call)) kept.insert(g.id);
+  for (const Ranked& g : best(groups, config.top_groups, close_call)) kept.insert(g.id);
   std::vector<Ranked> left;
   for (const Ranked& e : experts) {
     if (kept.count(e.id / static_cast<int>(size)) != 0) left.push_back(e);
@@ -83,7 +88,8 @@ Expected reference(const RouterConfig& config, const Doubles& logits, int token_
   const Doubles scores = reference_scores(config.scoring, logits);
   std::vector<Ranked> experts;
   for (size_t e = 0; e < logits.size(); ++e) {
-    const double bias = config.selection_bias.empty() ? 0.0 : static_cast<double>(config.selection_bias[e]);
+    const double bias =
+        config.selection_bias.empty() ? 0.0 : static_cast<double>(config.selection_bias[e]);
     experts.push_back({static_cast<int>(e), scores[e] + bias, scores[e] + std::fabs(bias)});
     if (config.softmax_after_top_k) experts.back() = {static_cast<int>(e), logits[e], 0.0};
   }
@@ -101,7 +107,8 @@ Expected reference(const RouterConfig& config, const Doubles& logits, int token_
     sum += out.weights.back();
   }
   const bool divide = config.renormalize || config.softmax_after_top_k;
-  for (double& w : out.weights) w = (divide ? w / sum : w) * static_cast<double>(config.routed_scaling_factor);
+  for (double& w : out.weights)
+    w = (divide ? w / sum : w) * static_cast<double>(config.routed_scaling_factor);
   return out;
 }
 
@@ -121,14 +128,16 @@ void choose_groups(RouterConfig& c, std::mt19937& random) {
     if (c.num_experts % d == 0) divisors.push_back(d);
   }
   if (divisors.empty()) return;
-  c.num_groups = divisors[static_cast<size_t>(draw(random, 0, static_cast<int>(divisors.size()) - 1))];
+  c.num_groups =
+      divisors[static_cast<size_t>(draw(random, 0, static_cast<int>(divisors.size()) - 1))];
   c.top_groups = draw(random, 1, c.num_groups);
   const int size = c.num_experts / c.num_groups;
   if (size >= 2 && draw(random, 0, 1) == 0) c.group_score = GroupScore::kTop2Sum;
   c.top_k = std::min(c.top_k, c.top_groups * size);
 }
 
-// Logits and biases lie on grids: exact ties are frequent, near ties that f32 can't tell apart are rare.
+// Logits and biases lie on grids: exact ties are frequent, near ties that f32 can't tell apart are
+// rare.
 Case random_case(uint32_t seed, int64_t tokens) {
   std::mt19937 random(seed);
   Case made;
@@ -151,9 +160,11 @@ Case random_case(uint32_t seed, int64_t tokens) {
     for (int i = 0; i < 10 * c.top_k; ++i) c.hash_table.push_back(draw(random, 0, columns - 1));
   }
   if (kind != 3 && kind != 4 && draw(random, 0, 1) == 0) {
-    for (int e = 0; e < columns; ++e) c.selection_bias.push_back(static_cast<float>(draw(random, -8, 8)) / 16.0F);
+    for (int e = 0; e < columns; ++e)
+      c.selection_bias.push_back(static_cast<float>(draw(random, -8, 8)) / 16.0F);
   }
-  if (c.num_zero_experts == 0 && draw(random, 0, 4) == 0) c.num_appended_experts = draw(random, 1, 3);
+  if (c.num_zero_experts == 0 && draw(random, 0, 4) == 0)
+    c.num_appended_experts = draw(random, 1, 3);
   const int level = draw(random, 0, 1) == 0 ? 2 : 48;
   for (int64_t i = 0; i < tokens * columns; ++i) {
     made.logits.push_back(static_cast<float>(draw(random, -level, level)) / 8.0F);
@@ -162,8 +173,8 @@ Case random_case(uint32_t seed, int64_t tokens) {
   return made;
 }
 
-void expect_token(const RouterConfig& config, const Expected& want, const int32_t* ids, const float* weights,
-                  float identity) {
+void expect_token(const RouterConfig& config, const Expected& want, const int32_t* ids,
+                  const float* weights, float identity) {
   double want_identity = 0.0;
   for (size_t i = 0; i < want.ids.size(); ++i) {
     const double tolerance = 5e-6 * want.weights[i];
@@ -195,12 +206,14 @@ TEST(RouterReference, RandomConfigurations) {
     const Capture capture = [&](int, int64_t, int, std::span<const int32_t> ids) {
       captured.assign(ids.begin(), ids.end());
     };
-    const Routed got = route(config, made.logits, {.token_ids = made.token_ids, .capture = &capture});
+    const Routed got =
+        route(config, made.logits, {.token_ids = made.token_ids, .capture = &capture});
     const int columns = config.num_experts + config.num_zero_experts;
     const int picks = config.top_k + config.num_appended_experts;
     for (int64_t t = 0; t < kTokens; ++t) {
-      const Doubles logits(made.logits.begin() + t * columns, made.logits.begin() + (t + 1) * columns);
-      const std::span<const int32_t> seen(captured.data() + t * config.top_k, static_cast<size_t>(config.top_k));
+      const Doubles logits(made.logits.begin() + t * columns,
+                           made.logits.begin() + (t + 1) * columns);
+      const std::span<const int32_t> seen(captured.data() + t * config.top_k, config.top_k);
       if (config.hash_table.empty()) {
         ASSERT_EQ(std::set<int32_t>(seen.begin(), seen.end()).size(), seen.size()) << "repeated id";
       }
@@ -212,7 +225,8 @@ TEST(RouterReference, RandomConfigurations) {
       }
       ++compared;
       ASSERT_TRUE(std::equal(seen.begin(), seen.end(), want.ids.begin(), want.ids.end()));
-      expect_token(config, want, got.ids.data() + t * picks, got.weights.data() + t * picks, got.identity[at]);
+      expect_token(config, want, got.ids.data() + t * picks, got.weights.data() + t * picks,
+                   got.identity[at]);
       ASSERT_FALSE(HasFailure()) << "token " << t;
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hand-made cases, one for each thing a router must do or must not get wrong. Numbers with nine digits come from
-// PyTorch, computed as the model's own code does.
+// Hand-made cases, one for each thing a router must do or must not get wrong. Numbers with nine
+// digits come from PyTorch, computed as the model's own code does.
 #include "trimtab/router.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,10 @@ TEST(Router, DeepseekV3BiasSelectsOnly) {
   config.selection_bias = {-0.30F, 0.10F, -0.60F, -0.25F, 0.35F, -0.40F, 0.05F, 0.20F};
   config.routed_scaling_factor = 2.5F;
   const Routed got = route(config, kLogits);
-  EXPECT_EQ(got.ids, (Ids{6, 4, 5}));  // 2 has the best score and 5 a better one than 4; weights are the plain scores
+  EXPECT_EQ(
+      got.ids,
+      (Ids{6, 4,
+           5}));  // 2 has the best score and 5 a better one than 4; weights are the plain scores
   expect_near(got.weights, {0.985213459F, 0.478525907F, 1.036260724F});
 }
 
@@ -85,7 +88,8 @@ TEST(Router, LongcatZeroExperts) {
   config.routed_scaling_factor = 6.0F;
   config.selection_bias = {0.0F, 0.0F, -0.5F, 0.1F, 0.0F, 0.0F, 0.0F, 0.3F};
   const Routed got = route(config, kLogits);
-  EXPECT_EQ(got.ids, (Ids{-1, 5, 3, -1}));  // never id 0 with weight 0: that would be work for expert 0
+  EXPECT_EQ(got.ids,
+            (Ids{-1, 5, 3, -1}));  // never id 0 with weight 0: that would be work for expert 0
   expect_near(got.weights, {0.0F, 1.334154963F, 0.630210221F, 0.0F}, 4e-6F);
   expect_near(got.identity, {1.079328895F}, 4e-6F);
 }
@@ -189,14 +193,17 @@ TEST(Router, TiesGoToTheLowerId) {
 
 TEST(Router, ScalingHappensOnceOnEveryPath) {
   const auto ratio_is_exact = [](RouterConfig config, const RouteInputs& inputs = {}) {
-    const std::vector<float> logits = random_logits(5, config.num_experts + config.num_zero_experts, 3);
+    const std::vector<float> logits =
+        random_logits(5, config.num_experts + config.num_zero_experts, 3);
     const Routed one = route(config, logits, inputs);
     config.routed_scaling_factor = 4.0F;  // a power of two: exact
     const Routed four = route(config, logits, inputs);
     EXPECT_EQ(one.ids, four.ids);
     ASSERT_EQ(one.weights.size(), four.weights.size());
-    for (size_t i = 0; i < one.weights.size(); ++i) EXPECT_EQ(4.0F * one.weights[i], four.weights[i]);
-    for (size_t i = 0; i < one.identity.size(); ++i) EXPECT_EQ(4.0F * one.identity[i], four.identity[i]);
+    for (size_t i = 0; i < one.weights.size(); ++i)
+      EXPECT_EQ(4.0F * one.weights[i], four.weights[i]);
+    for (size_t i = 0; i < one.identity.size(); ++i)
+      EXPECT_EQ(4.0F * one.identity[i], four.identity[i]);
   };
   for (const bool renormalize : {false, true}) {
     RouterConfig plain = config_of(8, 3);
@@ -221,7 +228,8 @@ TEST(Router, ScalingHappensOnceOnEveryPath) {
     const Ids tokens = {0, 1, 1, 0, -1};
     ratio_is_exact(config, {.token_ids = tokens});
     config = plain;
-    config.custom = [](ConstRows, ConstRows, int, bool, int, std::span<int32_t> ids, std::span<float> weights) {
+    config.custom = [](ConstRows, ConstRows, int, bool, int, std::span<int32_t> ids,
+                       std::span<float> weights) {
       std::fill(ids.begin(), ids.end(), 1);
       std::fill(weights.begin(), weights.end(), 0.3F);
     };
@@ -285,7 +293,9 @@ TEST(Router, NanNamesTokenAndExpertOnEveryPath) {
   const Ids tokens(3, 0);
   expect_named(config, {.token_ids = tokens});
   config = config_of(8, 2);
-  config.custom = [](ConstRows, ConstRows, int, bool, int, std::span<int32_t>, std::span<float>) { FAIL(); };
+  config.custom = [](ConstRows, ConstRows, int, bool, int, std::span<int32_t>, std::span<float>) {
+    FAIL();
+  };
   expect_named(config);
 }
 
@@ -316,7 +326,7 @@ TEST(Router, OnePickAndAllPicks) {
   RouterConfig most = config_of(RouterConfig::kMaxExperts, RouterConfig::kMaxExperts);
   got = route(most, random_logits(1, RouterConfig::kMaxExperts, 1));
   std::sort(got.ids.begin(), got.ids.end());
-  for (int32_t i = 0; i < RouterConfig::kMaxExperts; ++i) ASSERT_EQ(got.ids[static_cast<size_t>(i)], i);
+  for (int32_t i = 0; i < RouterConfig::kMaxExperts; ++i) ASSERT_EQ(got.ids[i], i);
 }
 
 TEST(Router, WrongShapesAreRefused) {
@@ -334,7 +344,8 @@ TEST(Router, WrongShapesAreRefused) {
   EXPECT_EQ(text(good, {all_ids, all_weights, identity}), "");
   EXPECT_EQ(text(good, {all_ids, all_weights}), "");
   EXPECT_NE(text({logits.data(), 3, 9}, {all_ids, all_weights}).find("[3, 9]"), std::string::npos);
-  EXPECT_NE(text({logits.data(), 3, 7}, {all_ids, all_weights}).find("[tokens, 8]"), std::string::npos);
+  EXPECT_NE(text({logits.data(), 3, 7}, {all_ids, all_weights}).find("[tokens, 8]"),
+            std::string::npos);
   EXPECT_NE(text(good, {all_ids.first(4), all_weights}).find("ids has 4"), std::string::npos);
   EXPECT_NE(text(good, {all_ids, all_weights.first(5)}).find("weights has 5"), std::string::npos);
   const std::span<float> two = std::span(identity).first(2);
@@ -347,8 +358,9 @@ TEST(Router, WrongShapesAreRefused) {
 
   RouterConfig zero = config_of(7, 2);
   zero.num_zero_experts = 1;
-  EXPECT_NE(refusal([&] { Router(zero).route(good, {}, {all_ids, all_weights}); }).find("identity has 0"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal([&] { Router(zero).route(good, {}, {all_ids, all_weights}); }).find("identity has 0"),
+      std::string::npos);
 }
 
 TEST(Router, RowsMayHaveAStride) {

@@ -19,14 +19,18 @@ struct Routed {
   std::vector<float> identity;
 };
 
-// logits: [tokens, num_experts + num_zero_experts]. Outputs start as rubbish, so that what is not written shows.
-inline Routed route(const RouterConfig& config, const std::vector<float>& logits, const RouteInputs& inputs = {}) {
+// logits: [tokens, num_experts + num_zero_experts]. Outputs start as rubbish, so that what is not
+// written shows.
+inline Routed route(const RouterConfig& config, const std::vector<float>& logits,
+                    const RouteInputs& inputs = {}) {
   const Router router(config);
   const int64_t columns = config.num_experts + config.num_zero_experts;
   const auto tokens = static_cast<size_t>(static_cast<int64_t>(logits.size()) / columns);
   const size_t picks = tokens * static_cast<size_t>(router.picks_per_token());
-  Routed out{std::vector<int32_t>(picks, -99), std::vector<float>(picks, -99.0F), std::vector<float>(tokens, -99.0F)};
-  router.route({logits.data(), static_cast<int64_t>(tokens), columns}, inputs, {out.ids, out.weights, out.identity});
+  Routed out{std::vector<int32_t>(picks, -99), std::vector<float>(picks, -99.0F),
+             std::vector<float>(tokens, -99.0F)};
+  router.route({logits.data(), static_cast<int64_t>(tokens), columns}, inputs,
+               {out.ids, out.weights, out.identity});
   return out;
 }
 
@@ -56,7 +60,8 @@ inline std::vector<float> random_logits(int64_t tokens, int64_t columns, uint32_
   return logits;
 }
 
-inline void expect_near(const std::vector<float>& got, const std::vector<float>& want, float tolerance = 2e-6F) {
+inline void expect_near(const std::vector<float>& got, const std::vector<float>& want,
+                        float tolerance = 2e-6F) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], tolerance) << "at " << i;
 }

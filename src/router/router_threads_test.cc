@@ -53,8 +53,9 @@ TEST(Router, ThreadsShareOneRouterAndSlicesGiveTheSameBits) {
   for (size_t part = 0; part < 4; ++part) {
     threads.emplace_back([&, part] {
       const size_t first = part * 100;
-      router.route({logits.data() + first * 64, 100, 64}, {.first_token = static_cast<int64_t>(first)},
-                   {std::span(ids).subspan(first * 6, 600), std::span(weights).subspan(first * 6, 600)});
+      router.route(
+          {logits.data() + first * 64, 100, 64}, {.first_token = static_cast<int64_t>(first)},
+          {std::span(ids).subspan(first * 6, 600), std::span(weights).subspan(first * 6, 600)});
     });
   }
   for (std::thread& thread : threads) thread.join();

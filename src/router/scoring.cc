@@ -1,30 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/scoring.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "base/portable_math.h"
 
 namespace trimtab {
 namespace {
 
-// log(1 + y) for y in [0, 1], as 2 atanh(y / (2 + y)); the series is cut where it is below 2e-9 of the result.
-float log_1_plus(float y) {
-  const float s = y / (2.0F + y);
-  const float square = s * s;
-  float p = 2.0F / 15.0F;
-  p = p * square + 2.0F / 13.0F;
-  p = p * square + 2.0F / 11.0F;
-  p = p * square + 2.0F / 9.0F;
-  p = p * square + 2.0F / 7.0F;
-  p = p * square + 2.0F / 5.0F;
-  p = p * square + 2.0F / 3.0F;
-  p = p * square + 2.0F;
-  return s * p;
-}
-
 float sqrt_softplus(float x) {
   x = std::min(x, std::numeric_limits<float>::max());
-  return std::sqrt(std::max(x, 0.0F) + log_1_plus(exp_f32(-std::fabs(x))));
+  return std::sqrt(std::max(x, 0.0F) + log1p_f32(exp_f32(-std::fabs(x))));
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 namespace trimtab {
 
-// Insertion into a sorted list: most values fail the one comparison with the k-th best, so a pass over E experts costs
-// about E comparisons and k ln(E / k) insertions.
+// Insertion into a sorted list: most values fail the one comparison with the k-th best, so a pass
+// over E experts costs about E comparisons and k ln(E / k) insertions.
 class TopK {
  public:
   // ids: [k], k >= 1; values: [k] scratch. Both belong to the caller.

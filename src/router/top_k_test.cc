@@ -44,8 +44,8 @@ TEST(TopK, EqualsAFullSort) {
     std::vector<int32_t> order(n);
     std::iota(order.begin(), order.end(), 0);
     std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      const float x = values[static_cast<size_t>(a)];
-      const float y = values[static_cast<size_t>(b)];
+      const float x = values[a];
+      const float y = values[b];
       return x != y ? x > y : a < b;
     });
     order.resize(k);

@@ -23,7 +23,8 @@ void expect_timing(const Json& row) {
 }
 
 TEST(Bench, SingleProducts) {
-  const std::string command = "bench experts --shape 48x80,200x64 --dtype f32,bf16 --m 1,7" + kQuick;
+  const std::string command =
+      "bench experts --shape 48x80,200x64 --dtype f32,bf16 --m 1,7" + kQuick;
   const Outcome run = trimtab(command + " --json");
   ASSERT_EQ(run.status, 0) << run.err;
   const Json json = Json::parse(run.out);
@@ -58,7 +59,8 @@ TEST(Bench, BothProductsOfAModel) {
 }
 
 TEST(Bench, WholeLayer) {
-  const std::string command = "bench experts --layer --shape olmoe --tokens 1,3 --routing skewed" + kQuick;
+  const std::string command =
+      "bench experts --layer --shape olmoe --tokens 1,3 --routing skewed" + kQuick;
   const Outcome run = trimtab(command + " --json");
   ASSERT_EQ(run.status, 0) << run.err;
   const Json rows = Json::parse(run.out).at("rows");
@@ -78,7 +80,8 @@ TEST(Bench, ListsTheInstructionSets) {
   const Json json = Json::parse(run.out);
   EXPECT_EQ(json.at("ceilings")[0].at("isa"), "scalar");
   EXPECT_FALSE(json.contains("rows"));
-  EXPECT_TRUE(contains(trimtab("bench --isa --cold-mb 4").out, "the kernels use " + std::string(json.at("isa"))));
+  EXPECT_TRUE(contains(trimtab("bench --isa --cold-mb 4").out,
+                       "the kernels use " + std::string(json.at("isa"))));
 }
 
 TEST(Bench, KernelsAndPeakFollowTrimtabIsa) {
@@ -92,16 +95,16 @@ TEST(Bench, KernelsAndPeakFollowTrimtabIsa) {
 }
 
 TEST(Bench, WrongUsage) {
-  for (const Failure& failure :
-       std::vector<Failure>{{"bench", "--isa, experts or dispatch is required"},
-                            {"bench experts --shape 8y8", "8y8 is neither a model (mixtral, qwen3-30b, "},
-                            {"bench experts --dtype f32,f64", "f64 is not a dtype of weights: f32, bf16"},
-                            {"bench experts --m 0", "--m"},
-                            {"bench experts --tokens 4", "--tokens requires --layer"},
-                            {"bench experts --layer --m 4", "--layer excludes --m"},
-                            {"bench experts --layer --shape 8x8", "8x8 is not a model"},
-                            {"bench experts --layer --routing even", "even is not a kind of routing"},
-                            {"bench experts --threads 0", "--threads"}}) {
+  for (const Failure& failure : std::vector<Failure>{
+           {"bench", "--isa, experts or dispatch is required"},
+           {"bench experts --shape 8y8", "8y8 is neither a model (mixtral, qwen3-30b, "},
+           {"bench experts --dtype f32,f64", "f64 is not a dtype of weights: f32, bf16"},
+           {"bench experts --m 0", "--m"},
+           {"bench experts --tokens 4", "--tokens requires --layer"},
+           {"bench experts --layer --m 4", "--layer excludes --m"},
+           {"bench experts --layer --shape 8x8", "8x8 is not a model"},
+           {"bench experts --layer --routing even", "even is not a kind of routing"},
+           {"bench experts --threads 0", "--threads"}}) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
     EXPECT_TRUE(contains(line, "(see trimtab bench --help)")) << line;

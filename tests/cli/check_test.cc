@@ -21,7 +21,9 @@ TEST(Check, SaysWhatAPlacementHolds) {
   const std::string file = scratch.file("p.json", placement_json("[[0, 0, 1, 2, 1]]"));
   const Outcome text = trimtab("check " + file);
   EXPECT_EQ(text.status, 0) << text.err;
-  EXPECT_EQ(text.out, file + ": valid (json); 1 layers, 3 experts in 5 slots on 2 ranks, 1 duplicates on a rank\n");
+  EXPECT_EQ(
+      text.out,
+      file + ": valid (json); 1 layers, 3 experts in 5 slots on 2 ranks, 1 duplicates on a rank\n");
   const Json json = Json::parse(trimtab("check " + file + " --json").out);
   EXPECT_EQ(json.at("file"), file);
   EXPECT_EQ(json.at("format"), "json");
@@ -37,7 +39,8 @@ TEST(Check, SaysWhatAPlacementHolds) {
 TEST(Check, MeasuresUnderLoads) {
   const Scratch scratch;
   const std::string file = scratch.file("p.json", placement_json("[[0, 0, 1, 2, 1]]"));
-  const std::string loads = scratch.file("l.csv", "0,0,0,4\n0,0,1,4\n0,0,2,2\n1,0,0,0\n1,0,1,0\n1,0,2,2\n");
+  const std::string loads =
+      scratch.file("l.csv", "0,0,0,4\n0,0,1,4\n0,0,2,2\n1,0,0,0\n1,0,1,0\n1,0,2,2\n");
   const Json json = Json::parse(trimtab("check " + file + " --json --loads " + loads).out);
   EXPECT_DOUBLE_EQ(json.at("par_per_layer")[0], 1.0);            // 6 and 6
   EXPECT_DOUBLE_EQ(json.at("par_step_mean_per_layer")[0], 1.6);  // 6 and 4, then 0 and 2
@@ -55,12 +58,14 @@ TEST(Check, RefusesWhatIsNotValid) {
     EXPECT_TRUE(error_line({"check " + file, ""}, 1).starts_with(file + " at byte ")) << file;
   }
   const std::string loads = scratch.file("loads.csv", "0,0,4\n0,1,4\n");
-  EXPECT_EQ(error_line({"check " + loads, ""}, 1), loads + " at byte 0: holds loads, no placement (csv)");
+  EXPECT_EQ(error_line({"check " + loads, ""}, 1),
+            loads + " at byte 0: holds loads, no placement (csv)");
   EXPECT_TRUE(contains(error_line({"check " + kTinyMoe + "/trace.npy", ""}, 1),
                        "holds loads, no placement (npy of three dimensions)"));
   EXPECT_EQ(error_line({"check " + lost + " --report /nowhere/x", ""}, 1),
             "--report /nowhere/x can't be written: No such file or directory");
-  EXPECT_EQ(error_line({"check /nowhere", ""}, 1), "can't open /nowhere: No such file or directory");
+  EXPECT_EQ(error_line({"check /nowhere", ""}, 1),
+            "can't open /nowhere: No such file or directory");
 }
 
 TEST(Check, LoadsMustFit) {
@@ -71,10 +76,11 @@ TEST(Check, LoadsMustFit) {
 }
 
 TEST(Check, WrongUsage) {
-  for (const Failure& failure : std::vector<Failure>{{"check", "PLACEMENT"},
-                                                     {"check x --from csv", "--from: csv not in {json,npy,"},
-                                                     {"check x --ranks 0", "--ranks"},
-                                                     {"check x --loads-format csv", "--loads"}}) {
+  for (const Failure& failure :
+       std::vector<Failure>{{"check", "PLACEMENT"},
+                            {"check x --from csv", "--from: csv not in {json,npy,"},
+                            {"check x --ranks 0", "--ranks"},
+                            {"check x --loads-format csv", "--loads"}}) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
     EXPECT_TRUE(contains(line, "(see trimtab check --help)")) << line;

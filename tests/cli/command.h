@@ -23,13 +23,15 @@ constexpr bool kHasMpi = false;
 #endif
 
 inline const std::string kTinyMoe = std::string(TRIMTAB_SOURCE_DIR) + "/models/tiny-moe";
-inline const std::string kFixtures = std::string(TRIMTAB_SOURCE_DIR) + "/tests/fixtures/checkpoints/";
+inline const std::string kFixtures =
+    std::string(TRIMTAB_SOURCE_DIR) + "/tests/fixtures/checkpoints/";
 
 // A new directory that goes with the object.
 class Scratch {
  public:
   Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "trimtab_cli_test_XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "trimtab_cli_test_XXXXXX").string();
     path_ = mkdtemp(pattern.data());
   }
   ~Scratch() { std::filesystem::remove_all(path_); }
@@ -59,7 +61,8 @@ struct Outcome {
 inline Outcome trimtab(const std::string& arguments) {
   const Scratch scratch;
   const std::string out = scratch.file("stdout"), err = scratch.file("stderr");
-  const int status = std::system((std::string(TRIMTAB_BINARY) + " " + arguments + " >" + out + " 2>" + err).c_str());
+  const int status = std::system(
+      (std::string(TRIMTAB_BINARY) + " " + arguments + " >" + out + " 2>" + err).c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(out), read_file(err)};
 }
 

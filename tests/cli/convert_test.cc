@@ -33,26 +33,34 @@ TEST(Convert, LoadsThroughEveryFormatAndBack) {
 
 TEST(Convert, PlacementByTheEndOfTheName) {
   const Scratch scratch;
-  const std::string first = scratch.file("first.json", R"({"format": "trimtab_placement", "version": 1,
+  const std::string first =
+      scratch.file("first.json", R"({"format": "trimtab_placement", "version": 1,
     "slots_per_rank": [2, 2], "physical_to_logical_map": [[0, 1, 2, 0]]})");
-  const std::string yaml = scratch.file("x.yaml"), npy = scratch.file("x.npy"), last = scratch.file("last.json");
+  const std::string yaml = scratch.file("x.yaml"), npy = scratch.file("x.npy"),
+                    last = scratch.file("last.json");
   const Outcome run = trimtab("convert " + first + " " + yaml);
-  EXPECT_EQ(run.out,
-            first + " (json) -> " + yaml + " (trtllm): placement of 1 layers x 3 experts in 4 slots on 2 ranks\n");
+  EXPECT_EQ(run.out, first + " (json) -> " + yaml +
+                         " (trtllm): placement of 1 layers x 3 experts in 4 slots on 2 ranks\n");
   EXPECT_EQ(trimtab("convert " + yaml + " " + npy + " --ranks 2").status, 0);
   EXPECT_EQ(trimtab("convert " + npy + " " + last + " --ranks 2 --kind placement").status, 0);
-  EXPECT_EQ(Json::parse(read_file(last)).at("physical_to_logical_map"), Json::parse("[[0, 1, 2, 0]]"));
+  EXPECT_EQ(Json::parse(read_file(last)).at("physical_to_logical_map"),
+            Json::parse("[[0, 1, 2, 0]]"));
   // Only a placement can become an expert_map.json, only loads can become CSV.
-  EXPECT_EQ(trimtab("convert " + npy + " " + scratch.file("map.json") + " --ranks 2 --to vllm-ascend").status, 0);
+  EXPECT_EQ(
+      trimtab("convert " + npy + " " + scratch.file("map.json") + " --ranks 2 --to vllm-ascend")
+          .status,
+      0);
   EXPECT_EQ(trimtab("convert " + npy + " " + scratch.file("x.csv")).status, 0);
 }
 
 #ifdef TRIMTAB_HAS_XZ
 TEST(Convert, UnpacksXz) {
   const Scratch scratch;
-  const std::string packed = std::string(TRIMTAB_SOURCE_DIR) + "/tests/fixtures/formats/trace.topk.txt.xz";
+  const std::string packed =
+      std::string(TRIMTAB_SOURCE_DIR) + "/tests/fixtures/formats/trace.topk.txt.xz";
   const Outcome run = trimtab("convert " + packed + " " + scratch.file("x.csv"));
-  EXPECT_TRUE(contains(run.out, "(csv): loads of 2 steps x 2 layers x 4 experts")) << run.out << run.err;
+  EXPECT_TRUE(contains(run.out, "(csv): loads of 2 steps x 2 layers x 4 experts"))
+      << run.out << run.err;
   const std::string cut = scratch.file("cut.topk.txt.xz", read_file(packed).substr(0, 100));
   EXPECT_EQ(error_line({"convert " + cut + " " + scratch.file("y.csv"), ""}, 1),
             cut + " at byte 100: xz: the file ends too early");
@@ -63,7 +71,8 @@ TEST(Convert, AnArrayOfThreeDimensionsIsLoads) {
   const Scratch scratch;
   const std::string trace = kTinyMoe + "/trace.npy", json = scratch.file("x.json");
   const Outcome run = trimtab("convert " + trace + " " + json);
-  EXPECT_TRUE(contains(run.out, "loads of 128 steps x 4 layers x 32 experts")) << run.out << run.err;
+  EXPECT_TRUE(contains(run.out, "loads of 128 steps x 4 layers x 32 experts"))
+      << run.out << run.err;
   EXPECT_EQ(error_line({"check " + trace + " --ranks 4", ""}, 1),
             trace + " at byte 0: holds loads, no placement (npy of three dimensions)");
   EXPECT_EQ(error_line({"convert " + trace + " " + json + " --to vllm-ascend", ""}, 1),
@@ -72,9 +81,11 @@ TEST(Convert, AnArrayOfThreeDimensionsIsLoads) {
 
 TEST(Convert, StatisticsOfTensorrtLlm) {
   const Scratch scratch;
-  const std::string csv = scratch.file("a.csv", "0,0,4\n0,1,5\n"), folder = scratch.file("statistics");
+  const std::string csv = scratch.file("a.csv", "0,0,4\n0,1,5\n"),
+                    folder = scratch.file("statistics");
   const std::string command = "convert " + csv + " " + folder + " --to trtllm";
-  EXPECT_EQ(error_line({command, ""}, 1), csv + " does not say num_experts_per_token; give --experts-per-token");
+  EXPECT_EQ(error_line({command, ""}, 1),
+            csv + " does not say num_experts_per_token; give --experts-per-token");
   ASSERT_EQ(trimtab(command + " --experts-per-token 1").status, 0);
   const Outcome back = trimtab("convert " + folder + " " + scratch.file("b.csv"));
   EXPECT_TRUE(contains(back.out, "(trtllm) -> ")) << back.out << back.err;
@@ -88,7 +99,8 @@ TEST(Convert, Failures) {
   const std::string npy = scratch.file("a.npy"), out = scratch.file("out");
   ASSERT_EQ(trimtab("convert " + map + " " + npy + " --ranks 1").status, 0);
   for (const Failure& failure : std::vector<Failure>{
-           {"convert " + csv + " " + out, out + ": the name does not say which format to write; give --to"},
+           {"convert " + csv + " " + out,
+            out + ": the name does not say which format to write; give --to"},
            {"convert " + map + " " + out + " --to npy",
             map + ": sglang does not say how many ranks there are; give --ranks"},
            {"convert " + npy + " " + out + " --to json",
@@ -103,10 +115,11 @@ TEST(Convert, Failures) {
     EXPECT_EQ(error_line(failure, 1), failure.message);
     EXPECT_FALSE(std::filesystem::exists(out));
   }
-  for (const Failure& failure : std::vector<Failure>{{"convert x", "OUT"},
-                                                     {"convert x y --to yaml", "--to: yaml not in {json,"},
-                                                     {"convert x y --kind map", "--kind: map not in {loads,"},
-                                                     {"convert x y --ranks x", "--ranks"}}) {
+  for (const Failure& failure :
+       std::vector<Failure>{{"convert x", "OUT"},
+                            {"convert x y --to yaml", "--to: yaml not in {json,"},
+                            {"convert x y --kind map", "--kind: map not in {loads,"},
+                            {"convert x y --ranks x", "--ranks"}}) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
     EXPECT_TRUE(contains(line, "(see trimtab convert --help)")) << line;

@@ -26,7 +26,8 @@ TEST(Inspect, ShowsTheTraceOfTinyMoe) {
     double par = 0, mean = 0, floor = 0, worst = 0;
     row >> number >> par >> mean >> floor >> worst;
     EXPECT_EQ(number, layer);
-    EXPECT_TRUE(1 <= par && par <= mean && mean <= worst && worst <= 4 && floor < mean) << all[4 + layer];
+    EXPECT_TRUE(1 <= par && par <= mean && mean <= worst && worst <= 4 && floor < mean)
+        << all[4 + layer];
   }
   EXPECT_TRUE(contains(run.out, "Noise floor: ")) << run.out;
 }
@@ -83,16 +84,18 @@ TEST(Inspect, Failures) {
   const Scratch scratch;
   const std::string a = scratch.file("a.csv", "0,0,4\n0,1,1\n");
   const std::string map = scratch.file("map.json", R"({"physical_to_logical_map": [[0, 1]]})");
-  for (const Failure& failure : std::vector<Failure>{{"inspect", "FILE"},
-                                                     {"inspect x --window 0", "--window"},
-                                                     {"inspect x --ranks -3", "--ranks"},
-                                                     {"inspect x --from yaml", "--from: yaml not in {json,"},
-                                                     {"inspect x --current-format json", "--current"}}) {
+  for (const Failure& failure :
+       std::vector<Failure>{{"inspect", "FILE"},
+                            {"inspect x --window 0", "--window"},
+                            {"inspect x --ranks -3", "--ranks"},
+                            {"inspect x --from yaml", "--from: yaml not in {json,"},
+                            {"inspect x --current-format json", "--current"}}) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
     EXPECT_TRUE(contains(line, "(see trimtab inspect --help)")) << line;
   }
-  EXPECT_EQ(error_line({"inspect /nowhere", ""}, 1), "can't open /nowhere: No such file or directory");
+  EXPECT_EQ(error_line({"inspect /nowhere", ""}, 1),
+            "can't open /nowhere: No such file or directory");
   EXPECT_EQ(error_line({"inspect " + a + " --report /nowhere/x", ""}, 1),
             "--report /nowhere/x can't be written: No such file or directory");
   EXPECT_EQ(error_line({"inspect " + a + " --current " + map, ""}, 1),

@@ -66,8 +66,9 @@ TEST(Plan, JsonHasExactlyTheDocumentedKeys) {
   EXPECT_EQ(keys, wanted);
   for (const char* key : {"layers", "moves", "receive_peak", "duplicates"})
     EXPECT_TRUE(plan.at(key).is_number_integer()) << key;
-  for (const char* key : {"par_before", "par_after", "par_step_before", "par_step_after", "par_step_after_high",
-                          "lower_bound", "lower_bound_split", "moves_per_layer", "plan_seconds"}) {
+  for (const char* key :
+       {"par_before", "par_after", "par_step_before", "par_step_after", "par_step_after_high",
+        "lower_bound", "lower_bound_split", "moves_per_layer", "plan_seconds"}) {
     EXPECT_TRUE(plan.at(key).is_number_float()) << key;
   }
 }
@@ -75,17 +76,20 @@ TEST(Plan, JsonHasExactlyTheDocumentedKeys) {
 TEST(Plan, SaysHowSureItIs) {
   const Scratch scratch;
   const auto plan = [&](const std::string& counts) {
-    const std::string loads =
-        scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count": )" + counts + "}");
+    const std::string loads = scratch.file(
+        "loads.json",
+        R"({"format": "trimtab_loads", "version": 1, "logical_count": )" + counts + "}");
     return json_of("plan " + loads + " --ranks 2 --slots 2 --policy static");
   };
-  // Steps of PAR 1.5, 1 and 1.25: mean 1.25, standard error 0.25 / sqrt(3), Student's t for two degrees of freedom.
+  // Steps of PAR 1.5, 1 and 1.25: mean 1.25, standard error 0.25 / sqrt(3), Student's t for two
+  // degrees of freedom.
   const Json three = plan("[[[2, 1, 1, 0]], [[1, 1, 1, 1]], [[3, 2, 2, 1]]]");
   EXPECT_NEAR(three.at("par_step_after"), 1.25, 1e-12);
   EXPECT_NEAR(three.at("par_step_after_high"), 1.25 + 4.303 * 0.25 / std::sqrt(3.0), 1e-3);
   const Json one = plan("[[[2, 1, 1, 0]]]");
   EXPECT_EQ(one.at("par_step_after_high"), one.at("par_step_after"));
-  // One expert has most tokens: only where they are split freely over its copies could the ranks be level.
+  // One expert has most tokens: only where they are split freely over its copies could the ranks be
+  // level.
   const std::string hot = scratch.file("hot.csv", "0,0,90\n0,1,20\n0,2,10\n");
   const Json bounds = json_of("plan " + hot + " --ranks 2 --slots 2 --policy static");
   EXPECT_TRUE(1 < bounds.at("lower_bound") && bounds.at("lower_bound") <= 65.0 / 60) << bounds;
@@ -96,8 +100,9 @@ TEST(Plan, SaysHowSureItIs) {
 
 TEST(Plan, TakesEveryPolicyAndPreset) {
   for (const std::string how :
-       {"--policy static", "--policy round_robin", "--policy random", "--policy deepseek", "--policy swift",
-        "--policy flashlb", "--preset fast", "--preset deep", "--time-budget 0.2", "--move-price 0.01"}) {
+       {"--policy static", "--policy round_robin", "--policy random", "--policy deepseek",
+        "--policy swift", "--policy flashlb", "--preset fast", "--preset deep", "--time-budget 0.2",
+        "--move-price 0.01"}) {
     const Json plan = json_of("plan " + kTrace + " --ranks 4 --slots 9 " + how);
     EXPECT_LE(plan.at("par_step_after"), plan.at("par_step_before").get<double>() * 2) << how;
     EXPECT_EQ(plan.at("policy"), how.starts_with("--policy") ? how.substr(9) : "trim");
@@ -108,9 +113,13 @@ TEST(Plan, KeepsSlotsOfDeepseekUnlessToldNotTo) {
   const Scratch scratch;
   const std::string kept = scratch.file("kept.json"), published = scratch.file("published.json");
   const std::string plan = "plan " + kTrace + " --ranks 4 --slots 9 --policy deepseek";
-  EXPECT_EQ(json_of(plan + " -o " + kept).at("moves"), json_of(plan + " --no-keep-slots -o " + published).at("moves"));
-  const auto map = [](const std::string& file) { return Json::parse(read_file(file)).at("physical_to_logical_map"); };
-  auto a = map(kept).get<std::vector<std::vector<int>>>(), b = map(published).get<std::vector<std::vector<int>>>();
+  EXPECT_EQ(json_of(plan + " -o " + kept).at("moves"),
+            json_of(plan + " --no-keep-slots -o " + published).at("moves"));
+  const auto map = [](const std::string& file) {
+    return Json::parse(read_file(file)).at("physical_to_logical_map");
+  };
+  auto a = map(kept).get<std::vector<std::vector<int>>>(),
+       b = map(published).get<std::vector<std::vector<int>>>();
   EXPECT_NE(a, b);
   for (auto* layers : {&a, &b}) {
     for (std::vector<int>& layer : *layers) {
@@ -147,8 +156,9 @@ TEST(Plan, WritesWhatEachEngineReads) {
 
 TEST(Plan, KeepsTheEnginesLayerNumbers) {
   const Scratch scratch;
-  const std::string loads = scratch.file("loads.json",
-                                         R"({"format": "trimtab_loads", "version": 1, "layer_ids": [3, 4],
+  const std::string loads =
+      scratch.file("loads.json",
+                   R"({"format": "trimtab_loads", "version": 1, "layer_ids": [3, 4],
           "logical_count": [[9, 1, 1, 1], [1, 1, 1, 9]]})");
   const std::string yaml = scratch.file("placement.yaml");
   json_of("plan " + loads + " --ranks 2 --slots 3 --format trtllm -o " + yaml);
@@ -160,9 +170,12 @@ TEST(Plan, KeepsTheEnginesLayerNumbers) {
 TEST(Plan, PrintsATableAndWhereItWent) {
   const Scratch scratch;
   const std::string file = scratch.file("x.json");
-  const Outcome run = trimtab("plan " + kTrace + " --ranks 4 --slots 9 --expert-bytes 10 -o " + file);
+  const Outcome run =
+      trimtab("plan " + kTrace + " --ranks 4 --slots 9 --expert-bytes 10 -o " + file);
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_TRUE(contains(run.out, "128 steps, 4 layers of 32 experts; 36 slots on 4 ranks; policy trim\n")) << run.out;
+  EXPECT_TRUE(
+      contains(run.out, "128 steps, 4 layers of 32 experts; 36 slots on 4 ranks; policy trim\n"))
+      << run.out;
   EXPECT_TRUE(contains(run.out, "layer   before   after   bound")) << run.out;
   EXPECT_TRUE(contains(run.out, "\n mean ")) << run.out;
   EXPECT_TRUE(contains(run.out, "0 bytes); planned in ")) << run.out;
@@ -173,7 +186,8 @@ TEST(Plan, SumsTheFilesOfSeveralRanks) {
   const Scratch scratch;
   const std::string a = scratch.file("a.csv", "0,0,8\n0,1,0\n0,2,0\n0,3,1\n");
   const std::string b = scratch.file("b.csv", "0,0,0\n0,1,8\n0,2,1\n0,3,0\n");
-  EXPECT_DOUBLE_EQ(json_of("plan " + a + " " + b + " --ranks 2 --slots 2").at("par_before"), 16.0 / 9);
+  EXPECT_DOUBLE_EQ(json_of("plan " + a + " " + b + " --ranks 2 --slots 2").at("par_before"),
+                   16.0 / 9);
   EXPECT_DOUBLE_EQ(json_of("plan " + a + " " + b + " --ranks 2 --slots 2").at("par_after"), 1.0);
 }
 
@@ -185,7 +199,8 @@ TEST(Plan, WrongUsageIsOneLineAndStatus2) {
            {"plan x --ranks 0", "--ranks"},
            {"plan x --policy best", "--policy: best not in {static,"},
            {"plan x --preset slow", "--preset: slow not in {fast,balanced,deep}"},
-           {"plan x --format csv", "--format: csv not in {json,npy,sglang,trtllm,vllm,vllm-ascend}"},
+           {"plan x --format csv",
+            "--format: csv not in {json,npy,sglang,trtllm,vllm,vllm-ascend}"},
            {"plan x --from vllm-ascend", "--from: vllm-ascend not in {json,"},
            {"plan x --max-bytes 4", "--expert-bytes"},
            {"plan x --max-moves -1", "--max-moves"},
@@ -209,10 +224,13 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
   const std::string plan = "plan " + kTrace;
   for (const Failure& failure : std::vector<Failure>{
            {"plan /nowhere --ranks 4 --slots 9", "can't open /nowhere: No such file or directory"},
-           {"plan " + current + " --ranks 4 --slots 9", current + " at byte 0: holds a placement, no loads (json)"},
+           {"plan " + current + " --ranks 4 --slots 9",
+            current + " at byte 0: holds a placement, no loads (json)"},
            {plan + " --ranks 4 --slots 2",
-            "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of 2, are needed"},
-           {plan + " --ranks 50000 --slots 50000", "50000 ranks x 50000 slots are more than 1048576 slots"},
+            "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of "
+            "2, are needed"},
+           {plan + " --ranks 50000 --slots 50000",
+            "50000 ranks x 50000 slots are more than 1048576 slots"},
            {plan + " --ranks 4 --slots 9 --nodes 3", "3 nodes do not divide 4 ranks"},
            {plan + " --ranks 4 --slots 9 --groups 5", "5 expert groups do not divide 32 experts"},
            {plan + " --ranks 4 --slots 9 --policy optimal",
@@ -223,10 +241,12 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
             "--no-keep-slots: only deepseek has it, and the policy is trim"},
            {plan + " --ranks 4 --slots 9 --report /nowhere/x",
             "--report /nowhere/x can't be written: No such file or directory"},
-           {plan + " --ranks 4 --slots 9 -o /nowhere/x", "-o /nowhere/x can't be written: No such file or directory"},
+           {plan + " --ranks 4 --slots 9 -o /nowhere/x",
+            "-o /nowhere/x can't be written: No such file or directory"},
            {plan + " --current " + current + " --slots 8",
             "--slots 8, but rank 0 of " + current + " has 9 slots; a plan keeps them"},
-           {plan + " --current " + yaml, yaml + ": trtllm does not say how many ranks there are; give --ranks"},
+           {plan + " --current " + yaml,
+            yaml + ": trtllm does not say how many ranks there are; give --ranks"},
        }) {
     EXPECT_EQ(error_line(failure, 1), failure.message);
   }
@@ -253,9 +273,9 @@ TEST(Plan, LayersThatDifferAreNamed) {
 TEST(Plan, HelpTeaches) {
   const Outcome help = trimtab("plan --help");
   EXPECT_EQ(help.status, 0);
-  for (const char* part :
-       {"--ranks", "--slots", "--nodes", "--groups", "--current", "--policy", "--preset", "--max-moves", "--max-bytes",
-        "--no-keep-slots", "--expert-bytes", "--format", "--report", "--json", "Examples"}) {
+  for (const char* part : {"--ranks", "--slots", "--nodes", "--groups", "--current", "--policy",
+                           "--preset", "--max-moves", "--max-bytes", "--no-keep-slots",
+                           "--expert-bytes", "--format", "--report", "--json", "Examples"}) {
     EXPECT_TRUE(contains(help.out, part)) << part;
   }
 }

@@ -13,7 +13,8 @@ using Json = nlohmann::json;
 const std::string kTrace = kTinyMoe + "/trace.npy";
 
 TEST(Replay, ComparesPoliciesOnTheTraceOfTinyMoe) {
-  const std::string command = "replay " + kTrace + " --ranks 4 --slots 9 --window 16 --policies trim,static,deepseek";
+  const std::string command =
+      "replay " + kTrace + " --ranks 4 --slots 9 --window 16 --policies trim,static,deepseek";
   const Outcome run = trimtab(command + " --json");
   ASSERT_EQ(run.status, 0) << run.err;
   const Json json = Json::parse(run.out);
@@ -22,7 +23,8 @@ TEST(Replay, ComparesPoliciesOnTheTraceOfTinyMoe) {
   ASSERT_EQ(policies.size(), 3U);
   for (const auto& [name, one] : policies.items()) {
     EXPECT_EQ(one.size(), 5U) << name;
-    EXPECT_TRUE(1 < one.at("par_next_mean") && one.at("par_next_mean") < one.at("par_next_worst")) << one;
+    EXPECT_TRUE(1 < one.at("par_next_mean") && one.at("par_next_mean") < one.at("par_next_worst"))
+        << one;
     EXPECT_TRUE(one.at("first_plan_moves").is_number_integer());
     EXPECT_TRUE(one.at("moves_per_layer_per_replan").is_number_float());
     EXPECT_TRUE(one.at("plan_seconds_per_replan").is_number_float());
@@ -33,19 +35,22 @@ TEST(Replay, ComparesPoliciesOnTheTraceOfTinyMoe) {
   EXPECT_LT(policies.at("trim").at("moves_per_layer_per_replan"),
             policies.at("deepseek").at("moves_per_layer_per_replan"));
   const Outcome text = trimtab(command);
-  EXPECT_TRUE(contains(text.out, ": 8 windows of 16 steps, 4 layers of 32 experts; 36 slots on 4 ranks\n"));
+  EXPECT_TRUE(
+      contains(text.out, ": 8 windows of 16 steps, 4 layers of 32 experts; 36 slots on 4 ranks\n"));
   EXPECT_TRUE(contains(text.out, "\ntrim ")) << text.out;
 }
 
 // Worked out by hand: experts 0 and 1 on rank 0, 2 and 3 on rank 1; the fifth step fills no window.
 TEST(Replay, MeasuresOnTheNextWindow) {
   const Scratch scratch;
-  const std::string loads = scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count":
+  const std::string loads =
+      scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count":
     [[[1, 1, 1, 1]], [[9, 9, 1, 1]], [[3, 0, 1, 0]], [[1, 0, 1, 0]], [[9, 0, 0, 0]]]})");
-  const Json one =
-      Json::parse(trimtab("replay " + loads + " --ranks 2 --slots 2 --window 2 --policies static --json").out)
-          .at("policies")
-          .at("static");
+  const Json one = Json::parse(trimtab("replay " + loads +
+                                       " --ranks 2 --slots 2 --window 2 --policies static --json")
+                                   .out)
+                       .at("policies")
+                       .at("static");
   EXPECT_DOUBLE_EQ(one.at("par_next_mean"), (1.5 + 1.0) / 2);
   EXPECT_DOUBLE_EQ(one.at("par_next_worst"), 1.5);
   EXPECT_EQ(one.at("moves_per_layer_per_replan"), 0.0);
@@ -54,9 +59,11 @@ TEST(Replay, MeasuresOnTheNextWindow) {
 // Rank 0 has experts 0 and 1, rank 1 has 2 and 0.
 TEST(Replay, SharesTokensByTheRule) {
   const Scratch scratch;
-  const std::string loads = scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count":
+  const std::string loads =
+      scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count":
     [[[4, 4, 0]], [[8, 2, 0]], [[5, 3, 2]]]})");
-  const std::string command = "replay " + loads + " --ranks 2 --slots 2 --window 1 --policies static --split ";
+  const std::string command =
+      "replay " + loads + " --ranks 2 --slots 2 --window 1 --policies static --split ";
   const auto par = [&](const std::string& rule) {
     const Outcome run = trimtab(command + rule + " --json");
     EXPECT_EQ(run.status, 0) << run.err;
@@ -66,7 +73,8 @@ TEST(Replay, SharesTokensByTheRule) {
   EXPECT_DOUBLE_EQ(par("round_robin"), (6.0 / 5 + 6.0 / 5) / 2);
   EXPECT_DOUBLE_EQ(par("split"), 1.0);
   const Outcome text = trimtab(command + "split");
-  EXPECT_TRUE(contains(text.out, "A step's tokens are shared out by the rule split.\n")) << text.out;
+  EXPECT_TRUE(contains(text.out, "A step's tokens are shared out by the rule split.\n"))
+      << text.out;
 }
 
 TEST(Replay, StartsFromTheCurrentPlacementAndKeepsLimits) {
@@ -74,7 +82,8 @@ TEST(Replay, StartsFromTheCurrentPlacementAndKeepsLimits) {
   const std::string current = scratch.file("current.json");
   ASSERT_EQ(trimtab("plan " + kTrace + " --ranks 4 --slots 9 -o " + current).status, 0);
   const auto first_moves = [&](const std::string& options) {
-    const Outcome run = trimtab("replay " + kTrace + " --window 32 --policies trim --json " + options);
+    const Outcome run =
+        trimtab("replay " + kTrace + " --window 32 --policies trim --json " + options);
     EXPECT_EQ(run.status, 0) << options << run.err;
     return Json::parse(run.out).at("policies").at("trim").at("first_plan_moves").get<int>();
   };
@@ -91,7 +100,8 @@ TEST(Replay, StartsFromTheCurrentPlacementAndKeepsLimits) {
 
 TEST(Replay, TakesDeepseekAsPublished) {
   const Outcome run =
-      trimtab("replay " + kTrace + " --ranks 4 --slots 9 --window 32 --policies trim,deepseek --no-keep-slots --json");
+      trimtab("replay " + kTrace +
+              " --ranks 4 --slots 9 --window 32 --policies trim,deepseek --no-keep-slots --json");
   EXPECT_EQ(run.status, 0) << run.err;
   EXPECT_GT(Json::parse(run.out).at("policies").at("deepseek").at("first_plan_moves"), 0);
 }
@@ -101,26 +111,42 @@ TEST(Replay, Failures) {
   for (const Failure& failure : std::vector<Failure>{
            {replay, "is required"},
            {replay + " --ranks 4 --slots 9 --window 16", "--policies is required"},
-           {replay + " --ranks 4 --window 16 --policies trim", "--slots (or --current) is required"},
-           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --split best", "best not in {equal,"},
-           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --time-budget 0", "--time-budget"},
-           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --move-price -1", "--move-price"},
+           {replay + " --ranks 4 --window 16 --policies trim",
+            "--slots (or --current) is required"},
+           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --split best",
+            "best not in {equal,"},
+           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --time-budget 0",
+            "--time-budget"},
+           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --move-price -1",
+            "--move-price"},
            {replay + " --ranks 4 --slots 9 --window 0 --policies trim", "--window"},
-           {replay + " --ranks 4 --slots 9 --window 16 --policies trim,best", "best not in {static,"}}) {
+           {replay + " --ranks 4 --slots 9 --window 16 --policies trim,best",
+            "best not in {static,"}}) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
     EXPECT_TRUE(contains(line, "(see trimtab replay --help)")) << line;
   }
-  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 65 --policies trim", ""}, 1),
-            kTrace + " has 128 steps; --window 65 needs 130, to plan on one window and measure on the next");
-  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies trim --report /nowhere/x", ""}, 1),
-            "--report /nowhere/x can't be written: No such file or directory");
-  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --preset fast", ""}, 1),
-            "--preset: only trim has it, and the policy is swift, static");
-  EXPECT_EQ(error_line({replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --no-keep-slots", ""}, 1),
-            "--no-keep-slots: only deepseek has it, and the policy is swift, static");
+  EXPECT_EQ(
+      error_line({replay + " --ranks 4 --slots 9 --window 65 --policies trim", ""}, 1),
+      kTrace +
+          " has 128 steps; --window 65 needs 130, to plan on one window and measure on the next");
+  EXPECT_EQ(
+      error_line(
+          {replay + " --ranks 4 --slots 9 --window 16 --policies trim --report /nowhere/x", ""}, 1),
+      "--report /nowhere/x can't be written: No such file or directory");
+  EXPECT_EQ(
+      error_line(
+          {replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --preset fast", ""},
+          1),
+      "--preset: only trim has it, and the policy is swift, static");
+  EXPECT_EQ(
+      error_line(
+          {replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --no-keep-slots", ""},
+          1),
+      "--no-keep-slots: only deepseek has it, and the policy is swift, static");
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 2 --window 16 --policies trim", ""}, 1),
-            "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of 2, are needed");
+            "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of "
+            "2, are needed");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "tests/cli/command.h"
-#include "trimtab/formats.h"
+#include "trimtab/recordings.h"
 
 namespace trimtab::cli {
 namespace {
@@ -14,8 +14,9 @@ namespace {
 using Json = nlohmann::json;
 
 // Prompts that change their domain, few at a time, so that later ones come later.
-const std::string kShift = "run " + kTinyMoe + " --prompts " + kTinyMoe +
-                           "/domain_shift.txt --max-sequences 12 --steps 64 --temperature 0.7 --json ";
+const std::string kShift =
+    "run " + kTinyMoe + " --prompts " + kTinyMoe +
+    "/domain_shift.txt --max-sequences 12 --steps 64 --temperature 0.7 --json ";
 
 Json run(const std::string& arguments) {
   const Outcome outcome = trimtab(arguments);
@@ -28,7 +29,8 @@ double mean_par(const Json& result) {
   return std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(pars.size());
 }
 
-// A plan in every window, whatever it brings: something is under way in every step, and arrives before the next one.
+// A plan in every window, whatever it brings: something is under way in every step, and arrives
+// before the next one.
 std::string restless(const Scratch& scratch) {
   return scratch.file(
       "restless.json",
@@ -37,7 +39,8 @@ std::string restless(const Scratch& scratch) {
 
 // As without a file, but the same at every run, however busy the machine is.
 std::string repeatable(const Scratch& scratch) {
-  return scratch.file("repeatable.json", R"({"preset": "short", "gate": false, "use_async": false})");
+  return scratch.file("repeatable.json",
+                      R"({"preset": "short", "gate": false, "use_async": false})");
 }
 
 TEST(RunEplb, BalancesWhenTheDomainChangesAndChangesNoToken) {
@@ -78,9 +81,10 @@ TEST(RunEplb, SameTextWithAMigrationInEveryStepInEveryFormat) {
     const std::string experts = std::string("--experts ") + format;
     const Json reference = run(few + "--ranks 1 " + experts);
     for (const char* ranks : {"2", "4", "7"}) {
-      const Json moving =
-          run(few + "--ranks " + ranks + " " + experts + " --eplb dynamic --eplb-config " + restless(scratch));
-      EXPECT_EQ(moving.at("outputs"), reference.at("outputs")) << format << ", " << ranks << " ranks";
+      const Json moving = run(few + "--ranks " + ranks + " " + experts +
+                              " --eplb dynamic --eplb-config " + restless(scratch));
+      EXPECT_EQ(moving.at("outputs"), reference.at("outputs"))
+          << format << ", " << ranks << " ranks";
       EXPECT_GT(moving.at("eplb").at("layers_switched"), 3) << format << ", " << ranks << " ranks";
     }
   }
@@ -90,10 +94,12 @@ TEST(RunEplb, ProcessesGiveTheSameTextToo) {
   if (!kHasMpi) GTEST_SKIP() << "built without MPI";
   const Scratch scratch;
   const std::string arguments =
-      "run " + kTinyMoe + " --steps 20 --json --max-sequences 2 --eplb dynamic --eplb-config " + restless(scratch);
+      "run " + kTinyMoe + " --steps 20 --json --max-sequences 2 --eplb dynamic --eplb-config " +
+      restless(scratch);
   const std::string out = scratch.file("out");
-  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 2 " + TRIMTAB_BINARY + " " +
-                              arguments + " >" + out + " 2>" + scratch.file("err");
+  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 2 " +
+                              TRIMTAB_BINARY + " " + arguments + " >" + out + " 2>" +
+                              scratch.file("err");
   ASSERT_EQ(std::system(command.c_str()), 0) << read_file(scratch.file("err"));
   const Json processes = Json::parse(read_file(out));
   const Json alone = run("run " + kTinyMoe + " --steps 20 --json --max-sequences 2 --ranks 1");
@@ -124,7 +130,8 @@ TEST(RunEplb, GoesOnFromTheMapAtTheEnd) {
   const Json gone_on = run(kShift + "--eplb dynamic:" + first + options + second);
   EXPECT_EQ(gone_on.at("outputs"), begun.at("outputs"));
   EXPECT_LT(mean_par(gone_on), mean_par(begun));
-  EXPECT_EQ(read_placement(second).placement.num_slots(), read_placement(first).placement.num_slots());
+  EXPECT_EQ(read_placement(second).placement.num_slots(),
+            read_placement(first).placement.num_slots());
   // As it is, and judged.
   const Json held = run(kShift + "--eplb static:" + first + " --placement-out " + second);
   EXPECT_EQ(held.at("outputs"), begun.at("outputs"));
@@ -146,21 +153,24 @@ TEST(RunEplb, ScreeningSaysWhetherItWouldPay) {
 
 TEST(RunEplb, WritesMetricsPageAndTrace) {
   const Scratch scratch;
-  const std::string metrics = scratch.file("m.prom"), page = scratch.file("p.html"), trace = scratch.file("t.json");
-  run(kShift + "--eplb dynamic --eplb-config " + repeatable(scratch) + " --metrics " + metrics + " --report " + page +
-      " --chrome-trace " + trace);
+  const std::string metrics = scratch.file("m.prom"), page = scratch.file("p.html"),
+                    trace = scratch.file("t.json");
+  run(kShift + "--eplb dynamic --eplb-config " + repeatable(scratch) + " --metrics " + metrics +
+      " --report " + page + " --chrome-trace " + trace);
   const std::string text = read_file(metrics);
   EXPECT_TRUE(contains(text, "\ntrimtab_rebalances_total ")) << text;
   EXPECT_FALSE(contains(text, "\ntrimtab_rebalances_total 0\n")) << text;
   EXPECT_TRUE(contains(read_file(page), "realised"));
   // Windows that are left alone show too.
-  const std::string idle = scratch.file("idle.json", R"({"preset": "short", "plan_above_par": 1000})");
+  const std::string idle =
+      scratch.file("idle.json", R"({"preset": "short", "plan_above_par": 1000})");
   run(kShift + "--eplb dynamic --eplb-config " + idle + " --metrics " + metrics);
   EXPECT_TRUE(contains(read_file(metrics), "\ntrimtab_rebalances_total 0\n"));
   EXPECT_FALSE(contains(read_file(metrics), "\ntrimtab_tokens_total{rank=\"0\"} 0\n"));
   const Json events = Json::parse(read_file(trace)).at("traceEvents");
   const auto count = [&](const char* name) {
-    return std::ranges::count_if(events, [&](const Json& event) { return event.value("name", "") == name; });
+    return std::ranges::count_if(
+        events, [&](const Json& event) { return event.value("name", "") == name; });
   };
   for (const char* name : {"gather loads", "plan", "share plan", "migrate", "switch", "expert"}) {
     EXPECT_GT(count(name), 0) << name;
@@ -170,29 +180,36 @@ TEST(RunEplb, WritesMetricsPageAndTrace) {
 TEST(RunEplb, RefusesWhatCannotBe) {
   const Scratch scratch;
   const std::string few = "run " + kTinyMoe + " --steps 1 ";
-  const auto refused = [&](const std::string& arguments) { return error_line({few + arguments, ""}, 1); };
-  EXPECT_EQ(
-      refused("--eplb dynamik"),
-      "--eplb must be off, static:FILE, record:FILE, dynamic[:FILE] or screen[:FILE], not \"dynamik\" (did you mean "
-      "\"dynamic\"?)");
+  const auto refused = [&](const std::string& arguments) {
+    return error_line({few + arguments, ""}, 1);
+  };
+  EXPECT_EQ(refused("--eplb dynamik"),
+            "--eplb must be off, static:FILE, record:FILE, dynamic[:FILE] or screen[:FILE], not "
+            "\"dynamik\" (did you mean "
+            "\"dynamic\"?)");
   EXPECT_EQ(refused("--eplb static"), "--eplb static needs a file: static:FILE");
   EXPECT_EQ(refused("--eplb dynamic:"), "--eplb dynamic needs a file: dynamic:FILE");
   EXPECT_EQ(refused("--eplb off:x"), "--eplb off takes no file");
   EXPECT_TRUE(contains(refused("--eplb dynamic:" + scratch.file("absent")), "absent"));
-  EXPECT_TRUE(contains(refused("--placement-out /no/such/folder/x.json"), "/no/such/folder/x.json"));
+  EXPECT_TRUE(
+      contains(refused("--placement-out /no/such/folder/x.json"), "/no/such/folder/x.json"));
   EXPECT_EQ(refused("--metrics " + scratch.file("m")), "--metrics needs --eplb dynamic or screen");
   const std::string config = scratch.file("c.json", R"({"intervall": 3})");
   EXPECT_EQ(refused("--eplb dynamic --eplb-config " + config),
             config + ": there is no setting \"intervall\" (did you mean \"interval\"?)");
-  EXPECT_EQ(refused("--eplb dynamic --eplb-config " + scratch.file("zero.json", R"({"interval": 0})")),
-            "interval must be at least 1, not 0");
-  EXPECT_TRUE(contains(refused("--eplb dynamic --eplb-config " + scratch.file("absent")), "can't be read"));
-  EXPECT_TRUE(contains(refused("--eplb dynamic --dispatcher mc2 --eplb-config " + scratch.file("s.json", "{}")),
-                       "can't share tokens out"));
+  EXPECT_EQ(
+      refused("--eplb dynamic --eplb-config " + scratch.file("zero.json", R"({"interval": 0})")),
+      "interval must be at least 1, not 0");
+  EXPECT_TRUE(
+      contains(refused("--eplb dynamic --eplb-config " + scratch.file("absent")), "can't be read"));
+  EXPECT_TRUE(contains(
+      refused("--eplb dynamic --dispatcher mc2 --eplb-config " + scratch.file("s.json", "{}")),
+      "can't share tokens out"));
   const std::string map = scratch.file("map.json");
   ASSERT_EQ(trimtab("plan " + kTinyMoe + "/trace.npy --ranks 2 --slots 16 --out " + map).status, 0);
   EXPECT_TRUE(contains(refused("--eplb static:" + map), "on 2 ranks, this run has 4"));
-  EXPECT_EQ(refused("--redundant-experts 3 --eplb dynamic:" + map), "--redundant-experts: the map of --eplb says it");
+  EXPECT_EQ(refused("--redundant-experts 3 --eplb dynamic:" + map),
+            "--redundant-experts: the map of --eplb says it");
 }
 
 }  // namespace

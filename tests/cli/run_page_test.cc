@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the page of a run is made from: its loads by thirds, its replans, and the whole page of a run that balanced.
+// What the page of a run is made from: its loads by thirds, its replans, and the whole page of a
+// run that balanced.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,22 +8,25 @@
 #include <string>
 #include <vector>
 
-#include "cli/replans.h"
-#include "cli/run_loads.h"
-#include "cli/run_report.h"
+#include "cli/run/replans.h"
+#include "cli/run/run_loads.h"
+#include "cli/run/run_report.h"
 
 namespace trimtab::cli {
 namespace {
 
 using Kind = BalanceEvent::Kind;
 
-// Two layers, two ranks. Layer 0 is uneven in the first two steps of six; layer 1 is level, or has nothing.
+// Two layers, two ranks. Layer 0 is uneven in the first two steps of six; layer 1 is level, or has
+// nothing.
 RankLoads some_loads() {
-  return {6, 2, 2, {6, 2, 1, 1, /**/ 8, 0, 0, 0, /**/ 3, 1, 2, 2, /**/ 1, 3, 2, 2, /**/ 4, 4, 5, 5, /**/ 4, 4, 5, 5}};
+  return {6, 2, 2, {6,      2, 1, 1, /**/ 8, 0, 0, 0, /**/ 3, 1, 2, 2,
+                    /**/ 1, 3, 2, 2, /**/ 4, 4, 5, 5, /**/ 4, 4, 5, 5}};
 }
 
 TEST(RunLoads, AreSumsOverTheSlotsOfEachRank) {
-  const std::vector<int32_t> first = {1, 2, 3, 4}, second = {5, 6};  // 2 steps of 1 layer; two slots, and one
+  const std::vector<int32_t> first = {1, 2, 3, 4},
+                             second = {5, 6};  // 2 steps of 1 layer; two slots, and one
   const std::vector<std::span<const int32_t>> counts = {first, second, {}};
   const RankLoads loads = rank_loads_of(2, 1, counts);
   EXPECT_EQ(loads.num_ranks, 3);
@@ -45,7 +49,7 @@ TEST(RunLoads, ParOfAThirdIsOfItsSummedLoads) {
 
 TEST(RunLoads, ThirdsAreOfAllStepsAndLevelToWithinOne) {
   for (int64_t steps = 0; steps < 20; ++steps) {
-    const std::vector<Steps> parts = thirds({steps, 1, 1, std::vector<int64_t>(static_cast<size_t>(steps))});
+    const std::vector<Steps> parts = thirds({steps, 1, 1, std::vector<int64_t>(steps)});
     ASSERT_EQ(parts.size(), steps < 3 ? 0U : 3U);
     int64_t next = 0;
     for (const Steps& part : parts) {
@@ -62,12 +66,26 @@ TEST(RunLoads, ThirdsAreOfAllStepsAndLevelToWithinOne) {
 
 // One plan that is rejected, one of which a layer is rolled back, one that comes late.
 std::vector<BalanceEvent> some_events() {
-  return {{.step = 1, .kind = Kind::kRejected, .seconds = 0.5, .predicted = 0.01, .text = "does not repay <2> moves"},
-          {.step = 2, .kind = Kind::kPlanned, .moves = 3, .bytes = 300, .seconds = 0.25, .predicted = 0.5},
+  return {{.step = 1,
+           .kind = Kind::kRejected,
+           .seconds = 0.5,
+           .predicted = 0.01,
+           .text = "does not repay <2> moves"},
+          {.step = 2,
+           .kind = Kind::kPlanned,
+           .moves = 3,
+           .bytes = 300,
+           .seconds = 0.25,
+           .predicted = 0.5},
           {.step = 3, .kind = Kind::kSwitched, .layer = 0, .moves = 2, .bytes = 200},
           {.step = 3, .kind = Kind::kSwitched, .layer = 2, .moves = 1, .bytes = 50},
           {.step = 4, .kind = Kind::kRolledBack, .layer = 1, .text = "checksum"},
-          {.step = 4, .kind = Kind::kCommitted, .moves = 3, .bytes = 250, .seconds = 0.125, .realised = 0.375},
+          {.step = 4,
+           .kind = Kind::kCommitted,
+           .moves = 3,
+           .bytes = 250,
+           .seconds = 0.125,
+           .realised = 0.375},
           {.step = 5, .kind = Kind::kLate, .seconds = 9}};
 }
 
@@ -83,8 +101,9 @@ TEST(Replans, MarksSayWhatHappenedAndWhatStandsOut) {
     texts.push_back(mark.text);
     if (mark.is_trouble) trouble.push_back(mark.point);
   }
-  EXPECT_EQ(texts, (std::vector<std::string>{"rejected: does not repay <2> moves", "planned, 3 moves",
-                                             "rolled back, MoE layer 1: checksum", "committed, 3 moves", "late"}));
+  EXPECT_EQ(texts, (std::vector<std::string>{
+                       "rejected: does not repay <2> moves", "planned, 3 moves",
+                       "rolled back, MoE layer 1: checksum", "committed, 3 moves", "late"}));
   EXPECT_EQ(trouble, (std::vector<int64_t>{4, 5}));
 }
 
@@ -94,15 +113,17 @@ TEST(Replans, EachPlanIsARow) {
   ASSERT_EQ(table.rows.size(), 3U);
   constexpr std::nullopt_t kNone = std::nullopt;
   EXPECT_EQ(table.rows[0].name, "rejected: does not repay <2> moves");
-  EXPECT_EQ(table.rows[0].values, (Row{1, kNone, kNone, kNone, kNone, kNone, 0.5, kNone, 0.01, kNone}));
+  EXPECT_EQ(table.rows[0].values,
+            (Row{1, kNone, kNone, kNone, kNone, kNone, 0.5, kNone, 0.01, kNone}));
   EXPECT_EQ(table.rows[1].values, (Row{2, 4, 2, 1, 3, 250, 0.25, 0.125, 0.5, 0.375}));
   EXPECT_EQ(table.rows[2].values, (Row{5, kNone, kNone, kNone, kNone, kNone, 9, kNone, 0, kNone}));
   for (const ReportTable::Row& row : table.rows) EXPECT_EQ(row.values.size(), table.columns.size());
 }
 
 TEST(Replans, AnEndWithoutABeginningIsPassedOver) {
-  const std::vector<BalanceEvent> events = {{.step = 1, .kind = Kind::kSwitched, .layer = 0, .moves = 1},
-                                            {.step = 2, .kind = Kind::kCommitted}};
+  const std::vector<BalanceEvent> events = {
+      {.step = 1, .kind = Kind::kSwitched, .layer = 0, .moves = 1},
+      {.step = 2, .kind = Kind::kCommitted}};
   EXPECT_TRUE(replan_table(events).rows.empty());
   EXPECT_EQ(moves_at(events, 2), (std::vector<int64_t>{-1, 1}));
 }
@@ -138,14 +159,16 @@ TEST(RunPage, OfARunThatBalanced) {
   const Placement start = Placement::linear(2, 4, 2), end(2, 4, {2, 2}, {0, 2, 1, 3, 0, 1, 3, 2});
   BalanceMetrics metrics;
   metrics.rebalances = 1;
-  const RunRecord record{some_loads(), std::vector<int64_t>(8, 5), start, end, some_events(), metrics};
+  const RunRecord record{some_loads(), std::vector<int64_t>(8, 5), start, end, some_events(),
+                         metrics};
   const Report report = page_report({.model = "models/tiny"}, some_result(), record);
   const std::string page = report_html(report);
   EXPECT_NE(page.find("does not repay &lt;2&gt; moves"), std::string::npos);
   ASSERT_EQ(report.states.size(), 2U);
   EXPECT_EQ(report.states[0].rank_load, (std::vector<double>{14, 2, 1, 1}));
   EXPECT_EQ(report.states[1].rank_load, (std::vector<double>{8, 8, 10, 10}));
-  EXPECT_EQ(report.moved, (std::vector<std::vector<int>>{{1, 2}, {}}));  // experts 2 and 1; layer 1 stays on its ranks
+  EXPECT_EQ(report.moved, (std::vector<std::vector<int>>{
+                              {1, 2}, {}}));  // experts 2 and 1; layer 1 stays on its ranks
   EXPECT_EQ(report.timeline.marks.size(), 5U);
   EXPECT_EQ(report.timeline.series[0].moves, moves_at(some_events(), 6));
   EXPECT_EQ(report.tables.size(), 2U);
@@ -157,7 +180,8 @@ TEST(RunPage, OfVeryShortRuns) {
     RankLoads loads = some_loads();
     loads.num_steps = steps;
     loads.rows.resize(static_cast<size_t>(steps) * 4);
-    const RunRecord record{loads, std::vector<int64_t>(8, 5), placement, placement, some_events(), BalanceMetrics{}};
+    const RunRecord record{
+        loads, std::vector<int64_t>(8, 5), placement, placement, some_events(), BalanceMetrics{}};
     EXPECT_FALSE(report_html(page_report({.model = "x"}, some_result(), record)).empty());
   }
 }
@@ -170,13 +194,14 @@ TEST(RunPage, TheSummedSeriesIsOfTheStepsAround) {
   const Placement placement = Placement::linear(1, 2, 2);
   RunResult result = some_result();
   result.moe_layers = {0};
-  const Report report = page_report({.model = "x"}, result, {loads, {1, 1}, placement, placement, {}, {}});
+  const Report report =
+      page_report({.model = "x"}, result, {loads, {1, 1}, placement, placement, {}, {}});
   ASSERT_EQ(report.timeline.series.size(), 2U);
   const ReportSeries& summed = report.timeline.series[1];
   EXPECT_EQ(summed.name, "summed over 8 steps");
   for (int64_t step = 0; step < 96; ++step) {
     const Steps around{std::max<int64_t>(step - 4, 0), std::min<int64_t>(step + 4, 96)};
-    EXPECT_DOUBLE_EQ(summed.par[static_cast<size_t>(step)], summed_par(loads, around)) << step;
+    EXPECT_DOUBLE_EQ(summed.par[step], summed_par(loads, around)) << step;
     EXPECT_EQ(summed.par, summed.worst);
   }
 }

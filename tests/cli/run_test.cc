@@ -21,8 +21,11 @@ TEST(Run, PrintsTextSpeedAndLoad) {
   const std::string prompts = scratch.file("prompts", "The evening\n\nВыберите\r\nimport os");
   const Outcome run = trimtab("run " + kTinyMoe + " --ranks 3 --steps 5 --prompts " + prompts);
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_TRUE(contains(run.out, "(qwen3_moe, 4 MoE layers of 32 experts, top-4), 3 ranks, pull, f32\n")) << run.out;
-  for (const char* prompt : {"[1] The evening\n  | ", "[2] Выберите\n  | ", "[3] import os\n  | "}) {
+  EXPECT_TRUE(
+      contains(run.out, "(qwen3_moe, 4 MoE layers of 32 experts, top-4), 3 ranks, pull, f32\n"))
+      << run.out;
+  for (const char* prompt :
+       {"[1] The evening\n  | ", "[2] Выберите\n  | ", "[3] import os\n  | "}) {
     EXPECT_TRUE(contains(run.out, prompt)) << run.out;
   }
   EXPECT_FALSE(contains(run.out, "[4]"));
@@ -51,12 +54,14 @@ TEST(Run, PrintsTextSpeedAndLoad) {
     EXPECT_EQ(number, rank);
     rows += count;
   }
-  // Bytes and a beginning-of-sequence token each, and 4 of the 5 new tokens are fed back; 4 layers, top-4.
+  // Bytes and a beginning-of-sequence token each, and 4 of the 5 new tokens are fed back; 4 layers,
+  // top-4.
   EXPECT_EQ(rows, (12 + 17 + 10 + 3 * 4) * 4 * 4);
 }
 
 TEST(Run, WritesJson) {
-  const Outcome run = trimtab("run " + kTinyMoe + " --ranks 2 --steps 6 --dtype bf16 --dispatcher all_gather --json");
+  const Outcome run = trimtab("run " + kTinyMoe +
+                              " --ranks 2 --steps 6 --dtype bf16 --dispatcher all_gather --json");
   ASSERT_EQ(run.status, 0) << run.err;
   const Json json = Json::parse(run.out);
   EXPECT_EQ(json.at("model"), kTinyMoe);
@@ -119,7 +124,8 @@ TEST(Run, TakesTokenIds) {
 TEST(Run, TracesEveryPick) {
   const Scratch scratch;
   const std::string file = scratch.file("trace.npy");
-  const Outcome run = trimtab("run " + kTinyMoe + " --json --ranks 3 --steps 4 --trace-out " + file);
+  const Outcome run =
+      trimtab("run " + kTinyMoe + " --json --ranks 3 --steps 4 --trace-out " + file);
   ASSERT_EQ(run.status, 0) << run.err;
   const Json json = Json::parse(run.out);
   const NpyArray trace = read_npy(file);
@@ -131,11 +137,13 @@ TEST(Run, TracesEveryPick) {
   for (size_t step = 0; step < counts.size(); step += 4 * 32) {
     std::vector<int64_t> layers(4);
     for (size_t i = 0; i < 4 * 32; ++i) layers[i / 32] += counts[step + i];
-    EXPECT_EQ(layers, std::vector<int64_t>(4, layers[0])) << "a layer routed more tokens than another";
+    EXPECT_EQ(layers, std::vector<int64_t>(4, layers[0]))
+        << "a layer routed more tokens than another";
     all += layers[0];
   }
   int64_t fed = json.at("prompt_tokens");
-  for (const Json& output : json.at("outputs")) fed += static_cast<int64_t>(output.at("token_ids").size()) - 1;
+  for (const Json& output : json.at("outputs"))
+    fed += static_cast<int64_t>(output.at("token_ids").size()) - 1;
   EXPECT_EQ(all, fed * 4);
 }
 
@@ -157,7 +165,7 @@ void expect_run_in_trace(const std::string& text, const Json& run) {
       EXPECT_EQ(slices.at(of_layer), steps * layers) << of_layer;
     }
     int64_t rows = 0;
-    for (const Json& load : run.at("rank_load")) rows += load.at(static_cast<size_t>(rank)).get<int64_t>();
+    for (const Json& load : run.at("rank_load")) rows += load.at(rank).get<int64_t>();
     EXPECT_EQ(trace.counters.at(rank).at("expert rows"), rows);
   }
 }
@@ -166,20 +174,22 @@ TEST(Run, WritesAChromeTrace) {
   const Scratch scratch;
   const std::string file = scratch.file("trace.json");
   for (const std::string dispatcher : {"pull", "packed"}) {
-    const Outcome run = trimtab("run " + kTinyMoe + " --json --ranks 3 --steps 8 --dispatcher " + dispatcher +
-                                " --threads-per-rank 2 --chrome-trace " + file);
+    const Outcome run = trimtab("run " + kTinyMoe + " --json --ranks 3 --steps 8 --dispatcher " +
+                                dispatcher + " --threads-per-rank 2 --chrome-trace " + file);
     ASSERT_EQ(run.status, 0) << run.err;
     expect_run_in_trace(read_file(file), Json::parse(run.out));
   }
 }
 
-// The same command on processes: `script RANKS trimtab run ...`; null when the script skips, or the build has no MPI.
+// The same command on processes: `script RANKS trimtab run ...`; null when the script skips, or the
+// build has no MPI.
 Json run_under(const std::string& script, const std::string& options) {
   if (!kHasMpi) return nullptr;
   const Scratch scratch;
   const std::string out = scratch.file("stdout");
-  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/" + script + " " + TRIMTAB_BINARY + " run " +
-                              kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 " + options + " >" + out;
+  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/" + script + " " +
+                              TRIMTAB_BINARY + " run " + kTinyMoe +
+                              " --json --steps 8 --temperature 2 --seed 3 " + options + " >" + out;
   const int status = WEXITSTATUS(std::system(command.c_str()));
   if (status == 77) return nullptr;
   EXPECT_EQ(status, 0) << read_file(out);
@@ -195,14 +205,16 @@ void expect_same_run(const Json& processes, const Json& threads) {
 TEST(Run, ProcessesGiveWhatThreadsGive) {
   for (const std::string dispatcher : {"pull", "all_gather", "packed", "hybrid"}) {
     const Scratch scratch;
-    const std::string options = "--dispatcher " + dispatcher + " --trace-out " + scratch.file("trace.npy") +
-                                " --chrome-trace " + scratch.file("trace.json");
+    const std::string options = "--dispatcher " + dispatcher + " --trace-out " +
+                                scratch.file("trace.npy") + " --chrome-trace " +
+                                scratch.file("trace.json");
     const Json processes = run_under("mpi/run.sh 4", options);
     if (processes.is_null()) GTEST_SKIP() << "needs MPI and mpiexec";
     const std::string trace = read_file(scratch.file("trace.npy"));
-    if (dispatcher != "hybrid") expect_run_in_trace(read_file(scratch.file("trace.json")), processes);
-    const Outcome threads =
-        trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
+    if (dispatcher != "hybrid")
+      expect_run_in_trace(read_file(scratch.file("trace.json")), processes);
+    const Outcome threads = trimtab(
+        "run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
     ASSERT_EQ(threads.status, 0) << threads.err;
     expect_same_run(processes, Json::parse(threads.out));
     EXPECT_EQ(trace, read_file(scratch.file("trace.npy")));
@@ -212,12 +224,13 @@ TEST(Run, ProcessesGiveWhatThreadsGive) {
 TEST(Run, SeveralHostsGiveWhatThreadsGive) {
   for (const std::string dispatcher : {"all_gather", "all_to_all", "packed"}) {
     const Scratch scratch;
-    const std::string options = "--dispatcher " + dispatcher + " --chrome-trace " + scratch.file("trace.json");
+    const std::string options =
+        "--dispatcher " + dispatcher + " --chrome-trace " + scratch.file("trace.json");
     const Json processes = run_under("hosts/run.sh 2 2 full", options);
     if (processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
     expect_run_in_trace(read_file(scratch.file("trace.json")), processes);
-    const Outcome threads =
-        trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
+    const Outcome threads = trimtab(
+        "run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
     ASSERT_EQ(threads.status, 0) << threads.err;
     expect_same_run(processes, Json::parse(threads.out));
   }
@@ -227,12 +240,14 @@ TEST(Run, OtherRanksThanMpiexecStartedAreRefused) {
   if (!kHasMpi) GTEST_SKIP() << "needs MPI";
   const Scratch scratch;
   const std::string err = scratch.file("stderr");
-  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 2 " + TRIMTAB_BINARY + " run " +
-                              kTinyMoe + " --ranks 3 2>" + err + " >/dev/null";
+  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 2 " +
+                              TRIMTAB_BINARY + " run " + kTinyMoe + " --ranks 3 2>" + err +
+                              " >/dev/null";
   const int status = WEXITSTATUS(std::system(command.c_str()));
   if (status == 77) GTEST_SKIP() << "needs mpiexec";
   EXPECT_EQ(status, 1);
-  EXPECT_TRUE(contains(read_file(err), "trimtab: --ranks 3, but mpiexec has started 2 processes, a rank each"))
+  EXPECT_TRUE(contains(read_file(err),
+                       "trimtab: --ranks 3, but mpiexec has started 2 processes, a rank each"))
       << read_file(err);
 }
 
@@ -263,8 +278,8 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
   for (const Failure& failure : failures) {
     const std::string line = error_line(failure, 2);
     EXPECT_TRUE(contains(line, failure.message)) << line;
-    EXPECT_TRUE(
-        contains(line, failure.arguments.starts_with("run") ? "(see trimtab run --help)" : "(see trimtab --help)"))
+    EXPECT_TRUE(contains(line, failure.arguments.starts_with("run") ? "(see trimtab run --help)"
+                                                                    : "(see trimtab --help)"))
         << line;
   }
 }
@@ -279,15 +294,18 @@ TEST(Run, FailuresAreOneLineAndStatus1) {
       {"run " + kTinyMoe + " --prompts " + empty, empty + ": has no prompt (one a line)"},
       {"run " + kTinyMoe + " --token-ids ,", "--token-ids: has no token id"},
       {"run " + kTinyMoe + " --token-ids " + words, words + ": \"four\" is not a token id"},
-      {"run " + kTinyMoe + " --token-ids 99999999999", "--token-ids: \"99999999999\" is not a token id"},
-      {"run " + kTinyMoe + " --token-ids '1;2 258'", "prompt 2 has token id 258, the vocabulary ends at 257"},
+      {"run " + kTinyMoe + " --token-ids 99999999999",
+       "--token-ids: \"99999999999\" is not a token id"},
+      {"run " + kTinyMoe + " --token-ids '1;2 258'",
+       "prompt 2 has token id 258, the vocabulary ends at 257"},
       {"run " + kTinyMoe + " --trace-out /nowhere/x.npy",
        "--trace-out /nowhere/x.npy can't be written: No such file or directory"},
       {"run " + kTinyMoe + " --chrome-trace /nowhere/x.json",
        "--chrome-trace /nowhere/x.json can't be written: No such file or directory"},
       {"run " + kTinyMoe + " --report /tmp", "--report /tmp can't be written: Is a directory"},
       {"run " + kFixtures + "olmoe",
-       kFixtures + "olmoe has no byte-level vocabulary (64 tokens); give its prompts as --token-ids"},
+       kFixtures +
+           "olmoe has no byte-level vocabulary (64 tokens); give its prompts as --token-ids"},
       {"run " + kFixtures + "gpt_oss --token-ids 1",
        "the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is gpt_oss"},
   };
@@ -299,21 +317,24 @@ TEST(Run, AModelWithoutPromptsAsksForThem) {
   const Scratch scratch;
   const std::string config = scratch.file("config.json", read_file(kTinyMoe + "/config.json"));
   const std::string model = config.substr(0, config.rfind('/'));
-  EXPECT_EQ(error_line({"run " + model, ""}, 1), model + "/prompts.txt does not exist; give --prompts or --token-ids");
+  EXPECT_EQ(error_line({"run " + model, ""}, 1),
+            model + "/prompts.txt does not exist; give --prompts or --token-ids");
   scratch.file("tokenizer.json", "{}");
   EXPECT_EQ(error_line({"run " + model, ""}, 1),
             model + " has no byte-level vocabulary (258 tokens); give its prompts as --token-ids");
 }
 
 TEST(Run, AFullDiskIsAnError) {
-  const int status = std::system(
-      (std::string(TRIMTAB_BINARY) + " run " + kTinyMoe + " --steps 1 --token-ids 1 >/dev/full 2>/dev/null").c_str());
+  const int status = std::system((std::string(TRIMTAB_BINARY) + " run " + kTinyMoe +
+                                  " --steps 1 --token-ids 1 >/dev/full 2>/dev/null")
+                                     .c_str());
   EXPECT_EQ(WEXITSTATUS(status), 1);
 }
 
 TEST(Run, ProgressIsPlainLinesWithoutATerminal) {
   const Outcome run = trimtab("run " + kTinyMoe + " --json --steps 2 --token-ids 1");
-  EXPECT_EQ(lines(run.err), (std::vector<std::string>{"loading " + kTinyMoe, "2 new tokens in 2 steps"}));
+  EXPECT_EQ(lines(run.err),
+            (std::vector<std::string>{"loading " + kTinyMoe, "2 new tokens in 2 steps"}));
 }
 
 TEST(Run, ProgressIsOneOverprintedLineOnATerminal) {
@@ -322,13 +343,14 @@ TEST(Run, ProgressIsOneOverprintedLineOnATerminal) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     setenv("TERM", "xterm", 1);
-    execl(TRIMTAB_BINARY, "trimtab", "run", kTinyMoe.c_str(), "--steps", "2", "--token-ids", "1", nullptr);
+    execl(TRIMTAB_BINARY, "trimtab", "run", kTinyMoe.c_str(), "--steps", "2", "--token-ids", "1",
+          nullptr);
     _exit(127);
   }
   std::string seen;
   char buffer[4096];
   // The end of a terminal without processes is an error (EIO) on Linux.
-  for (ssize_t n = 0; (n = read(terminal, buffer, sizeof buffer)) > 0;) seen.append(buffer, static_cast<size_t>(n));
+  for (ssize_t n = 0; (n = read(terminal, buffer, sizeof buffer)) > 0;) seen.append(buffer, n);
   int status = 0;
   waitpid(child, &status, 0);
   close(terminal);
@@ -350,9 +372,10 @@ TEST(Command, KnowsItsVersionAndTeaches) {
   EXPECT_TRUE(contains(help.out, "run")) << help.out;
   const Outcome run_help = trimtab("run --help");
   EXPECT_EQ(run_help.status, 0);
-  for (const char* part : {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype",
-                           "--threads-per-rank", "--timeout", "--seed", "--temperature", "--trace-out",
-                           "--chrome-trace", "--report", "--json", "Examples", "PAR, the peak-to-average"}) {
+  for (const char* part :
+       {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype",
+        "--threads-per-rank", "--timeout", "--seed", "--temperature", "--trace-out",
+        "--chrome-trace", "--report", "--json", "Examples", "PAR, the peak-to-average"}) {
     EXPECT_TRUE(contains(run_help.out, part)) << part;
   }
 }

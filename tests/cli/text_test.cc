@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/text.h"
+#include "cli/output/text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two loops that check_spills.py must tell apart: 12 sums fit into the 16 registers of AVX2, 20 do not.
+// Two loops that check_spills.py must tell apart: 12 sums fit into the 16 registers of AVX2, 20 do
+// not.
 #include <immintrin.h>
 
 template <int kSums>

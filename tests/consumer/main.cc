@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One MoE layer over three ranks, with nothing but the installed headers and library. Weights are chosen so that the
-// answer has a closed form: expert e returns (e + 1) * silu(x) * x.
+// One MoE layer over three ranks, with nothing but the installed headers and library. Weights are
+// chosen so that the answer has a closed form: expert e returns (e + 1) * silu(x) * x.
 #include <trimtab/communicator.h>
 #include <trimtab/error.h>
 #include <trimtab/layer.h>
@@ -19,7 +19,8 @@ constexpr int kExperts = 5;
 constexpr int64_t kTokens = 6;
 
 trimtab::MatrixSource view(const std::vector<float>& values, int64_t rows, int64_t cols) {
-  return {reinterpret_cast<const std::byte*>(values.data()), trimtab::DType::kF32, rows, cols, cols, 1};
+  return {
+      reinterpret_cast<const std::byte*>(values.data()), trimtab::DType::kF32, rows, cols, cols, 1};
 }
 
 // Identity matrices for gate and up, (e + 1) times the identity for down.
@@ -38,12 +39,13 @@ std::shared_ptr<const trimtab::Mlp> expert(int e) {
   return std::make_shared<const trimtab::Mlp>(source, trimtab::Activation{}, trimtab::DType::kF32);
 }
 
-// The router's weights: token t of each rank has its largest value in dimension t, which votes for expert t % 5.
+// The router's weights: token t of each rank has its largest value in dimension t, which votes for
+// expert t % 5.
 std::shared_ptr<const trimtab::Linear> gate() {
   std::vector<float> weight(kExperts * kHidden, 0.0F);
   for (size_t h = 0; h < kHidden; ++h) weight[(h % kExperts) * kHidden + h] = 1.0F;
-  return std::make_shared<const trimtab::Linear>(view(weight, kExperts, kHidden), trimtab::VectorSource{},
-                                                 trimtab::DType::kF32);
+  return std::make_shared<const trimtab::Linear>(view(weight, kExperts, kHidden),
+                                                 trimtab::VectorSource{}, trimtab::DType::kF32);
 }
 
 }  // namespace
@@ -54,8 +56,9 @@ int main() {
   const Placement placement = Placement::linear(1, kExperts, 3);
   run_ranks(3, [&](Communicator& comm) {
     std::vector<std::shared_ptr<const Mlp>> slots;
-    for (int s = placement.first_slot(comm.rank()); s < placement.first_slot(comm.rank() + 1); ++s) {
-      slots.push_back(expert(placement.logical(0)[static_cast<size_t>(s)]));
+    for (int s = placement.first_slot(comm.rank()); s < placement.first_slot(comm.rank() + 1);
+         ++s) {
+      slots.push_back(expert(placement.logical(0)[s]));
     }
     const DispatchShape shape{.max_tokens = kTokens,
                               .hidden = kHidden,
@@ -63,7 +66,8 @@ int main() {
                               .dtype = DType::kF32,
                               .first_slots = placement.first_slots()};
     const MoeLayer layer({.gate = gate(),
-                          .router = std::make_shared<const Router>(RouterConfig{.num_experts = kExperts, .top_k = 1}),
+                          .router = std::make_shared<const Router>(
+                              RouterConfig{.num_experts = kExperts, .top_k = 1}),
                           .replicas = std::make_shared<const SplitTable>(placement, 0),
                           .dispatcher = make_pull_dispatcher(shape, comm.rank()),
                           .experts = make_grouped_experts(std::move(slots), kHidden, DType::kF32),
@@ -74,7 +78,8 @@ int main() {
     Lane lane{comm, workspace, team};
     std::vector<float> x(kTokens * kHidden, 0.0F), out(x.size());
     for (size_t t = 0; t < kTokens; ++t) x[t * kHidden + t] = static_cast<float>(comm.rank() + 1);
-    run(layer.forward(ConstRows(x.data(), kTokens, kHidden), Rows(out.data(), kTokens, kHidden), lane));
+    run(layer.forward(ConstRows(x.data(), kTokens, kHidden), Rows(out.data(), kTokens, kHidden),
+                      lane));
     for (size_t t = 0; t < kTokens; ++t) {
       const float v = static_cast<float>(comm.rank() + 1);
       const float want = static_cast<float>(t % kExperts + 1) * v * v / (1.0F + std::exp(-v));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model in models/tiny-moe against what transformers makes of it. After training it anew:
-//   python3 tools/make_fixtures.py expected models/tiny-moe --out tests/fixtures/tiny-moe/expected.safetensors
-//     --prompt TEXT --prompt ...   (with prompts whose least margin, as it prints, is at least 1e-3)
+//   python3 tools/make_fixtures.py expected models/tiny-moe --out
+//   tests/fixtures/tiny-moe/expected.safetensors
+//     --prompt TEXT --prompt ...   (with prompts whose least margin, as it prints, is at least
+//     1e-3)
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,11 +25,12 @@ struct Recorded {
 
 Recorded open_recorded() {
   const std::string root = TRIMTAB_SOURCE_DIR;
-  Recorded recorded = {{read_model_config(root + "/models/tiny-moe"), SafeTensors::open(root + "/models/tiny-moe"),
-                        SafeTensors::open(root + "/tests/fixtures/tiny-moe/expected.safetensors")},
-                       {},
-                       {},
-                       {}};
+  Recorded recorded = {
+      {read_model_config(root + "/models/tiny-moe"), SafeTensors::open(root + "/models/tiny-moe"),
+       SafeTensors::open(root + "/tests/fixtures/tiny-moe/expected.safetensors")},
+      {},
+      {},
+      {}};
   const SafeTensors& expected = recorded.model.expected;
   const int32_t end = recorded.model.config.eos_token_ids.at(0);
   for (int i = 0; i < std::stoi(expected.metadata().at("prompts")); ++i) {
@@ -57,9 +60,11 @@ TEST(TinyMoe, LogitsEqualTransformersOnAnyNumberOfRanks) {
   const auto one = all_logits(recorded.model, recorded.prompts, {});
   EXPECT_LE(worst_error(recorded, one), 1e-4);
   for (const int ranks : {2, 3, 4, 7}) {
-    EXPECT_EQ(all_logits(recorded.model, recorded.prompts, {.ranks = ranks}), one) << ranks << " ranks";
+    EXPECT_EQ(all_logits(recorded.model, recorded.prompts, {.ranks = ranks}), one)
+        << ranks << " ranks";
     const Arrangement all_gather = {.ranks = ranks, .options = {.dispatcher = "all_gather"}};
-    EXPECT_LE(worst_error(recorded, all_logits(recorded.model, recorded.prompts, all_gather)), 1e-4);
+    EXPECT_LE(worst_error(recorded, all_logits(recorded.model, recorded.prompts, all_gather)),
+              1e-4);
   }
 }
 
@@ -72,7 +77,8 @@ TEST(TinyMoe, Bf16IsWithinItsRounding) {
 TEST(TinyMoe, GreedyTokensEqualTransformers) {
   const Recorded recorded = open_recorded();
   const Placement placement = linear_placement(recorded.model.config, 3);
-  const auto weights = DecoderWeights::load(recorded.model.tensors, recorded.model.config, DType::kF32, placement);
+  const auto weights =
+      DecoderWeights::load(recorded.model.tensors, recorded.model.config, DType::kF32, placement);
   std::vector<Generation> generations(recorded.prompts.size());
   run_ranks(3, [&](Communicator& comm) {
     Decoder decoder(weights, placement, comm);
@@ -83,19 +89,20 @@ TEST(TinyMoe, GreedyTokensEqualTransformers) {
   }
 }
 
-// The model's prompts, and the first bytes of a page and of a program of this repository: all but Spanish and Russian
-// in its domains at length.
+// The model's prompts, and the first bytes of a page and of a program of this repository: all but
+// Spanish and Russian in its domains at length.
 std::vector<Ids> texts(const ModelConfig& config) {
   constexpr size_t kContext = 512;  // of the training
   const std::string root = TRIMTAB_SOURCE_DIR;
   std::vector<std::string> all;
   std::ifstream prompts(root + "/models/tiny-moe/prompts.txt");
   for (std::string line; std::getline(prompts, line);) all.push_back(line);
-  for (const char* file : {"/docs/index.md", "/tools/train_tiny_moe.py", "/tools/make_fixtures.py"}) {
+  for (const char* file :
+       {"/docs/index.md", "/tools/train_tiny_moe.py", "/tools/make_fixtures.py"}) {
     std::ifstream in(root + file);
     std::string text(kContext - 1, '\0');
     in.read(text.data(), std::ssize(text));
-    text.resize(static_cast<size_t>(in.gcount()));
+    text.resize(in.gcount());
     all.push_back(text);
   }
   std::vector<Ids> sequences;
@@ -109,7 +116,8 @@ std::vector<Ids> texts(const ModelConfig& config) {
 
 double bits_per_byte(const Model& model, const std::vector<Ids>& sequences, WeightFormat experts) {
   const auto logits = all_logits(
-      model, sequences, {.ranks = 2, .options = {.max_tokens = 2048}, .dtype = DType::kBF16, .experts = experts});
+      model, sequences,
+      {.ranks = 2, .options = {.max_tokens = 2048}, .dtype = DType::kBF16, .experts = experts});
   const auto vocab = static_cast<size_t>(model.config.vocab_size);
   double bits = 0;
   size_t bytes = 0;
@@ -132,7 +140,8 @@ TEST(TinyMoe, QuantisedExpertsKnowNearlyAsMuch) {
   EXPECT_LT(bf16, 4.0);
   const auto more = [&](WeightFormat format) {
     const double relative = bits_per_byte(recorded.model, sequences, format) / bf16 - 1;
-    std::cout << name(format) << ": " << 100 * relative << " % more than " << bf16 << " bits per byte\n";
+    std::cout << name(format) << ": " << 100 * relative << " % more than " << bf16
+              << " bits per byte\n";
     return relative;
   };
   EXPECT_LE(more(Scheme::kF16), 0.002);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of all engines. The first byte picks the format and what is read, or leaves the format to be detected. Any
-// other bytes are either refused with a FormatError or are a value that keeps what formats.h promises, and that reads
-// back the same after it is written.
+// Files of all engines. The first byte picks the format and what is read, or leaves the format to
+// be detected. Any other bytes are either refused with a FormatError or are a value that keeps what
+// formats.h promises, and that reads back the same after it is written.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 
-#include "formats/xz.h"
+#include "files/xz.h"
 #include "trimtab/error.h"
-#include "trimtab/formats.h"
+#include "trimtab/recordings.h"
+#include "trimtab/table.h"
 
 namespace {
 
@@ -31,9 +32,7 @@ void read_loads(std::span<const std::byte> image, std::optional<trimtab::FileFor
   const auto recording = trimtab::parse_recording(image, "fuzz", {.format = format});
   const trimtab::Load& load = recording.load;
   check(load.num_steps > 0 && load.num_layers > 0 && load.num_experts > 0);
-  check(static_cast<size_t>(load.num_steps) * static_cast<size_t>(load.num_layers) *
-            static_cast<size_t>(load.num_experts) ==
-        load.counts.size());
+  check(trimtab::cells(load.num_steps, load.num_layers, load.num_experts) == load.counts.size());
   check(recording.layer_ids.size() == static_cast<size_t>(load.num_layers));
   check(recording.step_ids.size() == static_cast<size_t>(load.num_steps));
   check(std::is_sorted(recording.layer_ids.begin(), recording.layer_ids.end()));
@@ -52,13 +51,15 @@ void read_loads(std::span<const std::byte> image, std::optional<trimtab::FileFor
 
 void read_placement(std::span<const std::byte> image, std::optional<trimtab::FileFormat> format) {
   // vLLM-Ascend's and Trimtab's files say how many ranks; the others take one.
-  const bool says = format && (*format == trimtab::FileFormat::kVllmAscend || *format == trimtab::FileFormat::kJson);
-  const auto file = trimtab::parse_placement(image, "fuzz", {.format = format, .num_ranks = says ? 0 : 1});
+  const bool says = format && (*format == trimtab::FileFormat::kVllmAscend ||
+                               *format == trimtab::FileFormat::kJson);
+  const auto file =
+      trimtab::parse_placement(image, "fuzz", {.format = format, .num_ranks = says ? 0 : 1});
   check(file.layer_ids.size() == static_cast<size_t>(file.placement.num_layers()));
   if (!format) return;
   const std::string written = trimtab::serialize_placement(file, *format);
-  const auto back =
-      trimtab::parse_placement(bytes_of(written), "written", {.format = format, .num_ranks = says ? 0 : 1});
+  const auto back = trimtab::parse_placement(bytes_of(written), "written",
+                                             {.format = format, .num_ranks = says ? 0 : 1});
   check(back.placement.num_ranks() == file.placement.num_ranks());
   for (int layer = 0; layer < file.placement.num_layers(); ++layer) {
     check(std::ranges::equal(back.placement.logical(layer), file.placement.logical(layer)));
@@ -86,7 +87,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const trimtab::FormatError& error) {
     check(trimtab::is_xz(image) || error.offset() <= static_cast<int64_t>(size));
   } catch (const trimtab::InvalidArgument&) {
-    check(!format);  // detected as a format that tells the ranks itself, or that lacks what was asked for
+    check(!format);  // detected as a format that tells the ranks itself, or that lacks what was
+                     // asked for
   }
   return 0;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are either refused with a FormatError or are tensors that lie within them, each as large as its shape says.
+// Any bytes are either refused with a FormatError or are tensors that lie within them, each as
+// large as its shape says.
 #include <cstdint>
 #include <cstdlib>
 
-#include "trimtab/checkpoint.h"
+#include "trimtab/safetensors.h"
 
 namespace {
 

@@ -14,7 +14,7 @@ namespace trimtab::mpi {
 inline std::string error_text(int code) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
-  return MPI_Error_string(code, text, &length) == MPI_SUCCESS ? std::string(text, static_cast<size_t>(length))
+  return MPI_Error_string(code, text, &length) == MPI_SUCCESS ? std::string(text, length)
                                                               : "error " + std::to_string(code);
 }
 

@@ -18,7 +18,8 @@
 namespace trimtab {
 namespace {
 
-// The MPI communicator that a group begins with; its collectives are the only ones of MPI that are used.
+// The MPI communicator that a group begins with; its collectives are the only ones of MPI that are
+// used.
 class Start {
  public:
   Start(MPI_Comm ranks, std::chrono::milliseconds timeout)
@@ -41,11 +42,13 @@ class Start {
   // Every rank gives as many bytes.
   std::vector<std::byte> exchange(std::span<const std::byte> mine) {
     const std::lock_guard lock(mpi::calls());
-    std::vector<std::byte> sent(mine.begin(), mine.end()), all(mine.size() * static_cast<size_t>(size_));
+    std::vector<std::byte> sent(mine.begin(), mine.end()),
+        all(mine.size() * static_cast<size_t>(size_));
     const auto bytes = static_cast<int>(mine.size());
     MPI_Request request = MPI_REQUEST_NULL;
-    mpi::check(MPI_Iallgather(sent.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_, &request),
-               "MPI_Iallgather");
+    mpi::check(
+        MPI_Iallgather(sent.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, comm_, &request),
+        "MPI_Iallgather");
     if (wait(request)) return all;
     // MPI may still write here.
     new std::vector<std::byte>(std::move(sent));
@@ -63,7 +66,8 @@ class Start {
     }
   }
   [[noreturn]] void throw_late() const {
-    throw CommError(rank_, -1, "start of a group", cat("not all ranks came within ", timeout_.count(), " ms"));
+    throw CommError(rank_, -1, "start of a group",
+                    cat("not all ranks came within ", timeout_.count(), " ms"));
   }
 
   const std::chrono::milliseconds timeout_;
@@ -79,10 +83,13 @@ std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm ranks, const MpiOpt
   if (!options.group.hosts.empty())
     throw InvalidArgument("MPI ranks find out their hosts; GroupOptions::hosts is for threads");
   for (const auto timeout : {options.group.timeout, options.start_timeout}) {
-    if (timeout.count() <= 0) throw InvalidArgument(cat("a timeout must be above 0 ms, got ", timeout.count()));
+    if (timeout.count() <= 0)
+      throw InvalidArgument(cat("a timeout must be above 0 ms, got ", timeout.count()));
   }
   Start start(ranks, options.start_timeout);
-  const HostMemory::Exchange exchange = [&start](std::span<const std::byte> mine) { return start.exchange(mine); };
+  const HostMemory::Exchange exchange = [&start](std::span<const std::byte> mine) {
+    return start.exchange(mine);
+  };
   GroupOptions group = options.group;
   group.hosts = find_hosts(exchange);
   const auto [domain, state] = begin_process_group(start.rank(), group, exchange);
@@ -92,7 +99,8 @@ std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm ranks, const MpiOpt
     const std::lock_guard lock(mpi::calls());
     mpi::check(MPI_Comm_free(&comm), "MPI_Comm_free");
   } else {
-    domain->set_outside(std::make_unique<MpiNetwork>(start.comm(), *domain, start.rank(), options.progress_thread));
+    domain->set_outside(
+        std::make_unique<MpiNetwork>(start.comm(), *domain, start.rank(), options.progress_thread));
   }
   std::vector<int> members(group.hosts.size());
   std::iota(members.begin(), members.end(), 0);

@@ -22,7 +22,8 @@ MpiNetwork::MpiNetwork(MPI_Comm comm, FailureDomain& domain, int rank, bool prog
   const std::lock_guard lock(mpi::calls());
   int* tag = nullptr;
   int found = 0;
-  mpi::check(MPI_Comm_get_attr(comm_, MPI_TAG_UB, static_cast<void*>(&tag), &found), "MPI_Comm_get_attr");
+  mpi::check(MPI_Comm_get_attr(comm_, MPI_TAG_UB, static_cast<void*>(&tag), &found),
+             "MPI_Comm_get_attr");
   if (found != 0) largest_tag_ = *tag;
   listen();
   if (!progress_thread) return;
@@ -42,28 +43,32 @@ MpiNetwork::~MpiNetwork() {
   const std::lock_guard lock(mpi::calls());
   int finalized = 0;
   if (MPI_Finalized(&finalized); finalized != 0) return;
-  for (const auto end = steady_clock::now() + std::chrono::seconds(1); !all_away() && steady_clock::now() < end;) {
+  for (const auto end = steady_clock::now() + std::chrono::seconds(1);
+       !all_away() && steady_clock::now() < end;) {
     std::this_thread::yield();
   }
   MPI_Cancel(&news_request_);
   MPI_Wait(&news_request_, MPI_STATUS_IGNORE);
   // What has not left by now may still be read by MPI.
   if (!letters_.empty()) new std::list<Letter>(std::move(letters_));
-  // The MPI communicator is not freed: farewells of peers may still come, and MPI would deliver them to the next
-  // communicator of that number.
+  // The MPI communicator is not freed: farewells of peers may still come, and MPI would deliver
+  // them to the next communicator of that number.
 }
 
 void MpiNetwork::listen() {
-  const int code = MPI_Irecv(&news_, sizeof news_, MPI_BYTE, MPI_ANY_SOURCE, kNewsTag, comm_, &news_request_);
+  const int code =
+      MPI_Irecv(&news_, sizeof news_, MPI_BYTE, MPI_ANY_SOURCE, kNewsTag, comm_, &news_request_);
   if (code != MPI_SUCCESS) fail(rank_, "MPI_Irecv", code);
 }
 
-std::unique_ptr<OutsidePeers> MpiNetwork::peers(std::vector<int> members, int rank, std::vector<bool> here,
-                                                int64_t number) {
+std::unique_ptr<OutsidePeers> MpiNetwork::peers(std::vector<int> members, int rank,
+                                                std::vector<bool> here, int64_t number) {
   if (number > (largest_tag_ - 2) / 2) {
-    throw Error(cat("group ", number, " of this process: MPI has tags for ", (largest_tag_ - 2) / 2, " only"));
+    throw Error(cat("group ", number, " of this process: MPI has tags for ", (largest_tag_ - 2) / 2,
+                    " only"));
   }
-  return std::make_unique<MpiPeers>(*this, std::move(members), rank, here, static_cast<int>(2 * number + 1));
+  return std::make_unique<MpiPeers>(*this, std::move(members), rank, here,
+                                    static_cast<int>(2 * number + 1));
 }
 
 void MpiNetwork::poll() noexcept {
@@ -73,7 +78,8 @@ void MpiNetwork::poll() noexcept {
     if (domain_.failed()) return;
     forget_sent_letters();
     int arrived = 0;
-    if (const int code = MPI_Test(&news_request_, &arrived, MPI_STATUS_IGNORE); code != MPI_SUCCESS) {
+    if (const int code = MPI_Test(&news_request_, &arrived, MPI_STATUS_IGNORE);
+        code != MPI_SUCCESS) {
       return fail(rank_, "MPI_Test", code);
     }
     if (arrived == 0) return;
@@ -89,7 +95,8 @@ void MpiNetwork::tell_failed(int culprit, int blamed, const char* reason) noexce
   news.blamed = blamed;
   std::strncpy(news.reason, reason, sizeof news.reason - 1);
   for (int r = 0; r < domain_.ranks(); ++r) {
-    if (domain_.host(r) != domain_.host(rank_)) send_away(std::as_bytes(std::span(&news, 1)), r, kNewsTag);
+    if (domain_.host(r) != domain_.host(rank_))
+      send_away(std::as_bytes(std::span(&news, 1)), r, kNewsTag);
   }
   // This process may end soon.
   for (const auto end = steady_clock::now() + std::chrono::milliseconds(200);
@@ -104,9 +111,11 @@ void MpiNetwork::fail(int peer, const char* call, int code) noexcept {
 
 void MpiNetwork::send_away(std::span<const std::byte> message, int member, int tag) noexcept {
   const std::lock_guard lock(mpi::calls());
-  Letter& letter = letters_.emplace_back(Letter{{message.begin(), message.end()}, MPI_REQUEST_NULL});
+  Letter& letter =
+      letters_.emplace_back(Letter{{message.begin(), message.end()}, MPI_REQUEST_NULL});
   // A rank that can't be told is one that has gone.
-  MPI_Isend(letter.message.data(), static_cast<int>(message.size()), MPI_BYTE, member, tag, comm_, &letter.request);
+  MPI_Isend(letter.message.data(), static_cast<int>(message.size()), MPI_BYTE, member, tag, comm_,
+            &letter.request);
 }
 
 void MpiNetwork::forget_sent_letters() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between hosts. One MPI communicator carries those of all groups of a domain; groups are told apart by tags,
-// so that a new group costs no call of MPI that could block.
+// Messages between hosts. One MPI communicator carries those of all groups of a domain; groups are
+// told apart by tags, so that a new group costs no call of MPI that could block.
 #pragma once
 
 #include <mpi.h>

@@ -21,8 +21,8 @@ int int_size() {
 
 }  // namespace
 
-MpiPeers::MpiPeers(MpiNetwork& network, std::vector<int> members, int rank, const std::vector<bool>& here,
-                   int first_tag)
+MpiPeers::MpiPeers(MpiNetwork& network, std::vector<int> members, int rank,
+                   const std::vector<bool>& here, int first_tag)
     : network_(network), members_(std::move(members)), rank_(rank), header_tag_(first_tag) {
   for (size_t r = 0; r < here.size(); ++r) {
     if (!here[r]) peers_.emplace_back().rank = static_cast<int>(r);
@@ -52,8 +52,8 @@ const MpiPeers::Peer& MpiPeers::peer(int rank) const {
 
 void MpiPeers::listen(size_t p) {
   const int from = member(peers_[p].rank);
-  const int code = MPI_Irecv(&peers_[p].incoming, int_size<Announcement>(), MPI_BYTE, from, header_tag_,
-                             network_.comm(), &listening_[p]);
+  const int code = MPI_Irecv(&peers_[p].incoming, int_size<Announcement>(), MPI_BYTE, from,
+                             header_tag_, network_.comm(), &listening_[p]);
   if (code != MPI_SUCCESS) network_.fail(from, "MPI_Irecv", code);
 }
 
@@ -62,11 +62,11 @@ void MpiPeers::hear() {
   if (network_.domain().failed()) return;
   int count = 0;
   do {
-    const int code = MPI_Testsome(static_cast<int>(listening_.size()), listening_.data(), &count, heard_.data(),
-                                  MPI_STATUSES_IGNORE);
+    const int code = MPI_Testsome(static_cast<int>(listening_.size()), listening_.data(), &count,
+                                  heard_.data(), MPI_STATUSES_IGNORE);
     if (code != MPI_SUCCESS) return network_.fail(member(rank_), "MPI_Testsome", code);
     for (int i = 0; i < count; ++i) {  // count is MPI_UNDEFINED, below 0, once all have left
-      const auto p = static_cast<size_t>(heard_[static_cast<size_t>(i)]);
+      const auto p = static_cast<size_t>(heard_[i]);
       Peer& peer = peers_[p];
       if (peer.incoming.kind == kLeft) {
         peer.left = true;
@@ -79,13 +79,14 @@ void MpiPeers::hear() {
 }
 
 template <class Byte, class Begin>
-void MpiPeers::in_messages(int rank, std::span<Byte> bytes, Transfers& transfers, const Begin& begin) {
+void MpiPeers::in_messages(int rank, std::span<Byte> bytes, Transfers& transfers,
+                           const Begin& begin) {
   while (!bytes.empty()) {
     const std::span<Byte> message = bytes.first(std::min(bytes.size(), kLongestMessage));
     bytes = bytes.subspan(message.size());
     transfers.ranks.push_back(rank);
-    const int code =
-        begin(message.data(), static_cast<int>(message.size()), &transfers.requests.emplace_back(MPI_REQUEST_NULL));
+    const int code = begin(message.data(), static_cast<int>(message.size()),
+                           &transfers.requests.emplace_back(MPI_REQUEST_NULL));
     if (code != MPI_SUCCESS) return network_.fail(member(rank), "MPI_Isend or MPI_Irecv", code);
   }
 }
@@ -103,11 +104,13 @@ void MpiPeers::start(uint64_t ticket, const Operation& operation) {
     const std::span<const std::byte> block = operation.block_for(to);
     sends.headers[p] = {static_cast<int32_t>(operation.kind), checksum, std::ssize(block)};
     sends.ranks.push_back(to);
-    const int code = MPI_Isend(&sends.headers[p], int_size<Announcement>(), MPI_BYTE, member(to), header_tag_,
-                               network_.comm(), &sends.requests.emplace_back(MPI_REQUEST_NULL));
+    const int code =
+        MPI_Isend(&sends.headers[p], int_size<Announcement>(), MPI_BYTE, member(to), header_tag_,
+                  network_.comm(), &sends.requests.emplace_back(MPI_REQUEST_NULL));
     if (code != MPI_SUCCESS) return network_.fail(member(to), "MPI_Isend", code);
     in_messages(to, block, sends, [&](const std::byte* data, int bytes, MPI_Request* request) {
-      return MPI_Isend(data, bytes, MPI_BYTE, member(to), header_tag_ + 1, network_.comm(), request);
+      return MPI_Isend(data, bytes, MPI_BYTE, member(to), header_tag_ + 1, network_.comm(),
+                       request);
     });
   }
 }
@@ -116,8 +119,8 @@ Standing MpiPeers::first_unfinished(Transfers& transfers) {
   const std::lock_guard lock(mpi::calls());
   if (network_.domain().failed()) return {rank_, false};
   int finished = 0;
-  const int code = MPI_Testall(static_cast<int>(transfers.requests.size()), transfers.requests.data(), &finished,
-                               MPI_STATUSES_IGNORE);
+  const int code = MPI_Testall(static_cast<int>(transfers.requests.size()),
+                               transfers.requests.data(), &finished, MPI_STATUSES_IGNORE);
   if (code != MPI_SUCCESS) network_.fail(member(rank_), "MPI_Testall", code);
   if (finished != 0) {
     transfers.requests.clear();
@@ -157,7 +160,8 @@ void MpiPeers::receive(int rank, std::span<std::byte> to) {
   const std::lock_guard lock(mpi::calls());
   if (network_.domain().failed()) return;
   in_messages(rank, to, receives_, [&](std::byte* data, int bytes, MPI_Request* request) {
-    return MPI_Irecv(data, bytes, MPI_BYTE, member(rank), header_tag_ + 1, network_.comm(), request);
+    return MPI_Irecv(data, bytes, MPI_BYTE, member(rank), header_tag_ + 1, network_.comm(),
+                     request);
   });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One group's ranks on other hosts. For each collective a rank sends each of them a header, which says what it is in
-// and how much it has for that rank, and then the bytes, in messages of at most 1 GiB. Messages between two ranks keep
-// their order, so headers need no ticket.
+// One group's ranks on other hosts. For each collective a rank sends each of them a header, which
+// says what it is in and how much it has for that rank, and then the bytes, in messages of at most
+// 1 GiB. Messages between two ranks keep their order, so headers need no ticket.
 #pragma once
 
 #include <mpi.h>
@@ -21,7 +21,8 @@ class MpiNetwork;
 class MpiPeers final : public OutsidePeers {
  public:
   // Uses the tags first_tag, for headers, and the next one, for bytes.
-  MpiPeers(MpiNetwork& network, std::vector<int> members, int rank, const std::vector<bool>& here, int first_tag);
+  MpiPeers(MpiNetwork& network, std::vector<int> members, int rank, const std::vector<bool>& here,
+           int first_tag);
   ~MpiPeers() override;
   MpiPeers(const MpiPeers&) = delete;
   MpiPeers& operator=(const MpiPeers&) = delete;
@@ -35,8 +36,8 @@ class MpiPeers final : public OutsidePeers {
   void leave() noexcept override;
 
  private:
-  // A peer starts at most kMaxInFlight collectives beyond what this rank has started, which is as far beyond what it
-  // has completed.
+  // A peer starts at most kMaxInFlight collectives beyond what this rank has started, which is as
+  // far beyond what it has completed.
   static constexpr uint64_t kHeaders = 2 * GroupState::kRing;
   static constexpr int32_t kLeft = -1;  // the kind that means: no more will come
 
@@ -54,7 +55,7 @@ class MpiPeers final : public OutsidePeers {
     std::vector<Announcement> headers;  // being sent
   };
 
-  int member(int rank) const { return members_[static_cast<size_t>(rank)]; }
+  int member(int rank) const { return members_[rank]; }
   const Peer& peer(int rank) const;
   void listen(size_t peer);
   void hear();

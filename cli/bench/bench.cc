@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/output/line_printer.h"
+#include "cli/output/output.h"
+#include "trimtab/experts.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+using bench::Ceilings;
+using bench::DotKind;
+
+template <class Measure>
+double median_of(const Measure& once) {
+  std::vector<double> values;
+  for (int i = 0; i < 25; ++i) values.push_back(once());
+  return bench::spread_of(std::move(values)).median;
+}
+
+LevelResult measure_level(Ceilings& ceilings) {
+  LevelResult level{.isa = ceilings.loops().isa, .dots = {}, .peaks = {}, .stream = 0};
+  for (const DotKind kind : {DotKind::kF32, DotKind::kBF16, DotKind::kI8}) {
+    const auto k = static_cast<size_t>(kind);
+    level.dots[k] = &dot_loop(ceilings.loops(), kind);
+    level.peaks[k] = 1e-9 * median_of([&] { return ceilings.peak(kind); });
+  }
+  level.stream = 1e-9 * median_of([&] { return ceilings.stream(); });
+  return level;
+}
+
+size_t cold_memory(const BenchOptions& options) {
+  return bench::cold_bytes(static_cast<size_t>(options.cold_mb) << 20);
+}
+
+void print(const BenchOptions& options, const BenchResult& result) {
+  print_report(options.json ? bench_json_report(result) : bench_text_report(result));
+}
+
+template <class Rows>
+void append(Rows& to, Rows&& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+void bench_isa(const BenchOptions& options) {
+  BenchResult result{.kernels = kernel_isa(), .threads = options.threads};
+  LinePrinter printer;
+  Team team(options.threads);
+  for (const bench::IsaLoops* loops : bench::available_loops()) {
+    printer.status(fmt::format("measuring {}", loops->isa));
+    Ceilings ceilings(*loops, team, cold_memory(options));
+    result.levels.push_back(measure_level(ceilings));
+  }
+  printer.finish("measured");
+  print(options, result);
+}
+
+void bench_experts(const BenchOptions& options) {
+  BenchResult result{.kernels = kernel_isa(), .threads = options.threads};
+  LinePrinter printer;
+  Team team(options.threads);
+  printer.status("measuring the machine");
+  Ceilings ceilings(bench::chosen_loops(), team, cold_memory(options));
+  result.levels.push_back(measure_level(ceilings));
+  const bench::BenchContext context{
+      .team = team,
+      .ceilings = ceilings,
+      .effort = {.seconds = options.seconds},
+      .cold_bytes = cold_memory(options),
+      .progress = [&](const std::string& what) { printer.status(what); }};
+  std::vector<bench::RoutingKind> routings;
+  for (const std::string& name : options.routings) routings.push_back(bench::find_routing(name));
+  for (const std::string& shape : options.shapes) {
+    for (const std::string& name : options.dtypes) {
+      const bench::WeightDType& dtype = bench::find_weight_dtype(name);
+      if (options.layer) {
+        append(result.layers,
+               bench_layer(bench::parse_model(shape), dtype, options.tokens, routings, context));
+      } else {
+        append(result.gemms, bench_gemms(shape, dtype, options.m, context));
+      }
+    }
+  }
+  printer.finish("verified and measured");
+  print(options, result);
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// `trimtab bench`: what the kernels reach of what this machine can reach.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/experts/gemm_bench.h"
+#include "bench/experts/layer_bench.h"
+#include "bench/machine/ceilings.h"
+#include "cli/bench/bench_dispatch.h"
+
+namespace trimtab::cli {
+
+struct BenchOptions {
+  bool isa = false;
+  bool layer = false;
+  std::vector<std::string> shapes = {"qwen3-30b"};
+  std::vector<std::string> dtypes = {"bf16"};
+  std::vector<int64_t> m = {1, 4, 16, 64, 256, 1024};
+  std::vector<int64_t> tokens = {1, 4, 16, 64, 256, 1024, 4096};
+  std::vector<std::string> routings = {"natural", "skewed"};
+  int threads = 1;
+  int cold_mb = 1280;
+  double seconds = 1.0;
+  bool json = false;
+  BenchDispatchOptions dispatch = {};
+};
+
+// Of one instruction set; GFLOP/s, GB/s.
+struct LevelResult {
+  std::string_view isa;
+  const bench::DotLoop* dots[3];  // by DotKind
+  double peaks[3];
+  double stream;
+};
+
+struct BenchResult {
+  std::string_view kernels;  // kernel_isa()
+  int threads;
+  std::vector<LevelResult> levels;  // those of the CPU, or the one that is compared with
+  std::vector<bench::GemmRow> gemms;
+  std::vector<bench::LayerRow> layers;
+};
+
+std::string bench_text_report(const BenchResult& result);
+std::string bench_json_report(const BenchResult& result);
+
+// Both write to standard output and progress to standard error. They throw Error, also when a
+// result is wrong.
+void bench_isa(const BenchOptions& options);
+void bench_experts(const BenchOptions& options);
+
+}  // namespace trimtab::cli

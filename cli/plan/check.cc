@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan/check.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "cli/output/output.h"
+#include "cli/output/text.h"
+#include "cli/plan/check_result.h"
+#include "load/rank_loads.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+std::string json_report(const CheckOptions& options, const Placement& placement,
+                        const CheckResult& result) {
+  nlohmann::ordered_json report = {
+      {"file", valid_utf8(options.placement)}, {"format", result.format},
+      {"layers", placement.num_layers()},      {"experts", placement.num_experts()},
+      {"ranks", placement.num_ranks()},        {"slots_per_rank", result.slots_per_rank},
+      {"layer_ids", result.layer_ids},         {"duplicates_per_layer", result.duplicates}};
+  if (!result.levels.empty()) {
+    std::vector<double> par, mean, worst;
+    for (const LayerLevel& level : result.levels) {
+      par.push_back(level.par);
+      mean.push_back(level.par_step_mean);
+      worst.push_back(level.par_step_worst);
+    }
+    report["par_per_layer"] = par;
+    report["par_step_mean_per_layer"] = mean;
+    report["par_step_worst_per_layer"] = worst;
+  }
+  return report.dump(1) + "\n";
+}
+
+std::string text_report(const CheckOptions& options, const Placement& placement,
+                        const CheckResult& result) {
+  std::string report = fmt::format(
+      "{}: valid ({}); {} layers, {} experts in {} slots on {} ranks, {} duplicates on a rank\n",
+      printable(valid_utf8(options.placement)), result.format, placement.num_layers(),
+      placement.num_experts(), placement.num_slots(), placement.num_ranks(),
+      std::accumulate(result.duplicates.begin(), result.duplicates.end(), int64_t{0}));
+  if (result.levels.empty()) return report;
+  report += "\nlayer     PAR  mean of a step  worst step\n";
+  for (size_t l = 0; l < result.levels.size(); ++l) {
+    const LayerLevel& level = result.levels[l];
+    fmt::format_to(std::back_inserter(report), "{:5} {:7.4f} {:15.4f} {:11.4f}\n",
+                   result.layer_ids[l], level.par, level.par_step_mean, level.par_step_worst);
+  }
+  report +=
+      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its copies; 1 "
+      "is level.\n";
+  return report;
+}
+
+}  // namespace
+
+CheckResult summarize(const CheckOptions& options, const PlacementFile& file,
+                      const Recording* loads) {
+  CheckResult result;
+  result.format = name(file.format);
+  result.layer_ids =
+      loads == nullptr ? file.layer_ids : common_layer_ids(*loads, file, options.placement);
+  const Placement& placement = file.placement;
+  for (int rank = 0; rank < placement.num_ranks(); ++rank) {
+    result.slots_per_rank.push_back(placement.slots_of_rank(rank));
+  }
+  for (int layer = 0; layer < placement.num_layers(); ++layer) {
+    result.duplicates.push_back(duplicate_slots(placement.logical(layer), placement.first_slots()));
+    if (loads != nullptr) result.levels.push_back(measure(placement, loads->load, layer));
+  }
+  return result;
+}
+
+void check(const CheckOptions& options) {
+  if (!options.report.empty()) check_writable("--report", options.report);
+  Recording loads;
+  const bool has_loads = !options.loads.files.empty();
+  if (has_loads) loads = read_loads(options.loads);
+  const PlacementFile file = read_placement_for(options.placement, options.format, options.ranks,
+                                                has_loads ? &loads : nullptr);
+  const CheckResult result = summarize(options, file, has_loads ? &loads : nullptr);
+  if (!options.report.empty()) {
+    write_report(options.report, page_report(options, file, has_loads ? &loads : nullptr, result));
+  }
+  print_report(options.json ? json_report(options, file.placement, result)
+                            : text_report(options, file.placement, result));
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recordings and placements that the planning commands read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trimtab/recordings.h"
+
+namespace trimtab::cli {
+
+struct LoadsOptions {
+  std::vector<std::string> files;  // what several ranks recorded of the same steps is summed
+  std::string format;              // empty: detected
+  int experts = 0;                 // 0: the file says
+  int64_t tokens_per_step = 0;     // top-k text; 0: a step a sample
+};
+
+// Throws Error.
+Recording read_loads(const LoadsOptions& options);
+
+// How to read a placement: its format, as given or detected, and its ranks, 0 where the file says
+// them. Throws Error, also when the file leaves the ranks open.
+PlacementOptions placement_options(const std::string& file, const std::string& format, int ranks);
+
+// The same, and reads it. loads: what it must fit, or null.
+PlacementFile read_placement_for(const std::string& file, const std::string& format, int ranks,
+                                 const Recording* loads);
+
+// The layers of loads and placement under the numbers of the file that has any: most formats only
+// count from 0. Throws InvalidArgument when both have numbers of their own that differ.
+std::vector<int> common_layer_ids(const Recording& loads, const PlacementFile& placement,
+                                  const std::string& file);
+
+// Refuses more slots than any format holds, before memory is taken for them. Throws
+// InvalidArgument.
+void check_slots(int ranks, int slots_per_rank);
+
+}  // namespace trimtab::cli

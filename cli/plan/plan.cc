@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+
+#include "cli/output/line_printer.h"
+#include "cli/output/output.h"
+#include "cli/output/text.h"
+#include "cli/plan/plan_result.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+std::string json_report(const PlanOptions& options, const PlanResult& result) {
+  const Plan& plan = result.plan;
+  const nlohmann::ordered_json report = {
+      {"policy", options.policy},
+      {"layers", plan.layers.size()},
+      {"par_before", plan.mean(&LayerPrediction::par_before)},
+      {"par_after", plan.mean(&LayerPrediction::par_after)},
+      {"par_step_before", plan.mean(&LayerPrediction::par_step_before)},
+      {"par_step_after", plan.mean(&LayerPrediction::par_step_after)},
+      {"par_step_after_high", plan.mean(&LayerPrediction::par_step_after_high)},
+      {"lower_bound", plan.mean(&LayerPrediction::bound_equal)},
+      {"lower_bound_split", plan.mean(&LayerPrediction::bound_exact)},
+      {"moves_per_layer", moves_per_layer(plan)},
+      {"moves", plan.moves.size()},
+      {"receive_peak", receive_peak(plan)},
+      {"duplicates", std::accumulate(plan.duplicates.begin(), plan.duplicates.end(), int64_t{0})},
+      {"plan_seconds", result.seconds}};
+  return report.dump(1) + "\n";
+}
+
+void append_layers(std::string& to, const PlanResult& result) {
+  const Plan& plan = result.plan;
+  std::vector<int64_t> moves(plan.layers.size());
+  for (const Move& move : plan.moves) ++moves[move.layer];
+  to += "        PAR of the window             mean PAR of a step\n";
+  to +=
+      "layer   before   after   bound   before   after up to    moves  most into a rank  "
+      "duplicates\n";
+  const auto out = std::back_inserter(to);
+  for (size_t l = 0; l < plan.layers.size(); ++l) {
+    const LayerPrediction& layer = plan.layers[l];
+    fmt::format_to(out, "{:5} {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7.4f} {:6} {:17} {:11}\n",
+                   result.layer_ids[l], layer.par_before, layer.par_after, layer.bound_equal,
+                   layer.par_step_before, layer.par_step_after, layer.par_step_after_high, moves[l],
+                   plan.receive_peak[l], plan.duplicates[l]);
+  }
+  fmt::format_to(out, " mean {:8.4f} {:7.4f} {:7.4f} {:8.4f} {:7.4f} {:7.4f} {:6.1f}\n",
+                 plan.mean(&LayerPrediction::par_before), plan.mean(&LayerPrediction::par_after),
+                 plan.mean(&LayerPrediction::bound_equal),
+                 plan.mean(&LayerPrediction::par_step_before),
+                 plan.mean(&LayerPrediction::par_step_after),
+                 plan.mean(&LayerPrediction::par_step_after_high), moves_per_layer(plan));
+}
+
+std::string text_report(const PlanOptions& options, const Recording& loads,
+                        const PlanResult& result) {
+  const Placement& placement = result.plan.placement;
+  std::string report = fmt::format(
+      "{}: {} steps, {} layers of {} experts; {} slots on {} ranks; policy {}\n\n",
+      printable(valid_utf8(loads.file)), loads.load.num_steps, loads.load.num_layers,
+      loads.load.num_experts, placement.num_slots(), placement.num_ranks(), options.policy);
+  append_layers(report, result);
+  const auto out = std::back_inserter(report);
+  fmt::format_to(out, "\n{} expert weights move", result.plan.moves.size());
+  if (options.expert_bytes > 0) fmt::format_to(out, " ({} bytes)", result.plan.bytes);
+  fmt::format_to(out, "; planned in {:.3f} s.\n", result.seconds);
+  if (!options.out.empty()) {
+    fmt::format_to(out, "The placement is in {} ({}).\n", printable(valid_utf8(options.out)),
+                   options.format);
+  }
+  report +=
+      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its copies; 1 "
+      "is level. Bound:\n"
+      "proved, no placement with these slots has a lower PAR of the window. Up to: upper end of "
+      "the 95 % interval of "
+      "the\n"
+      "mean PAR of a step.\n";
+  return report;
+}
+
+}  // namespace
+
+void plan(const PlanOptions& options) {
+  const std::unique_ptr<Policy> policy =
+      std::move(make_policies({options.policy}, options).front());
+  if (!options.out.empty()) check_writable("-o", options.out);
+  if (!options.report.empty()) check_writable("--report", options.report);
+  LinePrinter printer;
+  const Recording loads = read_loads(options.loads);
+  PlacementFile current = starting_placement(options, loads);
+  const Problem problem = problem_of(options, loads.load, current.placement);
+
+  printer.status(fmt::format("planning {} layers with {}", loads.load.num_layers, options.policy));
+  const auto start = std::chrono::steady_clock::now();
+  Plan plan = policy->rebalance(problem);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  printer.finish(fmt::format("planned in {:.3f} s", seconds));
+
+  if (!options.out.empty()) {
+    current.metadata["policy"] = options.policy;
+    write_placement(options.out, {plan.placement, current.layer_ids, current.metadata},
+                    file_format(options.format));
+  }
+  const PlanResult result{std::move(plan), current.layer_ids, seconds};
+  if (!options.report.empty()) {
+    write_report(options.report, page_report(options, loads, current.placement, result));
+  }
+  print_report(options.json ? json_report(options, result) : text_report(options, loads, result));
+}
+
+}  // namespace trimtab::cli

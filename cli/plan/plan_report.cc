@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "cli/plan/report_facts.h"
+#include "cli/plan/plan_result.h"
+
+namespace trimtab::cli {
+
+Report page_report(const PlanOptions& options, const Recording& loads, const Placement& current,
+                   const PlanResult& result) {
+  Report report = plan_report({loads.load, current, result.plan, result.layer_ids, loads.step_ids});
+  set_title(report, "plan", options.loads.files[0]);
+  add_loads_facts(report, options.loads, loads);
+  add_sizes(report, result.layer_ids, current);
+  add_planner_facts(report, options, current, "Before");
+  report.facts.push_back({"Policy", options.preset.empty()
+                                        ? options.policy
+                                        : fmt::format("{}, {}", options.policy, options.preset)});
+  return report;
+}
+
+}  // namespace trimtab::cli

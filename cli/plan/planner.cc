@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "trimtab/error.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+// Options that one policy has alone need it.
+void check_own_options(const std::vector<std::string>& names, const PlannerOptions& options) {
+  const struct {
+    const char* option;
+    bool given;
+    const char* policy;
+  } own[] = {{"--preset", !options.preset.empty(), "trim"},
+             {"--time-budget", options.time_budget_s.has_value(), "trim"},
+             {"--move-price", options.move_price.has_value(), "trim"},
+             {"--no-keep-slots", !options.keep_slots, "deepseek"}};
+  for (const auto& [option, given, policy] : own) {
+    if (!given || std::find(names.begin(), names.end(), policy) != names.end()) continue;
+    throw InvalidArgument(fmt::format("{}: only {} has it, and the policy is {}", option, policy,
+                                      fmt::join(names, ", ")));
+  }
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Policy>> make_policies(const std::vector<std::string>& names,
+                                                   const PlannerOptions& options) {
+  check_own_options(names, options);
+  PolicyOptions how;
+  if (!options.preset.empty()) how.preset = options.preset;
+  how.time_budget_s = options.time_budget_s;
+  how.move_price = options.move_price;
+  how.keep_slots = options.keep_slots;
+  std::vector<std::unique_ptr<Policy>> policies;
+  for (const std::string& name : names) policies.push_back(make_policy(name, how));
+  return policies;
+}
+
+PlacementFile starting_placement(const PlannerOptions& options, const Recording& loads) {
+  if (options.current.empty()) {
+    check_slots(options.ranks, options.slots);
+    const std::vector<int> slots(options.ranks, options.slots);
+    return {default_placement(loads.load.num_layers, loads.load.num_experts, slots),
+            loads.layer_ids,
+            {}};
+  }
+  PlacementFile file =
+      read_placement_for(options.current, options.current_format, options.ranks, &loads);
+  file.layer_ids = common_layer_ids(loads, file, options.current);
+  const Placement& current = file.placement;
+  for (int rank = 0; rank < current.num_ranks() && options.slots > 0; ++rank) {
+    if (current.slots_of_rank(rank) == options.slots) continue;
+    throw InvalidArgument(
+        fmt::format("--slots {}, but rank {} of {} has {} slots; a plan keeps them", options.slots,
+                    rank, options.current, current.slots_of_rank(rank)));
+  }
+  return file;
+}
+
+Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current) {
+  Problem problem{.load = load, .current = current};
+  problem.topology = Topology::even(current.num_ranks(), options.nodes);
+  problem.num_groups = options.groups;
+  problem.limits = options.limits;
+  problem.expert_bytes = options.expert_bytes;
+  return problem;
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of a command: threads of this process, or, when mpiexec has started it as several, the
+// processes.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "trimtab/communicator.h"
+
+namespace trimtab {
+class MpiSession;
+}
+
+namespace trimtab::cli {
+
+class Ranks {
+ public:
+  static constexpr int kDefaultThreads = 4;
+
+  // asked: as on the command line; 0: not said, then as many as mpiexec has started, or
+  // kDefaultThreads. Throws InvalidArgument when mpiexec has started another number. Processes are
+  // on the hosts on which they are, whatever the options say. progress_thread:
+  // MpiOptions::progress_thread of processes.
+  explicit Ranks(int asked, const GroupOptions& options = {}, bool progress_thread = false);
+  ~Ranks();
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  int count() const { return count_; }
+  bool are_processes() const { return world_ != nullptr; }
+  // The rank of this process; 0 where ranks are threads.
+  int self() const { return world_ != nullptr ? world_->rank() : 0; }
+
+  // run_ranks(), or the body with this process's end. An exception fails the group and is thrown
+  // here.
+  void run(const std::function<void(Communicator&)>& body) const;
+
+ private:
+  GroupOptions options_;
+  int count_;
+  std::unique_ptr<MpiSession> session_;
+  std::unique_ptr<Communicator> world_;
+};
+
+}  // namespace trimtab::cli

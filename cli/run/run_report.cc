@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "cli/plan/report_facts.h"
+#include "cli/output/text.h"
+#include "cli/run/replans.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+Steps all_steps(const RankLoads& loads) {
+  return {0, loads.num_steps};
+}
+
+void add_level_headlines(const RankLoads& loads, bool shared_exactly, Report& report) {
+  ReportHeadline summed{
+      "PAR of the loads", "summed over a third of the steps, mean over layers", true, {}};
+  ReportHeadline single{"PAR of a step", "mean over the steps of a third and layers", true, {}};
+  const char* const names[] = {"first", "middle", "last"};
+  const std::vector<Steps> parts = thirds(loads);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    summed.numbers.push_back({"par_by_third", names[i], summed_par(loads, parts[i]), 3});
+    single.numbers.push_back({"", names[i], step_pars(loads, parts[i]).mean, 3});
+  }
+  const Steps all = all_steps(loads);
+  if (parts.empty()) {
+    summed.about = "summed over all steps, mean over layers";
+    single.about = "mean over steps and layers";
+    summed.numbers = {{"", "run", summed_par(loads, all), 3}};
+    single.numbers = {{"", "run", step_pars(loads, all).mean, 3}};
+  }
+  // Exact shares level what chance has made uneven.
+  if (!shared_exactly)
+    single.numbers.push_back({"", "noise floor", step_pars(loads, all).floor, 3, true});
+  report.headlines.push_back(std::move(summed));
+  report.headlines.push_back(std::move(single));
+}
+
+void add_speed_headline(const RunResult& result, Report& report) {
+  report.headlines.push_back(
+      {"Speed",
+       "new tokens of all prompts; the time includes reading them",
+       false,
+       {{"tokens_per_second", "tokens/s", static_cast<double>(result.tokens) / result.seconds, 0},
+        {"tokens", "tokens", static_cast<double>(result.tokens), 0}}});
+}
+
+void add_balance_headlines(const BalanceMetrics& m, Report& report) {
+  const auto number = [](int64_t n) { return static_cast<double>(n); };
+  report.headlines.push_back({"Replans",
+                              "plans that were applied, and those that were not",
+                              false,
+                              {{"", "applied", number(m.rebalances), 0},
+                               {"", "rejected", number(m.plans_rejected), 0},
+                               {"", "failed", number(m.plans_failed), 0},
+                               {"", "late", number(m.plans_late), 0}}});
+  report.headlines.push_back({"Moves",
+                              "expert weights that went to another slot",
+                              false,
+                              {{"", "moves", number(m.moves), 0},
+                               {"", "bytes", number(m.moved_bytes), 0},
+                               {"", "layers rolled back", number(m.rolled_back_layers), 0}}});
+  report.headlines.push_back(
+      {"Gain",
+       "PAR before less PAR after, of the last plan that was applied",
+       false,
+       {{"", "predicted", m.predicted_gain, 3}, {"", "realised", m.realised_gain, 3}}});
+  report.headlines.push_back(
+      {"Cost",
+       "seconds in the planner, and by which steps were held up",
+       false,
+       {{"", "planning", m.plan_seconds, 3}, {"", "stalls", m.stall_seconds, 3}}});
+}
+
+ReportState state_of(std::string name, const Placement& placement, const RankLoads& loads,
+                     Steps steps) {
+  ReportState state{std::move(name), placement, {}};
+  for (int layer = 0; layer < loads.num_layers; ++layer) {
+    const std::vector<int64_t> rows = sum_of(loads, layer, steps);
+    state.rank_load.insert(state.rank_load.end(), rows.begin(), rows.end());
+  }
+  return state;
+}
+
+// Slots of `end` whose expert was on another rank at the start: [layers].
+std::vector<std::vector<int>> moved_slots(const Placement& start, const Placement& end) {
+  std::vector<std::vector<int>> moved(end.num_layers());
+  for (int layer = 0; layer < end.num_layers(); ++layer) {
+    for (int slot = 0; slot < end.num_slots(); ++slot) {
+      const int rank = end.rank_of_slot(slot);
+      const auto before =
+          start.logical(layer).subspan(start.first_slot(rank), start.slots_of_rank(rank));
+      const int32_t expert = end.logical(layer)[slot];
+      if (std::ranges::find(before, expert) == before.end()) moved[layer].push_back(slot);
+    }
+  }
+  return moved;
+}
+
+void add_states(const RunRecord& record, Report& report) {
+  const std::vector<Steps> parts = thirds(record.loads);
+  if (!record.metrics || parts.empty()) {
+    report.states = {state_of("as placed", record.end, record.loads, all_steps(record.loads))};
+    return;
+  }
+  report.states = {state_of("first third", record.start, record.loads, parts.front()),
+                   state_of("last third", record.end, record.loads, parts.back())};
+  report.moved = moved_slots(record.start, record.end);
+}
+
+// The steps around each: of `window` of them, less at the ends.
+ReportSeries summed_series(const RankLoads& loads, int64_t window) {
+  const auto steps = static_cast<size_t>(loads.num_steps);
+  ReportSeries series{fmt::format("summed over {} steps", window),
+                      std::vector<double>(steps),
+                      std::vector<double>(steps, 1.0),
+                      {}};
+  for (int layer = 0; layer < loads.num_layers; ++layer) {
+    std::vector<int64_t> sum(loads.num_ranks);
+    int64_t first = 0, last = 0;
+    for (int64_t step = 0; step < loads.num_steps; ++step) {
+      for (; last < std::min(step + window - window / 2, loads.num_steps); ++last) {
+        std::ranges::transform(sum, loads.at(last, layer), sum.begin(), std::plus());
+      }
+      for (; first < step - window / 2; ++first) {
+        std::ranges::transform(sum, loads.at(first, layer), sum.begin(), std::minus());
+      }
+      const double value = par(sum);
+      series.par[step] += value / loads.num_layers;
+      series.worst[step] = std::max(series.worst[step], value);
+    }
+  }
+  return series;
+}
+
+void add_timeline(const RunRecord& record, Report& report) {
+  const RankLoads& loads = record.loads;
+  if (loads.num_steps < 2) return;
+  ReportTimeline& timeline = report.timeline;
+  timeline.unit = "step";
+  timeline.points.resize(loads.num_steps);
+  std::iota(timeline.points.begin(), timeline.points.end(), int64_t{0});
+  timeline.series = {summed_series(loads, 1)};
+  timeline.series[0].name = "each step";
+  const int64_t window =
+      std::max<int64_t>(loads.num_steps / 24, 8);  // of fewer, chance is most of it
+  if (loads.num_steps >= 3 * window) timeline.series.push_back(summed_series(loads, window));
+  if (!record.metrics) return;
+  timeline.series[0].moves = moves_at(record.events, loads.num_steps);
+  for (ReportMark& mark : replan_marks(record.events)) {
+    if (mark.point >= 0 && mark.point < loads.num_steps) timeline.marks.push_back(std::move(mark));
+  }
+}
+
+ReportTable layer_table(const RunResult& result, const RankLoads& loads) {
+  ReportTable table{"Every layer", "layer", {}, {}};
+  table.columns = {{"par_per_layer", "PAR of the run"},
+                   {"", "PAR of a step, mean"},
+                   {"", "noise floor"},
+                   {"", "worst step"}};
+  const std::vector<Steps> parts = thirds(loads);
+  if (!parts.empty())
+    table.columns.insert(table.columns.begin() + 1, {{"", "first third"}, {"", "last third"}});
+  for (int layer = 0; layer < loads.num_layers; ++layer) {
+    const StepPars steps = step_pars(loads, layer, all_steps(loads));
+    std::vector<std::optional<double>> row = {result.par_per_layer[layer]};
+    if (!parts.empty()) {
+      row.push_back(summed_par(loads, layer, parts.front()));
+      row.push_back(summed_par(loads, layer, parts.back()));
+    }
+    row.insert(row.end(), {steps.mean, steps.floor, steps.worst});
+    table.rows.push_back({fmt::format("{}", result.moe_layers[layer]), std::move(row)});
+  }
+  return table;
+}
+
+void add_definitions(const RunRecord& record, Report& report) {
+  report.definitions = {
+      par_of_a_step(),
+      {"PAR of the loads, of the run",
+       "Of the loads summed over the steps named: what placement can level. Single steps are less "
+       "level by chance."},
+      {"Noise floor",
+       "The mean PAR of a step that chance alone leaves when all ranks expect the same load: "
+       "E[max] / mean of as many "
+       "independent Poisson counts as there are ranks. A step PAR near it leaves nothing to plan."},
+      {"Step", "One forward pass, those that read prompts included; they have the most tokens."}};
+  if (!record.metrics) return;
+  report.definitions.push_back({"First third, last third",
+                                "Rank loads as they were, under whatever placement was in force; "
+                                "drawn with the placement at the start and the "
+                                "one at the end. The loads of experts are of all steps."});
+  report.definitions.push_back({"Predicted, realised gain",
+                                "PAR before less PAR after, mean over the layers that change: "
+                                "predicted on the window that the plan was made "
+                                "from, realised on the steps after the switch."});
+}
+
+}  // namespace
+
+Report page_report(const RunOptions& options, const RunResult& result, const RunRecord& record) {
+  Report report;
+  set_title(report, "run", options.model);
+  report.facts = {
+      {"Model", fmt::format("{} ({})", printable(result.model), result.model_type)},
+      {"Dispatcher", result.dispatcher},
+      {"Weights", result.experts == result.dtype
+                      ? result.dtype
+                      : fmt::format("{}, experts {}", result.dtype, result.experts)},
+      {"Prompts", fmt::format("{} of {} tokens", result.outputs.size(), result.prompt_tokens)},
+      {"Steps", fmt::format("{}", result.steps)}};
+  add_sizes(report, result.moe_layers, record.end);
+  report.expert_load = record.expert_load;
+  report.split = record.split;
+  add_level_headlines(record.loads, record.split == "split", report);
+  add_speed_headline(result, report);
+  if (record.metrics) add_balance_headlines(*record.metrics, report);
+  add_states(record, report);
+  add_timeline(record, report);
+  if (record.metrics) report.tables.push_back(replan_table(record.events));
+  report.tables.push_back(layer_table(result, record.loads));
+  add_definitions(record, report);
+  return report;
+}
+
+}  // namespace trimtab::cli

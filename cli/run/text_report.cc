@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+#include "cli/output/text.h"
+#include "cli/run/run_result.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+// Each line of text with a margin in front, so that prompt, text and what follows can be told
+// apart.
+void append_with_margin(std::string& to, std::string_view text) {
+  for (;;) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    fmt::format_to(std::back_inserter(to), "  | {}\n", text.substr(0, end));
+    if (end == text.size()) return;
+    text.remove_prefix(end + 1);
+  }
+}
+
+void append_outputs(std::string& to, const RunResult& result) {
+  for (size_t i = 0; i < result.outputs.size(); ++i) {
+    const Output& output = result.outputs[i];
+    fmt::format_to(std::back_inserter(to), "[{}] {}\n", i + 1, printable(output.prompt));
+    append_with_margin(to, result.has_text ? printable(output.text)
+                                           : fmt::format("{}", fmt::join(output.token_ids, ",")));
+    to += "\n";
+  }
+}
+
+void append_par(std::string& to, const RunResult& result) {
+  to += "layer    PAR  busiest rank\n";
+  for (size_t l = 0; l < result.par_per_layer.size(); ++l) {
+    const std::vector<int64_t>& load = result.rank_load[l];
+    const auto busiest = std::max_element(load.begin(), load.end());
+    const int64_t total = std::accumulate(load.begin(), load.end(), int64_t{0});
+    fmt::format_to(
+        std::back_inserter(to), "{:5} {:6.2f}  {} ({:.1f} % of the rows)\n", result.moe_layers[l],
+        result.par_per_layer[l], busiest - load.begin(),
+        100.0 * static_cast<double>(*busiest) / static_cast<double>(std::max<int64_t>(total, 1)));
+  }
+  to += "\n";
+}
+
+void append_rank_load(std::string& to, const RunResult& result) {
+  std::vector<int64_t> load(result.ranks);
+  for (const auto& layer : result.rank_load) {
+    for (size_t r = 0; r < load.size(); ++r) load[r] += layer[r];
+  }
+  const int64_t total = std::max<int64_t>(std::accumulate(load.begin(), load.end(), int64_t{0}), 1);
+  to += " rank        rows   share (all layers)\n";
+  for (size_t r = 0; r < load.size(); ++r) {
+    fmt::format_to(std::back_inserter(to), "{:5} {:11} {:5.1f} %\n", r, load[r],
+                   100.0 * static_cast<double>(load[r]) / static_cast<double>(total));
+  }
+}
+
+void append_eplb(std::string& to, const EplbResult& eplb) {
+  to += "\n";
+  if (eplb.mode == "dynamic") {
+    fmt::format_to(std::back_inserter(to),
+                   "balanced: {} replan{} switched {} layers, {} experts moved ({:.1f} MB), {} "
+                   "layers rolled back; "
+                   "planning took {:.3f} s, steps were held up for {:.3f} s\n",
+                   eplb.replans, eplb.replans == 1 ? "" : "s", eplb.layers_switched, eplb.moves,
+                   static_cast<double>(eplb.moved_bytes) / 1e6, eplb.rolled_back, eplb.plan_seconds,
+                   eplb.stall_seconds);
+  }
+  if (!eplb.verdict.empty()) {
+    fmt::format_to(
+        std::back_inserter(to),
+        "screened, nothing applied: {} (PAR gain of the last plan on the steps after it {:.3f})\n",
+        eplb.verdict, eplb.realised_gain);
+  }
+  if (!eplb.par_by_third.empty()) {
+    fmt::format_to(std::back_inserter(to),
+                   "PAR of each third of the steps, mean over layers: {:.3f}\n",
+                   fmt::join(eplb.par_by_third, ", "));
+  }
+}
+
+}  // namespace
+
+std::string text_report(const RunResult& result) {
+  std::string report;
+  fmt::format_to(std::back_inserter(report),
+                 "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}, {}, {}{}\n\n",
+                 result.model, result.model_type, result.moe_layers.size(), result.num_experts,
+                 result.top_k, result.ranks, result.ranks == 1 ? "" : "s", result.dispatcher,
+                 result.dtype,
+                 result.experts == result.dtype ? "" : ", experts in " + result.experts);
+  append_outputs(report, result);
+  fmt::format_to(std::back_inserter(report),
+                 "{} new tokens in {:.2f} s: {:.0f} tokens/s (new tokens of all prompts; the time "
+                 "includes reading {} "
+                 "prompt tokens; {} steps)\n\n",
+                 result.tokens, result.seconds, static_cast<double>(result.tokens) / result.seconds,
+                 result.prompt_tokens, result.steps);
+  append_par(report, result);
+  append_rank_load(report, result);
+  if (result.eplb) append_eplb(report, *result.eplb);
+  report +=
+      "\nPAR: peak-to-average rank load over the run; at 1.00 all ranks got the same number of "
+      "rows.\n";
+  return report;
+}
+
+}  // namespace trimtab::cli

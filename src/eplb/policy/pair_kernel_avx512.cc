@@ -1,9 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include <type_traits>
-
-#include "eplb/policy/pair_kernel.h"
-
-namespace trimtab::avx512 {
-constexpr int kNativeLanes = 16;
-#include "eplb/policy/pair_kernel_impl.h"
-}  // namespace trimtab::avx512

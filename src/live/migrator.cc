@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trimtab/migrator.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/cat.h"
+#include "base/checksum.h"
+#include "live/layer_work.h"
+#include "trimtab/error.h"
+#include "trimtab/workspace.h"
+
+namespace trimtab {
+namespace {
+
+// What a rank has to say about a staging, as the ranks exchange it.
+struct Verdict {
+  StageError error = StageError::kNone;
+  uint64_t plan = 0;  // checksum of its transfers
+  std::array<char, 240> reason{};
+};
+
+StageError as_stage_error(MessageFault fault) {
+  switch (fault) {
+    case MessageFault::kNone:
+      return StageError::kNone;
+    case MessageFault::kDamaged:
+      return StageError::kDamaged;
+    case MessageFault::kFormat:
+      return StageError::kFormat;
+    case MessageFault::kShape:
+      return StageError::kShape;
+    case MessageFault::kInstructionSet:
+      return StageError::kInstructionSet;
+    case MessageFault::kExpert:
+      return StageError::kExpert;
+  }
+  return StageError::kDamaged;
+}
+
+// Whatever has become of its end on the way.
+std::string text_of(const Verdict& verdict) {
+  return {verdict.reason.begin(), std::ranges::find(verdict.reason, '\0')};
+}
+
+}  // namespace
+
+struct Migrator::State {
+  State(ExpertSlots& slots, std::span<const int32_t> first_slots,
+        std::unique_ptr<Communicator> comm, const MigratorOptions& options);
+
+  void begin(std::span<const Transfer> transfers);
+  bool agree(StageResult& result);
+  void bring_experts(StageResult& result);
+  void keep();
+  ExpertSlots& slots() { return slots_; }
+  // Returns when no peer reads what this rank has sent.
+  void abort(const char* reason) noexcept { comm_->abort(reason); }
+
+  std::optional<LayerWork> staged;
+
+ private:
+  // A round under way.
+  struct Flight {
+    Buffer shared;                    // memory that peers can read, for the next two
+    std::span<int64_t> send_bytes;    // [ranks]
+    std::span<std::byte> message;     // empty where peers can read the slots themselves
+    std::vector<int64_t> recv_bytes;  // [ranks]
+    Pending pending;
+    int receive = -1;  // as LayerWork::Round
+  };
+
+  void check_sources(std::span<const Transfer> transfers) const;
+  void start(const LayerWork::Round& round, Flight& flight, StageResult& result);
+  void finish(Flight& flight, StageResult& result);
+  void verify(const SlotChange& change);
+  void note(StageError error, const std::string& reason);
+  static std::string say(const SlotChange& change, const std::string& what);
+
+  ExpertSlots& slots_;
+  const std::vector<int32_t> first_slots_;
+  const MigratorOptions options_;
+  std::vector<Flight> flights_;
+  LayerWork work_;   // of the staging at hand
+  Verdict verdict_;  // on it
+  std::vector<Verdict> verdicts_;
+  std::vector<int64_t> verdict_bytes_;
+  std::unique_ptr<Communicator> comm_;  // goes before what its operations read
+};
+
+Migrator::State::State(ExpertSlots& slots, std::span<const int32_t> first_slots,
+                       std::unique_ptr<Communicator> comm, const MigratorOptions& options)
+    : slots_(slots),
+      first_slots_(first_slots.begin(), first_slots.end()),
+      options_(options),
+      verdicts_(comm->size()),
+      verdict_bytes_(verdicts_.size()),
+      comm_(std::move(comm)) {
+  const size_t ranks = verdicts_.size();
+  const auto rank = static_cast<size_t>(comm_->rank());
+  if (first_slots_.size() != ranks + 1) {
+    throw InvalidArgument(
+        cat("migrator: first slots of ", first_slots_.size(), " ranks, with the end, for ", ranks));
+  }
+  if (first_slots_[rank + 1] - first_slots_[rank] != slots_.num_slots()) {
+    throw InvalidArgument(cat("migrator: rank ", rank, " has ", slots_.num_slots(), " slots, not ",
+                              first_slots_[rank + 1] - first_slots_[rank]));
+  }
+  if (options_.max_in_flight < 1 || options_.max_in_flight > Communicator::kMaxInFlight) {
+    throw InvalidArgument(cat("migrator: ", options_.max_in_flight, " messages in flight; at most ",
+                              Communicator::kMaxInFlight));
+  }
+  // Threads read each other's slots where they are; processes only what is copied to memory that
+  // they share.
+  const auto host = comm_->split(comm_->hosts()[rank], comm_->rank());
+  const bool readable = slots_.num_slots() == 0 ||
+                        host->board()->shares(slots_.message(0, 0).data(), slots_.expert_bytes());
+  const size_t counts = Workspace::padded(ranks * sizeof(int64_t)),
+               message = readable ? 0 : slots_.expert_bytes();
+  for (int f = 0; f < options_.max_in_flight; ++f) {
+    Flight& flight = flights_.emplace_back();
+    flight.shared = comm_->allocate(counts + message);
+    flight.send_bytes = {flight.shared.as<int64_t>(), ranks};
+    flight.message = {flight.shared.data() + counts, message};
+    flight.recv_bytes.resize(ranks);
+  }
+}
+
+// The first problem stays.
+void Migrator::State::note(StageError error, const std::string& reason) {
+  if (verdict_.error != StageError::kNone) return;
+  verdict_.error = error;
+  const std::string text = cat("rank ", comm_->rank(), ": ", reason);
+  std::memcpy(verdict_.reason.data(), text.data(),
+              std::min(text.size(), verdict_.reason.size() - 1));
+}
+
+// Whatever is wrong is told to all by agree().
+void Migrator::State::begin(std::span<const Transfer> transfers) {
+  verdict_ = {.plan = checksum(std::as_bytes(transfers))};
+  work_ = {};
+  try {
+    work_ = layer_work(transfers, first_slots_, comm_->rank());
+    check_sources(transfers);
+  } catch (const InvalidArgument& error) {
+    note(StageError::kPlan, error.what());
+  }
+  if (work_.spares > slots_.num_spares()) {
+    note(StageError::kSpares, cat(work_.spares, " experts to bring to layer ", work_.layer,
+                                  ", there are ", slots_.num_spares(), " spares"));
+    return;
+  }
+  for (int spare = 0; spare < work_.spares; ++spare) {
+    if (slots_.in_use(spare))
+      note(StageError::kSpares, "experts of an earlier placement are still in use");
+  }
+}
+
+// Do this rank's slots hold what they are to give?
+void Migrator::State::check_sources(std::span<const Transfer> transfers) const {
+  const int32_t first = first_slots_[comm_->rank()];
+  for (const Transfer& t : transfers) {
+    const int32_t slot = t.from_slot - first;
+    if (slot < 0 || slot >= slots_.num_slots()) continue;
+    if (const int32_t held = slots_.logical(t.layer, slot); held != t.expert) {
+      throw InvalidArgument(cat("slot ", t.from_slot, " of layer ", t.layer, " holds expert ", held,
+                                ", not ", t.expert));
+    }
+  }
+}
+
+// Are all ranks content, and were they given the same? The same answer on every rank.
+bool Migrator::State::agree(StageResult& result) {
+  Pending pending =
+      comm_->all_gather_v(std::as_bytes(std::span(&verdict_, 1)),
+                          std::as_writable_bytes(std::span(verdicts_)), verdict_bytes_);
+  pending.wait();
+  pending.wait_released();
+  for (size_t r = 0; r < verdicts_.size() && result.ok; ++r) {
+    const Verdict& verdict = verdicts_[r];
+    result.ok = verdict.error == StageError::kNone && verdict.plan == verdicts_[0].plan;
+    if (result.ok) continue;
+    const bool other_plan = verdict.error == StageError::kNone;
+    result.error = other_plan ? StageError::kPlan : verdict.error;
+    result.reason =
+        other_plan ? cat("rank ", r, " was given other transfers than rank 0") : text_of(verdict);
+  }
+  return result.ok;
+}
+
+void Migrator::State::bring_experts(StageResult& result) {
+  for (const SlotChange& c : work_.changes) {
+    if (c.how != SlotChange::How::kCopy) continue;
+    const int from = c.transfer.from_slot - first_slots_[comm_->rank()];
+    std::ranges::copy(slots_.message(work_.layer, from), slots_.spare(c.change.from_spare).begin());
+    ++result.local_copies;
+    verify(c);
+  }
+  for (size_t r = 0; r < work_.rounds.size(); ++r) {
+    Flight& flight = flights_[r % flights_.size()];
+    if (r >= flights_.size()) finish(flight, result);
+    start(work_.rounds[r], flight, result);
+  }
+  const size_t under_way = std::min(work_.rounds.size(), flights_.size());
+  for (size_t r = work_.rounds.size() - under_way; r < work_.rounds.size(); ++r) {
+    finish(flights_[r % flights_.size()], result);
+  }
+}
+
+// Every rank takes part in every round, with or without a message.
+void Migrator::State::start(const LayerWork::Round& round, Flight& flight, StageResult& result) {
+  std::ranges::fill(flight.send_bytes, 0);
+  std::span<const std::byte> message;
+  if (round.send_slot >= 0) {
+    message = slots_.message(work_.layer, round.send_slot);
+    if (!flight.message.empty()) {
+      std::ranges::copy(message, flight.message.begin());
+      message = flight.message;
+    }
+    flight.send_bytes[round.to] = std::ssize(message);
+    ++result.messages_sent;
+    result.bytes_sent += std::ssize(message);
+  }
+  flight.receive = round.receive;
+  std::span<std::byte> spare;
+  if (round.receive >= 0) spare = slots_.spare(work_.changes[round.receive].change.from_spare);
+  flight.pending = comm_->all_to_all_v(message, flight.send_bytes, spare, flight.recv_bytes);
+}
+
+// Until nobody reads what this rank has sent: a slot may change once its layer is staged.
+void Migrator::State::finish(Flight& flight, StageResult& result) {
+  try {
+    flight.pending.wait();
+  } catch (const InvalidArgument& error) {  // longer than a message of this rank
+    note(StageError::kDamaged, error.what());
+  }
+  if (flight.receive >= 0) {
+    const SlotChange& change = work_.changes[flight.receive];
+    const int64_t bytes = flight.recv_bytes[change.from_rank];
+    ++result.messages_received;
+    result.bytes_received += bytes;
+    if (bytes != static_cast<int64_t>(slots_.expert_bytes())) {
+      note(StageError::kDamaged,
+           say(change, cat(bytes, " bytes came, not ", slots_.expert_bytes())));
+    }
+    verify(change);
+  }
+  flight.pending.wait_released();
+}
+
+std::string Migrator::State::say(const SlotChange& change, const std::string& what) {
+  const Transfer& t = change.transfer;
+  return cat("expert ", t.expert, " for slot ", t.slot, " of layer ", t.layer, ", from slot ",
+             t.from_slot, " of rank ", change.from_rank, ": ", what);
+}
+
+void Migrator::State::verify(const SlotChange& change) {
+  const Transfer& t = change.transfer;
+  try {
+    if (options_.received) options_.received(t, slots_.spare(change.change.from_spare));
+  } catch (const std::exception& error) {
+    return note(StageError::kHook, say(change, error.what()));
+  }
+  const auto finding = slots_.check_spare(change.change.from_spare, t.layer, t.expert);
+  if (finding.fault != MessageFault::kNone)
+    note(as_stage_error(finding.fault), say(change, finding.text));
+}
+
+void Migrator::State::keep() {
+  if (work_.layer >= 0) staged = std::move(work_);
+}
+
+Migrator::Migrator(ExpertSlots& slots, std::span<const int32_t> first_slots,
+                   std::unique_ptr<Communicator> comm, const MigratorOptions& options)
+    : state_(std::make_unique<State>(slots, first_slots, std::move(comm), options)) {}
+
+Migrator::~Migrator() = default;
+
+StageResult Migrator::stage(std::span<const Transfer> transfers) {
+  if (staged_layer() >= 0)
+    throw InvalidArgument(cat("migrator: layer ", staged_layer(), " is staged already"));
+  const auto start = std::chrono::steady_clock::now();
+  StageResult result;
+  try {
+    state_->begin(transfers);
+    if (state_->agree(result)) {
+      state_->bring_experts(result);
+      if (state_->agree(result)) state_->keep();
+    }
+  } catch (const std::exception& error) {
+    state_->abort(error.what());  // before memory goes that peers may be reading
+    throw;
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+int Migrator::staged_layer() const {
+  return state_->staged ? state_->staged->layer : -1;
+}
+
+void Migrator::commit(int layer) {
+  if (layer < 0 || layer != staged_layer()) {
+    throw InvalidArgument(cat("migrator: layer ", layer, " to commit, staged is ", staged_layer()));
+  }
+  std::vector<ExpertSlots::Change> changes;
+  for (const SlotChange& c : state_->staged->changes) changes.push_back(c.change);
+  state_->slots().rearrange(layer, changes);
+  state_->staged.reset();
+}
+
+void Migrator::rollback() {
+  state_->staged.reset();
+}
+
+}  // namespace trimtab

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a window of loads to a plan that is worth its moves, or the reason why there is none. Pure;
+// what it takes it owns, so that it may go on where nobody waits for it any more.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "live/window.h"
+#include "trimtab/balancer.h"
+
+namespace trimtab {
+
+// What steps and moves took so far.
+struct Costs {
+  double step_seconds = 0;            // of a step, mean
+  double seconds_per_byte = 1e-9;     // of moving experts
+  double seconds_per_layer = 100e-6;  // that a switch holds up the steps
+};
+
+struct PlanTask {
+  BalancerConfig config;
+  std::shared_ptr<const Policy> policy;
+  Window window;
+  Placement current;
+  Topology topology;
+  History history;  // what the last plan returned
+  int64_t expert_bytes = 0;
+  int max_receive = 0;  // experts that a rank can receive in one layer
+  Costs costs;
+};
+
+struct PlanResult {
+  enum class Kind {
+    kNothing,   // no tokens, or level enough, or the policy moves nothing
+    kRejected,  // the moves cost more than the gain
+    kFailed,    // the policy threw or its plan is invalid
+    kPlan
+  };
+  Kind kind = Kind::kNothing;
+  std::string why;
+  std::vector<int32_t> logical;  // [layers, slots] of the plan; kPlan and kRejected
+  int64_t moves = 0, bytes = 0;
+  double predicted = 0;  // gain, mean over the layers that change
+  double seconds = 0;
+  History history;
+};
+
+PlanResult make_plan(const PlanTask& task);
+
+// The gains of `to` over `from` on this window: [parts], mean over the layers in which they differ.
+// Empty when they differ in none.
+std::vector<double> gains(const Placement& from, const Placement& to, const Load& load,
+                          SplitRule rule, const Topology& topology);
+
+// [layers] of these placements that differ.
+std::vector<int> changed_layers(const Placement& from, const Placement& to);
+
+}  // namespace trimtab

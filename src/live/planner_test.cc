@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "live/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <random>
+
+#include "policy/testing.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+// Experts 0 and 1 of 4 are hot and on the same one of 2 ranks; each rank has a redundant slot.
+Placement skewed() {
+  return {1, 4, {3, 3}, {0, 1, 2, 2, 3, 3}};
+}
+
+Window window_of(const Placement& placement, const std::vector<int64_t>& counts) {
+  Window window;
+  const auto experts = static_cast<size_t>(placement.num_experts());
+  window.load = {static_cast<int64_t>(counts.size() / experts), 1, placement.num_experts(), counts};
+  for (int64_t part = 0; part < window.load.num_steps; ++part) {
+    const auto load = window.load.at(part, 0);
+    // Every expert on the first rank that has it.
+    std::vector<int64_t> rows(placement.num_ranks());
+    for (size_t e = 0; e < experts; ++e) {
+      for (int slot = 0; slot < placement.num_slots(); ++slot) {
+        if (placement.logical(0)[slot] != static_cast<int32_t>(e)) continue;
+        rows[placement.rank_of_slot(slot)] += load[e];
+        break;
+      }
+    }
+    window.rank_rows.insert(window.rank_rows.end(), rows.begin(), rows.end());
+  }
+  return window;
+}
+
+PlanTask task_of(const std::vector<int64_t>& counts,
+                 std::shared_ptr<const Policy> policy = make_policy("trim")) {
+  PlanTask task{.config = {},
+                .policy = std::move(policy),
+                .window = window_of(skewed(), counts),
+                .current = skewed(),
+                .topology = {},
+                .history = {},
+                .expert_bytes = 1000,
+                .max_receive = 3,
+                .costs = {.step_seconds = 1e-2}};
+  return task;
+}
+
+// A policy that gives this map, whatever it is asked.
+std::shared_ptr<const Policy> gives(Placement placement) {
+  return std::make_shared<FakePolicy>(
+      [placement](const Problem&) { return Plan{.placement = placement}; });
+}
+
+const std::vector<int64_t> kSkewedLoad = {90, 80, 10, 20, 80, 90, 20, 10};
+
+TEST(Planner, LevelsASkewedWindow) {
+  const PlanResult result = make_plan(task_of(kSkewedLoad));
+  ASSERT_EQ(result.kind, PlanResult::Kind::kPlan) << result.why;
+  EXPECT_GT(result.predicted, 0.4);
+  EXPECT_GE(result.moves, 1);
+  EXPECT_EQ(result.logical.size(), 6U);
+  EXPECT_GT(result.seconds, 0);
+}
+
+TEST(Planner, LeavesThingsAsTheyAreWithoutReason) {
+  EXPECT_EQ(make_plan(task_of({0, 0, 0, 0})).kind, PlanResult::Kind::kNothing);
+  EXPECT_EQ(make_plan(task_of({})).kind, PlanResult::Kind::kNothing);
+  const PlanResult level = make_plan(task_of({10, 10, 10, 30}));
+  EXPECT_EQ(level.kind, PlanResult::Kind::kNothing);
+  EXPECT_NE(level.why.find("level"), std::string::npos);
+  PlanTask modest = task_of(kSkewedLoad);
+  modest.config.plan_above_par = 3;
+  EXPECT_EQ(make_plan(modest).kind, PlanResult::Kind::kNothing);
+  EXPECT_EQ(make_plan(task_of(kSkewedLoad, gives(skewed()))).kind, PlanResult::Kind::kNothing);
+}
+
+TEST(Planner, TheGateWantsMovesToPay) {
+  PlanTask task = task_of(kSkewedLoad);
+  task.costs.seconds_per_byte = 1;
+  const PlanResult dear = make_plan(task);
+  EXPECT_EQ(dear.kind, PlanResult::Kind::kRejected);
+  EXPECT_GT(dear.predicted, 0.4);
+  task.config.gate = false;
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kPlan);
+  task.config.gate = true;
+  task.costs.seconds_per_byte = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kRejected);
+  // A map that is worse than the one there is.
+  const Placement worse(1, 4, {3, 3}, {0, 1, 3, 2, 3, 2});
+  EXPECT_EQ(make_plan(task_of({100, 100, 1, 1}, gives(worse))).kind, PlanResult::Kind::kRejected);
+}
+
+TEST(Planner, APlanThatCannotBeTakenIsNone) {
+  const auto why = [](std::shared_ptr<const Policy> policy) {
+    const PlanResult result = make_plan(task_of(kSkewedLoad, std::move(policy)));
+    EXPECT_EQ(result.kind, PlanResult::Kind::kFailed);
+    return result.why;
+  };
+  EXPECT_NE(why(gives(Placement(1, 4, {4, 2}, {0, 1, 2, 3, 2, 3}))).find("not what there is"),
+            std::string::npos);
+  EXPECT_NE(why(gives(Placement(1, 4, {3, 3}, {0, 0, 0, 1, 2, 3}))).find("twice on one rank"),
+            std::string::npos);
+  EXPECT_NE(why(std::make_shared<FakePolicy>([](const Problem&) -> Plan {
+              throw InvalidArgument("bad day");
+            })).find("bad day"),
+            std::string::npos);
+  EXPECT_NE(why(std::make_shared<FakePolicy>([](const Problem&) -> Plan { throw 1; })), "");
+  const auto loses = [](const Problem& problem) -> Plan {
+    return {.placement = Placement(1, problem.current.num_experts(), {3, 3}, {0, 1, 2, 0, 1, 2})};
+  };
+  EXPECT_NE(why(std::make_shared<FakePolicy>(loses)), "");  // expert 3 has no slot
+}
+
+TEST(Planner, LayersThatNeedMoreSparesThanThereAreAreLeftOut) {
+  const Placement two_layers(2, 4, {2, 2}, {0, 1, 2, 3, 0, 1, 2, 3});
+  const Placement next(2, 4, {2, 2}, {2, 3, 0, 1, 0, 2, 1, 3});
+  PlanTask task{.config = {.gate = false},
+                .policy = gives(next),
+                .window = {},
+                .current = two_layers,
+                .topology = {},
+                .history = {},
+                .expert_bytes = 1,
+                .max_receive = 1,
+                .costs = {}};
+  task.window.load = {1, 2, 4, {50, 50, 1, 1, 50, 50, 1, 1}};
+  task.window.rank_rows = {100, 2, 100, 2};
+  const PlanResult result = make_plan(task);
+  ASSERT_EQ(result.kind, PlanResult::Kind::kPlan) << result.why;
+  EXPECT_EQ(result.logical, (std::vector<int32_t>{0, 1, 2, 3, 0, 2, 1, 3}));
+  EXPECT_EQ(result.moves, 2);
+}
+
+TEST(Planner, GainsAreOfTheLayersThatChange) {
+  const Placement from(2, 4, {2, 2}, {0, 1, 2, 3, 0, 1, 2, 3});
+  const Placement to(2, 4, {2, 2}, {0, 1, 2, 3, 0, 2, 1, 3});
+  const Load load{1, 2, 4, {1, 1, 1, 1, 50, 50, 0, 0}};
+  EXPECT_EQ(changed_layers(from, to), (std::vector<int>{1}));
+  EXPECT_NEAR(gains(from, to, load, SplitRule::kStatic, {})[0], 1.0, 1e-12);
+  EXPECT_TRUE(gains(from, from, load, SplitRule::kStatic, {}).empty());
+}
+
+}  // namespace
+}  // namespace trimtab

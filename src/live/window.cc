@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "live/window.h"
+
+#include <algorithm>
+
+#include "base/cat.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+void put(std::vector<std::byte>& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<std::byte>(value | 0x80));
+  out.push_back(static_cast<std::byte>(value));
+}
+
+class Reader {
+ public:
+  Reader(std::span<const std::byte> bytes, int rank) : bytes_(bytes), rank_(rank) {}
+
+  int64_t next() {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 63; shift += 7) {
+      if (at_ == bytes_.size()) break;
+      const auto byte = static_cast<uint64_t>(bytes_[at_++]);
+      value |= (byte & 0x7f) << shift;
+      if (byte < 0x80) return static_cast<int64_t>(value);
+    }
+    throw InvalidArgument(cat("window of rank ", rank_, ": byte ", at_, " of ", bytes_.size(),
+                              " is not within a count"));
+  }
+  void end() const {
+    if (at_ != bytes_.size()) {
+      throw InvalidArgument(
+          cat("window of rank ", rank_, ": ", bytes_.size() - at_, " bytes too many"));
+    }
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  int rank_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
+                                   std::optional<Phase> phase, int64_t max_episodes) {
+  if (steps < 0 || steps > recorder.recorded_steps()) {
+    throw InvalidArgument(
+        cat("a window of ", steps, " steps, ", recorder.recorded_steps(), " are recorded"));
+  }
+  const int layers = recorder.num_layers();
+  const auto slots = static_cast<size_t>(recorder.num_slots());
+  std::vector<int64_t> chosen;  // how many steps before the latest
+  for (int64_t age = steps; age > 0; --age) {
+    if (!phase || recorder.phase(recorder.valid_steps(0) - age, 0) == *phase) chosen.push_back(age);
+  }
+  const int64_t parts = std::min<int64_t>(std::ssize(chosen), max_episodes);
+  std::vector<std::byte> packed;
+  put(packed, static_cast<uint64_t>(parts));
+  std::vector<int64_t> sum(slots);
+  for (int64_t part = 0; part < parts; ++part) {
+    const auto first = part * std::ssize(chosen) / parts,
+               last = (part + 1) * std::ssize(chosen) / parts;
+    for (int layer = 0; layer < layers; ++layer) {
+      std::ranges::fill(sum, 0);
+      for (int64_t i = first; i < last; ++i) {
+        const auto row = recorder.step(recorder.valid_steps(layer) - chosen[i], layer);
+        for (size_t s = 0; s < slots; ++s) sum[s] += row[s];
+      }
+      for (const int64_t count : sum) put(packed, static_cast<uint64_t>(count));
+    }
+  }
+  return packed;
+}
+
+Window unpack_windows(const Placement& placement, std::span<const std::vector<std::byte>> packed) {
+  if (packed.size() != static_cast<size_t>(placement.num_ranks())) {
+    throw InvalidArgument(
+        cat("windows of ", packed.size(), " ranks, the placement has ", placement.num_ranks()));
+  }
+  std::vector<Reader> readers;
+  for (size_t r = 0; r < packed.size(); ++r) readers.emplace_back(packed[r], static_cast<int>(r));
+  const int64_t parts = readers[0].next();
+  for (size_t r = 1; r < readers.size(); ++r) {
+    if (const int64_t other = readers[r].next(); other != parts) {
+      throw InvalidArgument(
+          cat("window of rank ", r, " has ", other, " parts, that of rank 0 ", parts));
+    }
+  }
+  const int layers = placement.num_layers(), experts = placement.num_experts();
+  const size_t row = static_cast<size_t>(layers) * packed.size();
+  // Every part takes at least a byte for each slot, so that a wrong number can't ask for much
+  // memory.
+  const auto most = std::ranges::max(packed, {}, &std::vector<std::byte>::size).size();
+  if (static_cast<uint64_t>(parts) > most)
+    throw InvalidArgument(cat("windows of ", parts, " parts in ", most, " bytes"));
+  Window window;
+  window.load = {parts, layers, experts, {}};
+  window.load.counts.resize(static_cast<size_t>(parts * layers * experts));
+  window.rank_rows.resize(static_cast<size_t>(parts) * row);
+  for (int r = 0; r < placement.num_ranks(); ++r) {
+    Reader& reader = readers[r];
+    for (int64_t part = 0; part < parts; ++part) {
+      for (int layer = 0; layer < layers; ++layer) {
+        const auto logical = placement.logical(layer);
+        int64_t* const loads = window.load.counts.data() + (part * layers + layer) * experts;
+        int64_t& rows =
+            window.rank_rows[static_cast<size_t>(part * layers + layer) * packed.size() +
+                             static_cast<size_t>(r)];
+        for (int slot = placement.first_slot(r); slot < placement.first_slot(r + 1); ++slot) {
+          const int64_t count = reader.next();
+          loads[logical[slot]] += count;
+          rows += count;
+        }
+      }
+    }
+    reader.end();
+  }
+  return window;
+}
+
+}  // namespace trimtab

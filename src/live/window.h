@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// A window of recorded steps on its way to the rank that plans: every rank packs what its own slots
+// got, in parts of consecutive steps, and from all of them come the loads of the logical experts
+// and of the ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "trimtab/load.h"
+#include "trimtab/placement.h"
+
+namespace trimtab {
+
+// Of the recorder's last `steps` steps those of the phase (none: all), in at most max_episodes
+// parts. Seven bits a byte, so that small counts, which most are, take one. Throws InvalidArgument
+// when the recorder has fewer steps.
+std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
+                                   std::optional<Phase> phase, int64_t max_episodes);
+
+struct Window {
+  Load load;                       // its steps are the parts
+  std::vector<int64_t> rank_rows;  // [parts, layers, ranks]
+
+  std::span<const int64_t> rows(int64_t part, int layer, int num_ranks) const {
+    const auto ranks = static_cast<size_t>(num_ranks);
+    return std::span(rank_rows).subspan(static_cast<size_t>(part * load.num_layers + layer) * ranks,
+                                        ranks);
+  }
+};
+
+// packed: [ranks], recorded under this placement. Throws InvalidArgument when they do not fit it or
+// each other.
+Window unpack_windows(const Placement& placement, std::span<const std::vector<std::byte>> packed);
+
+}  // namespace trimtab

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "live/window.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "live/estimate.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+// Replicas, a rank without slots, and a permuted layer.
+Placement some_placement() {
+  return {2, 3, {2, 0, 2}, {0, 1, 2, 0, 2, 2, 1, 0}};
+}
+
+struct Recorded {
+  std::vector<LoadRecorder> recorders;
+  explicit Recorded(const Placement& placement, int64_t window) {
+    for (int r = 0; r < placement.num_ranks(); ++r) {
+      recorders.emplace_back(placement.num_layers(), placement.slots_of_rank(r), window);
+    }
+  }
+  void step(Phase phase, const std::function<int32_t(int rank, int layer, int slot)>& count) {
+    for (size_t r = 0; r < recorders.size(); ++r) {
+      recorders[r].begin_step(phase);
+      for (int layer = 0; layer < recorders[r].num_layers(); ++layer) {
+        const auto row = recorders[r].counts(layer);
+        for (size_t s = 0; s < row.size(); ++s)
+          row[s] = count(static_cast<int>(r), layer, static_cast<int>(s));
+      }
+      recorders[r].keep_step();
+    }
+  }
+  std::vector<std::vector<std::byte>> pack(int64_t steps, std::optional<Phase> phase,
+                                           int64_t parts) const {
+    std::vector<std::vector<std::byte>> packed;
+    for (const LoadRecorder& recorder : recorders)
+      packed.push_back(pack_window(recorder, steps, phase, parts));
+    return packed;
+  }
+};
+
+int64_t total(const std::vector<int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+
+TEST(Window, EveryStepAloneIsWhatMergeLoadsGives) {
+  const Placement placement = some_placement();
+  Recorded recorded(placement, 5);
+  std::mt19937 random(1);
+  for (int i = 0; i < 9; ++i) {
+    recorded.step(Phase::kDecode,
+                  [&](int, int, int) { return static_cast<int32_t>(random() % 100000); });
+  }
+  const Window window = unpack_windows(placement, recorded.pack(5, {}, 100));
+  std::vector<const LoadRecorder*> all;
+  for (const LoadRecorder& recorder : recorded.recorders) all.push_back(&recorder);
+  EXPECT_EQ(window.load.counts, merge_loads(placement, all).counts);
+  EXPECT_EQ(total(window.rank_rows), total(window.load.counts));
+  EXPECT_EQ(window.rows(0, 0, 3)[1], 0);
+}
+
+TEST(Window, PartsAddUpAndPhasesAreTold) {
+  const Placement placement = some_placement();
+  Recorded recorded(placement, 20);
+  for (int i = 0; i < 12; ++i) {
+    recorded.step(i % 3 == 0 ? Phase::kPrefill : Phase::kDecode,
+                  [&](int, int, int) { return i % 3 == 0 ? 1000 : i; });
+  }
+  const Window decode = unpack_windows(placement, recorded.pack(12, Phase::kDecode, 4));
+  EXPECT_EQ(decode.load.num_steps, 4);
+  EXPECT_EQ(total(decode.load.counts), 8 * (1 + 2 + 4 + 5 + 7 + 8 + 10 + 11));
+  const Window prefill = unpack_windows(placement, recorded.pack(12, Phase::kPrefill, 100));
+  EXPECT_EQ(prefill.load.num_steps, 4);
+  EXPECT_EQ(total(prefill.load.counts), 8 * 4 * 1000);
+  EXPECT_EQ(unpack_windows(placement, recorded.pack(2, Phase::kPrefill, 4)).load.num_steps, 0);
+  EXPECT_THROW(recorded.pack(13, {}, 4), InvalidArgument);
+}
+
+TEST(Window, SmallCountsTakeOneByte) {
+  Recorded recorded(some_placement(), 4);
+  for (int i = 0; i < 4; ++i) recorded.step(Phase::kDecode, [](int, int, int) { return 30; });
+  EXPECT_EQ(recorded.pack(4, {}, 4)[0].size(), 1 + 4 * 2 * 2);
+  EXPECT_EQ(recorded.pack(4, {}, 1)[0].size(), 1 + 1 * 2 * 2);
+  EXPECT_EQ(recorded.pack(4, {}, 4)[1].size(), 1U);
+}
+
+TEST(Window, RefusesWhatDoesNotFit) {
+  const Placement placement = some_placement();
+  Recorded recorded(placement, 2);
+  recorded.step(Phase::kDecode, [](int, int, int) { return 200; });
+  auto packed = recorded.pack(1, {}, 1);
+  EXPECT_NO_THROW(unpack_windows(placement, packed));
+  auto wrong = packed;
+  wrong[2].pop_back();
+  EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
+  wrong = packed;
+  wrong[2].push_back(std::byte{0});
+  EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
+  wrong = packed;
+  wrong[1][0] = std::byte{2};
+  EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
+  for (auto& bytes : wrong) bytes = std::vector<std::byte>(4, std::byte{0xff});
+  EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
+  wrong.pop_back();
+  EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
+}
+
+TEST(Estimate, SplitsAsTheLayersDo) {
+  // Expert 0 has 90 of 120 tokens and a slot on each rank, 1 and 2 have 20 and 10.
+  const Placement placement(1, 3, {2, 2}, {0, 1, 0, 2});
+  const Load load{1, 1, 3, {90, 20, 10}};
+  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kRoundRobin, {})[0], 65.0 / 60);
+  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kSplit, {})[0], 1);
+  Window window{load, {80, 40}};
+  EXPECT_DOUBLE_EQ(measured_pars(window, 0, 2)[0], 80.0 / 60);
+}
+
+}  // namespace
+}  // namespace trimtab

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lower bounds on the peak rank load that no placement with the same slots can beat.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace trimtab {
+
+struct PeakBounds {
+  double equal = 0;  // tokens of an expert shared equally among its slots
+  double exact = 0;  // tokens shared freely among its slots
+};
+
+// expert_load: [experts], >= 0; slots_per_rank from first_slots: [ranks + 1]. In tokens, like
+// expert_load.
+//
+// exact: the mean, and the least B for which ceil(w_e / B) slots for every expert e (at least one,
+// on different ranks) fit into all slots: an expert with c slots has a rank with at least w_e / c
+// of its tokens. equal: the same and, where every rank has two slots: for every t >= B / 2,
+// replicas larger than t cannot meet, so there must be as many others of at most B - t to share
+// their ranks. Copies that satisfy this for one t are sought by Lagrangian relaxation; if even that
+// finds none, no peak of B is possible. O(E) times a constant of some thousands.
+PeakBounds peak_bounds(std::span<const int64_t> expert_load, std::span<const int32_t> first_slots);
+
+}  // namespace trimtab

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What FlashLB plans on: the loads of a layer over consecutive episodes of a window, their mean,
+// variance and covariance.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trimtab/load.h"
+
+namespace trimtab {
+
+struct EpisodeStats {
+  int num_episodes = 0;
+  int num_experts = 0;
+  std::vector<double> load;  // [experts, episodes]
+  std::vector<double> mean;  // [experts]
+  std::vector<double>
+      covariance;  // [experts, experts]; empty with fewer than two episodes, when all is 0
+  std::vector<double> total;  // [episodes]
+
+  double variance(int expert) const {
+    const auto e = static_cast<size_t>(expert);
+    return covariance.empty() ? 0.0 : covariance[e * static_cast<size_t>(num_experts) + e];
+  }
+};
+
+// Sums the steps of a load into at most max_episodes episodes of equally many steps each, newest
+// last; oldest steps that do not fill an episode are left out.
+Load to_episodes(const Load& load, int max_episodes);
+
+// Statistics over the steps of `episodes`. Steps without tokens in the layer are left out: they say
+// nothing about it.
+EpisodeStats episode_stats(const Load& episodes, int layer);
+
+}  // namespace trimtab

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/frame.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/cat.h"
+#include "load/predict.h"
+#include "load/rank_loads.h"
+#include "policy/align.h"
+#include "policy/bounds.h"
+#include "policy/limits.h"
+#include "trimtab/error.h"
+#include "trimtab/table.h"
+
+namespace trimtab {
+namespace {
+
+void validate_counts(const Load& load) {
+  if (load.num_steps < 0 || load.num_layers < 1 || load.num_experts < 1 ||
+      load.counts.size() != cells(load.num_steps, load.num_layers, load.num_experts)) {
+    throw InvalidArgument(cat("load of ", load.num_steps, " steps x ", load.num_layers,
+                              " layers x ", load.num_experts, " experts holds ", load.counts.size(),
+                              " counts"));
+  }
+  std::vector<int64_t> sum(load.num_layers, 0);
+  for (int64_t t = 0; t < load.num_steps; ++t) {
+    for (int l = 0; l < load.num_layers; ++l) {
+      const std::span<const int64_t> counts = load.at(t, l);
+      for (size_t e = 0; e < counts.size(); ++e) {
+        if (counts[e] < 0) {
+          throw InvalidArgument(
+              cat("load of layer ", l, ", step ", t, ", expert ", e, " is negative: ", counts[e]));
+        }
+        if (counts[e] > std::numeric_limits<int64_t>::max() - sum[l]) {
+          throw InvalidArgument(cat("load of layer ", l, ", step ", t, ", expert ", e,
+                                    " is too large: the layer's sum, ", sum[l], " so far, and ",
+                                    counts[e], " do not fit in 64 bits"));
+        }
+        sum[l] += counts[e];
+      }
+    }
+  }
+}
+
+void validate_limits(const PlanLimits& limits, int64_t expert_bytes) {
+  for (const auto& [name, value] : {std::pair{"max_moves_per_layer", limits.max_moves_per_layer},
+                                    {"max_bytes", limits.max_bytes},
+                                    {"max_layers", limits.max_layers},
+                                    {"max_receive_per_rank", limits.max_receive_per_rank},
+                                    {"expert_bytes", expert_bytes}}) {
+    if (value < 0) throw InvalidArgument(cat(name, " is negative: ", value));
+  }
+  if (limits.max_bytes != PlanLimits::kNone && expert_bytes == 0) {
+    throw InvalidArgument(cat("max_bytes is ", limits.max_bytes,
+                              " but expert_bytes, the size of an expert, is not given"));
+  }
+}
+
+// What finish_plan works on: one layer after the other, then all of them.
+class Finisher {
+ public:
+  Finisher(const Problem& problem, std::vector<int32_t> proposal, const FinishOptions& options)
+      : problem_(problem), options_(options), map_(std::move(proposal)) {
+    const size_t expected = layers() * slots();
+    if (map_.size() != expected) {
+      throw InvalidArgument(cat("a proposal of ", map_.size(), " slots, expected ", expected));
+    }
+    for (size_t l = 0; l < layers(); ++l) check_experts(static_cast<int>(l));
+    moves_.resize(layers());
+    predictions_.resize(layers());
+    high_before_.resize(layers());
+  }
+
+  Plan finish() {
+    for (size_t l = 0; l < layers(); ++l) finish_layer(static_cast<int>(l));
+    apply_plan_limits();
+    return make_plan();
+  }
+
+ private:
+  size_t layers() const { return static_cast<size_t>(problem_.current.num_layers()); }
+  size_t slots() const { return static_cast<size_t>(problem_.current.num_slots()); }
+  std::span<const int32_t> first_slots() const { return problem_.current.first_slots(); }
+  std::span<const int32_t> old_map(int layer) const { return problem_.current.logical(layer); }
+  std::span<int32_t> new_map(int layer) {
+    return std::span(map_).subspan(static_cast<size_t>(layer) * slots(), slots());
+  }
+
+  void check_experts(int layer) {
+    const int num_experts = problem_.current.num_experts();
+    std::vector<bool> placed(num_experts, false);
+    const std::span<const int32_t> map = new_map(layer);
+    for (size_t s = 0; s < map.size(); ++s) {
+      if (map[s] < 0 || map[s] >= num_experts) {
+        throw InvalidArgument(
+            cat("layer ", layer, ", slot ", s, ": expert ", map[s], " of ", num_experts));
+      }
+      placed[map[s]] = true;
+    }
+    const auto lost = std::find(placed.begin(), placed.end(), false);
+    if (lost != placed.end()) {
+      throw InvalidArgument(
+          cat("layer ", layer, ": expert ", lost - placed.begin(), " has no slot"));
+    }
+  }
+
+  void keep(int layer) {
+    LayerPrediction& p = predictions_[layer];
+    std::copy(old_map(layer).begin(), old_map(layer).end(), new_map(layer).begin());
+    moves_[layer] = 0;
+    p.par_after = p.par_before;
+    p.par_step_after = p.par_step_before;
+    p.par_step_after_high = high_before_[layer];
+  }
+
+  void finish_layer(int layer) {
+    LayerPrediction& p = predictions_[layer];
+    const std::vector<int64_t> window = window_load(problem_.load, layer);
+    const std::vector<double> before =
+        step_pars(old_map(layer), first_slots(), problem_.load, layer);
+    p.par_before = peak_to_mean(rank_loads(old_map(layer), first_slots(), window));
+    p.par_step_before = before.empty() ? 1.0 : mean_of(before);
+    high_before_[layer] = upper_95(before);
+    predict_bounds(window, p);
+    constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
+    if (p.par_step_before <= kLevel) return keep(layer);
+    fit(layer, window);
+    const std::vector<double> after =
+        step_pars(new_map(layer), first_slots(), problem_.load, layer);
+    p.par_after = peak_to_mean(rank_loads(new_map(layer), first_slots(), window));
+    p.par_step_after = mean_of(after);
+    p.par_step_after_high = upper_95(after);
+    if (options_.require_gain && p.par_step_after >= p.par_step_before) return keep(layer);
+    const std::vector<int64_t> in = received(old_map(layer), new_map(layer), first_slots());
+    moves_[layer] = std::accumulate(in.begin(), in.end(), int64_t{0});
+  }
+
+  // Aligns the proposal of a layer and holds it to the limits that concern one layer.
+  void fit(int layer, std::span<const int64_t> window) {
+    const std::span<int32_t> map = new_map(layer);
+    const auto replace = [&](const std::vector<int32_t>& with) {
+      std::copy(with.begin(), with.end(), map.begin());
+    };
+    if (options_.align_ranks) {
+      replace(align_ranks(old_map(layer), map, first_slots(), problem_.load.num_experts,
+                          problem_.topology));
+    }
+    if (options_.align_slots) replace(align_slots(old_map(layer), map, first_slots()));
+    const PlanLimits& limits = problem_.limits;
+    if (limits.max_moves_per_layer != PlanLimits::kNone ||
+        limits.max_receive_per_rank != PlanLimits::kNone) {
+      replace(within_move_limits(old_map(layer), map, first_slots(), window,
+                                 limits.max_moves_per_layer, limits.max_receive_per_rank));
+    }
+  }
+
+  void predict_bounds(std::span<const int64_t> window, LayerPrediction& p) const {
+    double total = 0;
+    for (const int64_t w : window) total += static_cast<double>(w);
+    if (total <= 0) return;
+    const double mean = total / static_cast<double>(problem_.current.num_ranks());
+    const PeakBounds bounds = peak_bounds(window, first_slots());
+    p.bound_equal = std::max(1.0, bounds.equal / mean);
+    p.bound_exact = std::max(1.0, bounds.exact / mean);
+  }
+
+  // Limits over all layers: those that gain most change first.
+  void apply_plan_limits() {
+    const PlanLimits& limits = problem_.limits;
+    if (limits.max_layers == PlanLimits::kNone && limits.max_bytes == PlanLimits::kNone) return;
+    std::vector<double> gains;
+    std::vector<int64_t> moves;
+    std::vector<int> changed;
+    for (size_t l = 0; l < layers(); ++l) {
+      const int layer = static_cast<int>(l);
+      const std::span<const int32_t> map = new_map(layer);
+      if (std::equal(map.begin(), map.end(), old_map(layer).begin())) continue;
+      changed.push_back(layer);
+      gains.push_back(predictions_[l].par_step_before - predictions_[l].par_step_after);
+      moves.push_back(moves_[l]);
+    }
+    const int64_t max_moves = limits.max_bytes == PlanLimits::kNone
+                                  ? PlanLimits::kNone
+                                  : limits.max_bytes / problem_.expert_bytes;
+    const std::vector<bool> chosen = choose_layers(gains, moves, limits.max_layers, max_moves);
+    for (size_t i = 0; i < changed.size(); ++i) {
+      if (!chosen[i]) keep(changed[i]);
+    }
+  }
+
+  Plan make_plan() {
+    std::vector<Move> moves;
+    std::vector<int64_t> receive_peak;
+    std::vector<int64_t> duplicates;
+    bool changed = false;
+    for (size_t l = 0; l < layers(); ++l) {
+      const int layer = static_cast<int>(l);
+      const std::span<const int32_t> map = new_map(layer);
+      changed |= !std::equal(map.begin(), map.end(), old_map(layer).begin());
+      const std::vector<int64_t> in = received(old_map(layer), map, first_slots());
+      receive_peak.push_back(*std::max_element(in.begin(), in.end()));
+      duplicates.push_back(duplicate_slots(map, first_slots()));
+      list_moves(layer, moves);
+    }
+    const uint64_t version = problem_.current.version() + (changed ? 1 : 0);
+    const auto num_moves = static_cast<int64_t>(moves.size());
+    return {.placement = problem_.current.with(std::move(map_), version),
+            .moves = std::move(moves),
+            .receive_peak = std::move(receive_peak),
+            .duplicates = std::move(duplicates),
+            .layers = std::move(predictions_),
+            .bytes = num_moves * problem_.expert_bytes,
+            .history = {}};
+  }
+
+  void list_moves(int layer, std::vector<Move>& moves) {
+    const std::span<const int32_t> map = new_map(layer);
+    for (size_t r = 0; r + 1 < first_slots().size(); ++r) {
+      const auto old_rank =
+          old_map(layer).subspan(first_slots()[r], first_slots()[r + 1] - first_slots()[r]);
+      for (int32_t s = first_slots()[r]; s < first_slots()[r + 1]; ++s) {
+        const int32_t expert = map[s];
+        const auto begin = map.begin() + first_slots()[r];
+        const bool duplicate = std::find(begin, map.begin() + s, expert) != map.begin() + s;
+        if (duplicate || std::find(old_rank.begin(), old_rank.end(), expert) != old_rank.end())
+          continue;
+        moves.push_back({.layer = layer, .slot = s, .expert = expert});
+      }
+    }
+  }
+
+  const Problem& problem_;
+  const FinishOptions options_;
+  std::vector<int32_t> map_;  // [layers][slots], the proposal, becomes the plan's
+  std::vector<int64_t> moves_;
+  std::vector<LayerPrediction> predictions_;
+  std::vector<double> high_before_;  // [layers] what par_step_after_high is when the map stays
+};
+
+}  // namespace
+
+std::vector<int64_t> window_load(const Load& load, int layer) {
+  return sum_of_steps(load, layer, 0, load.num_steps);
+}
+
+void validate(const Problem& problem) {
+  const Load& load = problem.load;
+  const Placement& current = problem.current;
+  validate_counts(load);
+  if (load.num_layers != current.num_layers() || load.num_experts != current.num_experts()) {
+    throw InvalidArgument(cat("loads of ", load.num_layers, " layers x ", load.num_experts,
+                              " experts, placement of ", current.num_layers(), " layers x ",
+                              current.num_experts(), " experts"));
+  }
+  validate_limits(problem.limits, problem.expert_bytes);
+  const std::vector<int32_t>& nodes = problem.topology.node_of_rank;
+  if (!nodes.empty() && nodes.size() != static_cast<size_t>(current.num_ranks())) {
+    throw InvalidArgument(
+        cat("a topology of ", nodes.size(), " ranks, placement of ", current.num_ranks()));
+  }
+  for (size_t r = 0; r < nodes.size(); ++r) {
+    if (nodes[r] < 0 || nodes[r] >= current.num_ranks()) {
+      throw InvalidArgument(
+          cat("rank ", r, " is on node ", nodes[r], ", expected 0 to ", current.num_ranks() - 1));
+    }
+  }
+  if (problem.num_groups < 1 || current.num_experts() % problem.num_groups != 0) {
+    throw InvalidArgument(cat(problem.num_groups, " expert groups do not divide ",
+                              current.num_experts(), " experts"));
+  }
+  if (problem.history == nullptr || problem.history->episodes.num_steps == 0) return;
+  const History& history = *problem.history;
+  validate_counts(history.episodes);
+  if (history.episodes.num_layers != load.num_layers ||
+      history.episodes.num_experts != load.num_experts ||
+      history.weights.size() != static_cast<size_t>(history.episodes.num_steps)) {
+    throw InvalidArgument(cat("a history of ", history.episodes.num_steps, " episodes x ",
+                              history.episodes.num_layers, " layers x ",
+                              history.episodes.num_experts, " experts and ", history.weights.size(),
+                              " weights does not belong to loads of ", load.num_layers,
+                              " layers x ", load.num_experts, " experts"));
+  }
+}
+
+Plan finish_plan(const Problem& problem, std::vector<int32_t> proposal,
+                 const FinishOptions& options) {
+  return Finisher(problem, std::move(proposal), options).finish();
+}
+
+}  // namespace trimtab

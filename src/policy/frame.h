@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every policy shares: a policy checks its Problem, proposes a map, and finish_plan makes the
+// Plan: experts that stay keep their slots, limits hold, and every number is computed here, from
+// the loads, the same way for all policies.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "trimtab/policy.h"
+
+namespace trimtab {
+
+// Throws InvalidArgument unless the sizes fit each other, every count is >= 0, every layer's sum
+// over the window fits in int64 (layer, step and expert are named), limits are >= 0, topology and
+// history match.
+void validate(const Problem& problem);
+
+struct FinishOptions {
+  // Rename the ranks of the proposal (within a node, and whole nodes, when the topology has
+  // several; only among ranks with equally many slots) so that as few weights as possible move. The
+  // loads only change places.
+  bool align_ranks = true;
+  bool align_slots = true;  // an expert that stays on its rank stays in its slot
+  // Keep the map of a layer whose mean per-step PAR the proposal does not lower.
+  bool require_gain = true;
+};
+
+// proposal: [layers][slots], logical ids, numbered like `problem.current`. Whatever the policy, a
+// layer without load, or that is level in every step already, keeps its map. Throws InvalidArgument
+// when an id is out of range or an expert has no slot (a policy's mistake). `problem` must have
+// passed validate().
+Plan finish_plan(const Problem& problem, std::vector<int32_t> proposal,
+                 const FinishOptions& options = {});
+
+// The loads of one layer summed over the window: [experts].
+std::vector<int64_t> window_load(const Load& load, int layer);
+
+}  // namespace trimtab

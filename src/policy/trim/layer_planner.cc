@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/trim/layer_planner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+#include "policy/align.h"
+#include "policy/trim/change_copies.h"
+#include "policy/trim/copies.h"
+#include "policy/trim/copy_search.h"
+#include "policy/trim/exact_search.h"
+#include "policy/trim/level.h"
+
+namespace trimtab {
+namespace {
+
+using Map = std::vector<int32_t>;
+
+constexpr uint64_t kSeed = 0x7472696d;
+// Layers small enough that the exact search often ends in milliseconds.
+constexpr int kSmallExperts = 16;
+constexpr int kSmallSlots = 32;
+constexpr int kShakes = 500;
+constexpr int kMaxSweeps = 1 << 20;
+
+using Clock = std::chrono::steady_clock;
+
+class LayerPlanner {
+ public:
+  LayerPlanner(const LayerTask& task, std::span<const int32_t> current, const Effort& effort,
+               const LayerLimits& limits, const Noise& noise)
+      : task_(task),
+        current_(current.begin(), current.end()),
+        effort_(effort),
+        limits_(limits),
+        noise_(noise),
+        demand_(expert_demand(*task.episodes, effort.volatility)) {}
+
+  Map plan() {
+    if (!current_.empty()) consider(current_);
+    if (single()) plan_single();
+    if (!single() || task_.move_price > 0) search_from_starts();
+    if (!beyond_.empty() && !current_.empty()) search_within_limits();
+    if (single() && small() && task_.move_price <= 0 && beyond_.empty()) finish_exactly();
+    return best_.empty() || (best_ == current_ && !beyond_.empty()) ? beyond_ : best_;
+  }
+
+ private:
+  bool single() const { return task_.episodes->count == 1; }
+  bool small() const {
+    return task_.num_experts <= kSmallExperts && task_.num_slots() <= kSmallSlots;
+  }
+
+  bool within_limits(const Map& map) const {
+    int64_t moves = 0;
+    for (int r = 0; r < task_.num_ranks; ++r) {
+      const int received = task_.received(r, map);
+      if (received > limits_.max_receive) return false;
+      moves += received;
+    }
+    return moves <= limits_.max_moves;
+  }
+
+  // Keeps the best map within the limits, and the best beyond them.
+  void consider(Map map) {
+    const double cost = map_cost(task_, map);
+    const bool within = within_limits(map);
+    Map& best = within ? best_ : beyond_;
+    double& best_cost = within ? best_cost_ : beyond_cost_;
+    if (!best.empty() && cost >= best_cost) return;
+    best = std::move(map);
+    best_cost = cost;
+  }
+
+  Map aligned(Map map) const {
+    const bool limited =
+        limits_.max_moves < task_.num_slots() || limits_.max_receive < task_.num_slots();
+    if (current_.empty() || (task_.move_price <= 0 && !limited))
+      return map;  // free moves need no alignment here
+    return align_ranks(current_, map, task_.first_slots, task_.num_experts, {});
+  }
+
+  Map fresh(const std::vector<int32_t>& copies) const {
+    return aligned(first_map(task_, copies, demand_));
+  }
+
+  void plan_single() {
+    Map map = fresh(choose_copies(task_, demand_));
+    if (level(task_, map, effort_.target) > effort_.copies_above) {
+      place(search_copies(
+          task_,
+          {.all_families = effort_.all_families,
+           .iterations = effort_.copy_iterations,
+           .target = effort_.target,
+           .good_enough = [this](const auto& copies) { return place(copies) <= effort_.target; }},
+          kSeed));
+    }
+    consider(std::move(map));
+  }
+
+  // Maps with these copies, levelled. Returns the lowest peak.
+  double place(const std::vector<int32_t>& copies) {
+    double lowest = std::numeric_limits<double>::infinity();
+    for (Map map : {first_map(task_, copies, demand_), paired_map(task_, copies, demand_)}) {
+      if (map.empty()) continue;
+      map = aligned(std::move(map));
+      lowest = std::min(lowest, level(task_, map, effort_.target));
+      consider(std::move(map));
+    }
+    return lowest;
+  }
+
+  // Most small layers are solved at once; where the start is too far from the best, a better one
+  // first.
+  void finish_exactly() {
+    ExactResult result = search_exactly(task_, best_, effort_.exact_nodes / 8);
+    if (!result.peak_proved) {
+      best_ = std::move(result.map);
+      best_cost_ = map_cost(task_, best_);
+      shake_copies(kShakes);
+      result = search_exactly(task_, best_, effort_.exact_nodes);
+    }
+    best_ = std::move(result.map);
+  }
+
+  // Exchanges single copies at random and levels each outcome: dearer than search_copies(), but it
+  // sees everything.
+  void shake_copies(int rounds) {
+    Random random(kSeed);
+    const auto num_experts = static_cast<uint32_t>(task_.num_experts);
+    std::vector<int32_t> copies = task_.copies(best_);
+    for (int32_t& count : copies) count -= task_.full_total;
+    for (int i = 0; i < rounds; ++i) {
+      std::vector<int32_t> changed = copies;
+      for (uint32_t exchanges = 1 + random.below(3); exchanges > 0; --exchanges) {
+        const uint32_t gainer = random.below(num_experts);
+        const uint32_t loser = random.below(num_experts);
+        if (changed[gainer] >= task_.num_ranks || changed[loser] <= task_.min_copies()) continue;
+        ++changed[gainer];
+        --changed[loser];
+      }
+      Map map = first_map(task_, changed, demand_);
+      level(task_, map, effort_.target);
+      const double before = best_cost_;
+      consider(std::move(map));
+      if (best_cost_ < before) copies = changed;
+    }
+  }
+
+  void search_from_starts() {
+    search_from(fresh(choose_copies(task_, demand_)));
+    if (current_.empty() || task_.move_price <= 0) return;
+    // Where moves are cheap and the current map is bad, a fresh start wins and the others are not
+    // worth their time.
+    constexpr float kCheap = 2.5e-4F;
+    constexpr double kBad = 0.1;
+    if (task_.move_price < kCheap && map_cost(task_, current_) > best_cost_ + kBad) return;
+    search_from(current_);
+    for (const float reluctance : {0.0F, 0.3F, 1.0F}) {
+      search_from(change_copies(task_, current_, demand_, reluctance, task_.num_slots()));
+    }
+  }
+
+  // With a time budget: twice the sweeps each time, for this start's part of it.
+  void search_from(const Map& start) {
+    if (effort_.seconds <= 0) return consider(anneal(task_, start, effort_.sweeps));
+    constexpr double kStarts = 5;
+    const Clock::time_point begin = Clock::now();
+    const double allowed =
+        effort_.seconds / (current_.empty() || task_.move_price <= 0 ? 1 : kStarts);
+    const auto elapsed = [&] {
+      return std::chrono::duration<double>(Clock::now() - begin).count();
+    };
+    for (int sweeps = 2; sweeps <= kMaxSweeps; sweeps *= 2) {
+      const double before = elapsed();
+      consider(anneal(task_, start, sweeps));
+      const double took = elapsed() - before;
+      if (elapsed() + 2 * took > allowed) return;  // the next would take about twice as long
+    }
+  }
+
+  bool late() const {
+    return effort_.seconds > 0 &&
+           std::chrono::duration<double>(Clock::now() - begin_).count() > effort_.seconds;
+  }
+
+  // Looks, from several starts, for the price at which the search just stays within the limits.
+  void search_within_limits() {
+    std::vector<Map> starts = {current_};
+    for (int half = 1; half <= 2; ++half) {
+      const int64_t changes = std::min<int64_t>(limits_.max_moves, task_.num_slots()) * half / 2;
+      starts.push_back(change_copies(task_, current_, demand_, 0, changes));
+    }
+    if (limits_.max_moves > task_.num_slots() / 5)
+      starts.push_back(fresh(choose_copies(task_, demand_)));
+    const Map* best_start = nullptr;
+    double best_price = 0;
+    for (const Map& start : starts) {
+      const double before = best_cost_;
+      const double price = find_price(start);
+      if (best_cost_ < before) {
+        best_start = &start;
+        best_price = price;
+      }
+    }
+    if (best_start == nullptr) return;
+    // All effort where the limit lies.
+    LayerTask task = task_;
+    for (const double factor : {0.7, 0.85, 1.0}) {
+      task.move_price = static_cast<float>(factor * best_price);
+      consider(anneal(task, *best_start, effort_.sweeps));
+    }
+  }
+
+  // The lowest price found to stay within the limits; where none does, the highest tried.
+  double find_price(const Map& start) {
+    constexpr int kPrices = 5;
+    constexpr double kLowest = 2.5e-4;
+    LayerTask task = task_;
+    double low = std::max(static_cast<double>(task_.move_price), kLowest);
+    double high = 0;  // a price that stayed within; 0: none yet
+    for (int i = 0; i < kPrices; ++i) {
+      const double price = high > 0 ? std::sqrt(low * high) : 4 * low;
+      task.move_price = static_cast<float>(price);
+      Map map = anneal(task, start, std::max(1, effort_.sweeps / 4));
+      (within_limits(map) ? high : low) = price;
+      consider(std::move(map));
+    }
+    return high > 0 ? high : low;
+  }
+
+  // Heat bath from b = 10 at a temperature of 1e-3 PAR down to plain descent at b = 40.
+  Map anneal(const LayerTask& task, Map map, int sweeps) const {
+    constexpr float kFirstSharpness = 10;
+    constexpr float kLastSharpness = 40;
+    constexpr float kFirstTemperature = 1e-3F;
+    constexpr float kLastTemperature = 1e-5F;
+    constexpr int kStages = 5;
+    constexpr int kMaxDescents = 20;
+    const int64_t pairs = std::max<int64_t>(1, int64_t{task.num_ranks} * (task.num_ranks - 1) / 2);
+    const int64_t most = effort_.seconds > 0 ? kMaxSweeps : effort_.max_visits / pairs;
+    const int affordable = static_cast<int>(std::clamp<int64_t>(most, 1, kMaxSweeps));
+    sweeps = std::min(sweeps, affordable);
+    ExchangeSearch search(task, noise_, std::move(map), kSeed);
+    int stage = -1;
+    for (int i = 0; i < sweeps && !late(); ++i) {
+      const float done = sweeps > 1 ? static_cast<float>(i) / static_cast<float>(sweeps - 1) : 1.0F;
+      if (i * kStages / sweeps != stage) {
+        stage = i * kStages / sweeps;
+        search.sharpen(
+            geometric(kFirstSharpness, kLastSharpness, static_cast<float>(stage) / (kStages - 1)));
+      }
+      search.sweep(geometric(kFirstTemperature, kLastTemperature, done));
+    }
+    search.sharpen(kLastSharpness);
+    for (int i = 0; i < std::min(kMaxDescents, affordable) && search.sweep(0) > 0 && !late(); ++i) {
+    }
+    return {search.map().begin(), search.map().end()};
+  }
+
+  static float geometric(float from, float to, float part) {
+    return from * coarse_exp(part * coarse_log(to / from));
+  }
+
+  const LayerTask& task_;
+  const Clock::time_point begin_ = Clock::now();
+  const Map current_;
+  const Effort effort_;
+  const LayerLimits limits_;
+  const Noise& noise_;
+  const std::vector<float> demand_;
+  Map best_, beyond_;
+  double best_cost_ = 0, beyond_cost_ = 0;
+};
+
+}  // namespace
+
+std::vector<int32_t> plan_layer(const LayerTask& task, std::span<const int32_t> current,
+                                const Effort& effort, const LayerLimits& limits,
+                                const Noise& noise) {
+  constexpr double kNear = 0.05;
+  const bool twice = !current.empty() && effort.near_price > static_cast<double>(task.move_price);
+  Effort each = effort;
+  if (twice) each.seconds /= 2;
+  Map map = LayerPlanner(task, current, each, limits, noise).plan();
+  if (!twice || map_cost(task, current) - map_cost(task, map) > kNear) return map;
+  LayerTask priced = task;
+  priced.move_price = static_cast<float>(effort.near_price);
+  return LayerPlanner(priced, current, each, limits, noise).plan();
+}
+
+}  // namespace trimtab

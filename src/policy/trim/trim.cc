@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// trim, the default policy: plans every layer on episodes of the window and of what it remembers,
+// with a price on moves.
+#include <algorithm>
+
+#include "base/cat.h"
+#include "policy/frame.h"
+#include "policy/policies.h"
+#include "policy/trim/episodes.h"
+#include "policy/trim/layer_planner.h"
+#include "policy/trim/searched_slots.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+// The price of moves where the user names none, in PAR for one weight received by every rank (moves
+// spread over ranks, so this is what a plan costs in time). A first plan serves long and may move
+// freely. Later, a layer whose loads look as before gains little but noise; one that has drifted
+// gains for as long as it drifts no further.
+constexpr double kFirstPrice = 0.0005;
+constexpr double kDriftPrice = 0.018;
+constexpr double kSteadyPrice = 0.064;
+// A layer has drifted when its mean peak in the new window is this much PAR above that in the
+// remembered episodes.
+constexpr double kDrift = 0.03;
+
+// Windows after which a remembered episode weighs half, and what is remembered of each.
+constexpr double kHalfLifeWindows = 1;
+constexpr int64_t kEpisodeSteps = 8;
+constexpr int64_t kMaxRemembered = 48;
+
+// How much further than in the episodes the loads are taken to swing. 1.2 to 1.6 are better than 1
+// on all synthetic sets.
+constexpr float kExaggeration = 1.6F;
+
+Effort effort_of(const PolicyOptions& options) {
+  Effort effort;
+  if (options.preset == "fast") {
+    effort.max_episodes = 16;
+    effort.sweeps = 3;
+    effort.max_visits = 250'000;
+    effort.all_families = false;
+    effort.copy_iterations = 100;
+  } else if (options.preset == "deep") {
+    effort.max_episodes = 64;
+    effort.sweeps = 200;
+    effort.max_visits = 25'000'000;
+    effort.copy_iterations = 20'000;
+    effort.target = effort.copies_above = 1.0001;
+  } else if (options.preset != "balanced") {
+    throw InvalidArgument(cat("no preset '", options.preset, "'; there are fast balanced deep"));
+  }
+  return effort;
+}
+
+class Trim : public Policy {
+ public:
+  explicit Trim(const PolicyOptions& options)
+      : effort_(effort_of(options)),
+        move_price_(options.move_price),
+        time_budget_s_(options.time_budget_s) {
+    if (move_price_ && !(*move_price_ >= 0)) {
+      throw InvalidArgument(cat("move_price is ", *move_price_, ", expected >= 0"));
+    }
+    if (time_budget_s_ && !(*time_budget_s_ > 0)) {
+      throw InvalidArgument(cat("time_budget_s is ", *time_budget_s_, ", expected > 0"));
+    }
+  }
+
+  std::string_view name() const override { return "trim"; }
+
+  Plan rebalance(const Problem& problem) const override {
+    validate(problem);
+    const SearchedSlots slots(problem.current);
+    const Noise noise(slots.most());
+    std::vector<int32_t> proposal;
+    for (int layer = 0; layer < problem.load.num_layers; ++layer)
+      plan_one(problem, layer, slots, noise, proposal);
+    // With a history the gain lies in the remembered episodes too, and the search has weighed it.
+    Plan plan =
+        finish_plan(problem, std::move(proposal), {.require_gain = problem.history == nullptr});
+    const double half_life =
+        kHalfLifeWindows * static_cast<double>(std::max<int64_t>(1, problem.load.num_steps));
+    plan.history =
+        remember(problem.history, problem.load, half_life, kEpisodeSteps, kMaxRemembered);
+    return plan;
+  }
+
+ private:
+  void plan_one(const Problem& problem, int layer, const SearchedSlots& slots, const Noise& noise,
+                std::vector<int32_t>& proposal) const {
+    Effort effort = effort_;
+    // Long windows hold more to plan on.
+    constexpr int64_t kLongWindow = 512;
+    if (problem.load.num_steps >= kLongWindow) {
+      effort.max_episodes *= 2;
+      effort.sweeps += effort.sweeps / 2;
+    }
+    // The fewer ranks, the sooner the heat bath has seen all pairs often enough.
+    const int ranks = std::min(problem.current.num_ranks(), 32);
+    effort.sweeps = std::max(1, effort.sweeps * (8 + ranks) / 40);
+    if (time_budget_s_) effort.seconds = *time_budget_s_ / problem.load.num_layers;
+    Episodes episodes = layer_episodes(problem.load, problem.history, layer, effort.max_episodes,
+                                       problem.current.num_ranks());
+    if (episodes.count == 0) {
+      const std::span<const int32_t> kept = problem.current.logical(layer);
+      proposal.insert(proposal.end(), kept.begin(), kept.end());
+      return;
+    }
+    if (episodes.count > 1) exaggerate(episodes, kExaggeration);
+    const LayerTask task = slots.task(layer, episodes, price(problem, layer, slots, effort));
+    if (!move_price_ && problem.history == nullptr)
+      effort.near_price = kDriftPrice / problem.current.num_ranks();
+    const LayerLimits limits{.max_moves = problem.limits.max_moves_per_layer,
+                             .max_receive = problem.limits.max_receive_per_rank};
+    slots.append(plan_layer(task, slots.current(layer), effort, limits, noise), proposal);
+  }
+
+  double price(const Problem& problem, int layer, const SearchedSlots& slots,
+               const Effort& effort) const {
+    if (move_price_) return *move_price_;
+    const double ranks = problem.current.num_ranks();
+    // One vector without a past says nothing that would tell noise from gain: level it.
+    if (problem.history == nullptr) return problem.load.num_steps <= 1 ? 0 : kFirstPrice / ranks;
+    return (drifted(problem, layer, slots, effort) ? kDriftPrice : kSteadyPrice) / ranks;
+  }
+
+  bool drifted(const Problem& problem, int layer, const SearchedSlots& slots,
+               const Effort& effort) const {
+    if (slots.current(layer).empty()) return true;
+    const auto peak = [&](const Load& window, const History* history) {
+      const Episodes episodes =
+          layer_episodes(window, history, layer, effort.max_episodes, problem.current.num_ranks());
+      return episodes.count == 0 ? 0.0
+                                 : map_cost(slots.task(layer, episodes, 0), slots.current(layer));
+    };
+    const Load nothing{.num_steps = 0,
+                       .num_layers = problem.load.num_layers,
+                       .num_experts = problem.load.num_experts,
+                       .counts = {}};
+    return peak(problem.load, nullptr) > peak(nothing, problem.history) + kDrift;
+  }
+
+  Effort effort_;
+  std::optional<double> move_price_;
+  std::optional<double> time_budget_s_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_trim_policy(const PolicyOptions& options) {
+  return std::make_unique<Trim>(options);
+}
+
+}  // namespace trimtab

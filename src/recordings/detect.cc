@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a file is: by its first bytes, the keys of its JSON, or the form of its first line.
+#include <filesystem>
+#include <set>
+
+#include "base/cat.h"
+#include "base/file.h"
+#include "files/npy_header.h"
+#include "recordings/json_reader.h"
+#include "recordings/lines.h"
+#include "recordings/readers.h"
+#include "recordings/tables.h"
+#include "recordings/unpacked.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+using std::string_view_literals::operator""sv;
+
+// text: what an xz file held, or the file.
+void refuse_other_containers(std::string_view text, const std::string& file) {
+  if (is_xz(std::as_bytes(std::span(text)))) throw FormatError(file, 0, "compressed with xz twice");
+  const struct {
+    std::string_view magic;
+    std::string_view what;
+  } known[] = {
+      {"\x1f\x8b"sv, "compressed with gzip; decompress it first: gzip -dc FILE"},
+      {"\x28\xb5\x2f\xfd"sv, "compressed with zstd; decompress it first: zstd -dc FILE"},
+      {"PK\x03\x04"sv,
+       "a zip archive: .npz, or PyTorch's .pt, which Trimtab's Python package reads"},
+  };
+  for (const auto& [magic, what] : known) {
+    if (text.starts_with(magic)) throw FormatError(file, 0, std::string(what));
+  }
+}
+
+// Scans the object for the keys that tell formats apart. The first line is enough for JSON lines.
+DetectedFile detect_json(std::string_view text, const std::string& file) {
+  JsonReader json(text, file);
+  DetectedFile sglang;
+  bool found = false;
+  std::string key;
+  json.begin_object();
+  while (json.next_key(key)) {
+    if (key == "record_type") {
+      const std::string type = json.string();
+      const bool loads = type == "eplb_load_stats" || type == "eplb_load_meta";
+      const bool placement = type == "eplb_initial_mapping";
+      return {FileFormat::kVllm, loads       ? FileKind::kLoads
+                                 : placement ? FileKind::kPlacement
+                                             : FileKind::kUnclear};
+    }
+    if (key == "format") {
+      return {FileFormat::kJson,
+              json.string() == "trimtab_placement" ? FileKind::kPlacement : FileKind::kLoads};
+    }
+    if (key == "moe_layer_count" || key == "layer_list")
+      return {FileFormat::kVllmAscend, FileKind::kPlacement};
+    if (key == "logical_count" || key == "physical_to_logical_map") {
+      found = true;
+      sglang = {FileFormat::kSglang,
+                key == "logical_count" ? FileKind::kLoads : FileKind::kPlacement};
+    }
+    if (key == "num_experts_per_token") {
+      throw FormatError(
+          file, 0, "the meta_info.json of TensorRT-LLM's statistics; give the folder it stands in");
+    }
+    json.skip_value();
+  }
+  if (found) return sglang;
+  throw FormatError(file, 0,
+                    "JSON without a key of a known format: format, record_type, logical_count, "
+                    "physical_to_logical_map, layer_list");
+}
+
+std::optional<DetectedFile> detect_text(std::string_view text, const std::string& file) {
+  LineReader lines(text, file);
+  while (lines.next()) {
+    const std::string_view line = lines.line();
+    if (lines.blank() || line.starts_with('#')) continue;
+    if (line == "---" || line.starts_with("num_slots:") ||
+        line.starts_with("initial_global_assignments:") ||
+        line.starts_with("layer_updates_per_iter:")) {
+      return DetectedFile{FileFormat::kTrtllm, FileKind::kPlacement};
+    }
+    if (line.starts_with("S ") || line.find_first_not_of("0123456789| ") == line.npos) {
+      return DetectedFile{FileFormat::kTopK, FileKind::kLoads};
+    }
+    if (line.find_first_not_of("0123456789, \t") == line.npos || line.starts_with("layer") ||
+        line.starts_with("step,")) {
+      return DetectedFile{FileFormat::kCsv, FileKind::kLoads};
+    }
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// Nothing of three dimensions is a placement.
+DetectedFile detect_npy(std::span<const std::byte> image, const std::string& file) {
+  const bool loads = parse_npy_header(image, file).shape.size() == 3;
+  return {FileFormat::kNpy, loads ? FileKind::kLoads : FileKind::kUnclear};
+}
+
+}  // namespace
+
+DetectedFile detect_format(std::span<const std::byte> image, const std::string& file) {
+  const Unpacked content(image, file);
+  return detect_unpacked(content.image(), content.file());
+}
+
+DetectedFile detect_unpacked(std::span<const std::byte> image, const std::string& file) {
+  const std::string_view text = text_of(image);
+  if (text.empty()) throw FormatError(file, 0, "an empty file");
+  refuse_other_containers(text, file);
+  if (text.starts_with("\x93NUMPY")) return detect_npy(image, file);
+  if (text.size() > 8 && text[8] == '{' && text[7] == '\0')
+    return {FileFormat::kTrtllm, FileKind::kLoads};
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != text.npos && text[first] == '{') return detect_json(text, file);
+  if (const auto found = detect_text(text, file)) return *found;
+  for (const auto& [end, found] :
+       {std::pair(".csv", DetectedFile{FileFormat::kCsv, FileKind::kLoads}),
+        {".yaml", {FileFormat::kTrtllm, FileKind::kPlacement}},
+        {".yml", {FileFormat::kTrtllm, FileKind::kPlacement}},
+        {".topk.txt", {FileFormat::kTopK, FileKind::kLoads}}}) {
+    if (file.ends_with(end)) return found;
+  }
+  std::string known;
+  for (const FileFormatInfo& one : file_formats())
+    known += cat(known.empty() ? "" : ", ", one.name);
+  throw FormatError(file, 0, cat("of no known format; known are ", known));
+}
+
+DetectedFile detect_format(const std::string& path) {
+  std::error_code unreadable;  // read_file() says why
+  if (std::filesystem::is_directory(path, unreadable))
+    return {FileFormat::kTrtllm, FileKind::kLoads};
+  return detect_format(read_file(path), path);
+}
+
+}  // namespace trimtab
