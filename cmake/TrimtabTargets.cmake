@@ -75,16 +75,19 @@ function(trimtab_program name)
   target_link_libraries(${name} PRIVATE trimtab_options)
 endfunction()
 
-# trimtab_test(NAME SOURCES a_test.cc ... MODULES modules... [LIBRARIES ...] [LABELS ...]): a GoogleTest binary linked with
-# these modules and what they use. The target tests_<label> builds all tests of a label.
+# trimtab_test(NAME [READS_SOURCE_TREE] SOURCES a_test.cc ... MODULES modules... [LIBRARIES ...] [LABELS ...]): a GoogleTest
+# binary linked with these modules and what they use. The target tests_<label> builds all tests of a label.
+# READS_SOURCE_TREE: TRIMTAB_SOURCE_DIR names the checkout, for tests that read files of it.
 function(trimtab_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;MODULES;LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 test "READS_SOURCE_TREE" "" "SOURCES;MODULES;LIBRARIES;LABELS")
   trimtab_program(${name} SOURCES ${test_SOURCES} MODULES ${test_MODULES})
   target_link_libraries(${name} PRIVATE GTest::gtest_main ${test_LIBRARIES})
-  target_compile_definitions(${name} PRIVATE TRIMTAB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  if(test_READS_SOURCE_TREE)
+    target_compile_definitions(${name} PRIVATE TRIMTAB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "${test_LABELS}")
   foreach(label ${test_LABELS})
