@@ -48,6 +48,8 @@ std::vector<int32_t> all_numbers(int ranks, int round) {
   return all;
 }
 
+// B1: a mistake made elsewhere: padding to a multiple computed wrongly: slices of different sizes
+//     meet a gather that wants equal ones.
 TEST_P(Collectives, AllGatherConcatenatesInRankOrder) {
   run_group(ranks(), [&](Communicator& comm) {
     ASSERT_EQ(comm.size(), ranks());
@@ -259,6 +261,8 @@ TEST(CollectiveErrors, OtherCountsOnAnotherRankAreTyped) {
                InvalidArgument);
 }
 
+// B19: a mistake made elsewhere: ranks choose how to communicate by their own token count, differ,
+//     and hang.
 TEST(CollectiveErrors, AnotherOperationOnAnotherRankIsTyped) {
   TRIMTAB_NEEDS_RANKS(2);
   EXPECT_THROW(run_group(2,

@@ -109,6 +109,8 @@ TEST(FailureTest, ARankThatLeavesAfterItsLastOperationIsNoFailure) {
   }
 }
 
+// E10: a dead rank: waits end at a deadline, its experts go to replicas, unreachable ones are
+//     reported.
 TEST_P(Failures, ALateRankIsNamedWithTheTimeout) {
   const int ranks = GetParam();
   const int late = ranks - 1;

@@ -16,6 +16,11 @@ std::string choice(const DispatchSituation& situation) {
   return std::string(choose_dispatcher(situation).dispatcher);
 }
 
+// C2: choice by batch size, number of ranks and experts on a device: bounded exchange or
+//     all-gather.
+// C4: all-gather where ranks are at most top-k; an exchange per pair of ranks otherwise.
+// C7: shared memory: pull; several hosts: packed with duplicates removed; few tokens and ranks:
+//     all-gather; decided once a step.
 TEST(DispatchChoice, ByHostsAndFormat) {
   const DispatchSituation one{.ranks = 4, .hosts = 1};
   EXPECT_EQ(choice(one), "pull");
@@ -58,6 +63,8 @@ TEST(DispatchChoice, CanBeForcedAndSaysWhy) {
   EXPECT_NE(choose_dispatcher({.ranks = 4}).condition.find("one host"), std::string_view::npos);
 }
 
+// C6: the choice depends only on what all ranks know, so that they can't choose differently and
+//     hang.
 // Each rule is taken somewhere: none is hidden behind those above it. And the table knows real
 // dispatchers only.
 TEST(DispatchChoice, EveryRuleIsReached) {

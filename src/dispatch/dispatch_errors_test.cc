@@ -123,6 +123,7 @@ TEST_P(DispatchErrors, ScalesThatDoNotFitTheRows) {
                    {"weight_on_input", "F8_E4M3"});
 }
 
+// C5: a capacity per rank that follows from the largest batch, and an error beyond it.
 TEST_P(DispatchErrors, MoreTokensThanReserved) {
   ids_.assign(2 * (kMaxTokens + 1), 0);
   weights_.assign(ids_.size(), 1.0F);
@@ -174,6 +175,8 @@ TEST_P(DispatchErrors, StepsOutOfOrder) {
   });
 }
 
+// B25: a mistake made elsewhere: a bounded exchange without checks: absent maps, unset counts,
+//     undocumented limits of sizes.
 TEST_P(DispatchErrors, ImpossibleShapes) {
   const auto error = [&](DispatchShape shape, int rank, const std::vector<std::string>& parts) {
     expect_error([&] { make_dispatcher(GetParam(), shape, rank); }, parts);

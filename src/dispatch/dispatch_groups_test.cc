@@ -35,6 +35,10 @@ class Grouped : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Grouped, testing::Values(1, 2, 3, 4, 8),
                          testing::PrintToStringParamName());
 
+// D4: experts in groups, one group a rank, the same number of picks on each rank, no exchange of
+//     tokens.
+// B16: a mistake made elsewhere: grouped experts: fewer picks than ranks, sorting row numbers as
+//     floats, weights before a biased matrix.
 TEST_P(Grouped, TheRanksOutputsAddUpToTheSumOverPicks) {
   const int ranks = GetParam();
   for (const Routes routes : kRoutes) {
@@ -73,6 +77,8 @@ INSTANTIATE_TEST_SUITE_P(All, Sliced,
                          testing::Combine(testing::ValuesIn(kKinds), testing::Values(1, 2, 3),
                                           testing::Values(1, 2)));
 
+// P1: tensor-parallel ranks that all hold the same tokens each take a slice, possibly empty, and
+//     gather the outputs into a fresh buffer.
 // The ranks of a tensor-parallel group hold the same tokens; every one gets all outputs, with the
 // bits of its inner dispatcher, also where there are fewer tokens than ranks.
 TEST_P(Sliced, EveryRankGetsTheOutputsOfAllSlices) {

@@ -53,6 +53,10 @@ INSTANTIATE_TEST_SUITE_P(All, Lanes,
                                           testing::ValuesIn(rank_counts({1, 2, 4, 7})),
                                           testing::Bool()));
 
+// P8: all that belongs to a call lives in one object of that call, none on shared ones.
+// K3: dispatch and combine can be polled or waited for, so other work goes between.
+// B13: a mistake made elsewhere: state of a call kept on shared objects: two calls in flight
+//     corrupt it.
 TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
   const char* name = std::get<0>(GetParam());
   const int ranks = std::get<1>(GetParam());
@@ -91,6 +95,8 @@ TEST_P(Lanes, TwoExchangesInFlightDoNotDisturbEachOther) {
   }
 }
 
+// K10: buffers: one set per microbatch, shared by all layers, reserved in advance; nothing from the
+//     heap after the first calls.
 TEST_P(Lanes, AHundredExchangesOnOneWorkspace) {
   const char* name = std::get<0>(GetParam());
   const int ranks = std::get<1>(GetParam());

@@ -128,6 +128,39 @@ INSTANTIATE_TEST_SUITE_P(All, DispatchMatrix,
                                           testing::ValuesIn(kPlacings)),
                          parameter_name);
 
+// P2: padding rows are data that nobody computes, not dummy rows that travel.
+// P3: ranks with different numbers of tokens, without padding to a common size.
+// P4: all-gather for data-parallel ranks: true counts, partial sums added in f32 and scattered back
+//     to the owners.
+// P6: a further gather over context-parallel ranks, undone in reverse order.
+// P9: the router runs on local tokens and ids and weights are gathered (8 bytes a pick), not the
+//     logits; shared experts run meanwhile.
+// C1: a model without experts, or one rank, needs no exchange.
+// D1: all-gather: every rank gets every token, keeps its experts' picks and sums them with weights.
+// D2: all-to-all: rows sent to their experts and back, dropless; no tokens, nothing received, one
+//     expert, one rank all work.
+// D3: a bounded capacity per rank and a mask of real tokens.
+// D5: dispatch, experts and combine as one pass, expert by expert.
+// D6: quantised rows on the way (int8, mxfp8) with their scales.
+// D7: the weight multiplies the row before the experts (top-1 only), and is not applied again.
+// D8: an expert that stands twice in a token's picks is computed and added twice.
+// D9: more picks than a rank has experts.
+// D10: a token with several picks on one rank is sent there once.
+// D11: rows in a fixed order; sums in the order of the picks, in f32: bits do not depend on ranks
+//     or placement (pull); all_gather within a bound.
+// K7: who weighs and sums: the combine, the experts (weights), or nobody (already one row a token).
+// B2: a mistake made elsewhere: padding rows are routed like tokens and load the first experts.
+// B3: a mistake made elsewhere: local experts found through a map of the wrong length: own experts
+//     masked out, -1 wraps round.
+// B5: a mistake made elsewhere: rows of other ranks are multiplied by 0: 0 x NaN of unset memory.
+// B6: a mistake made elsewhere: weight on the input applied twice, or the flag ignored.
+// B11: a mistake made elsewhere: gathers undone in the wrong order.
+// B12: a mistake made elsewhere: a gather whose scatter is skipped by another flag.
+// B14: a mistake made elsewhere: one mask for all steps, changed in place, too short for some.
+// B15: a mistake made elsewhere: a special case for one local expert drops scales; a histogram
+//     ignores negative ids and the sort does not.
+// B28: a mistake made elsewhere: the combine scales the experts' output in place; fails on an
+//     expert picked twice.
 TEST_P(DispatchMatrix, GivesTheSumOverPicks) {
   const auto& [kind, ranks, placing] = GetParam();
   const auto turn =

@@ -85,6 +85,9 @@ void expect_order_of_rows(const char* kind, const Scene& scene) {
   });
 }
 
+// D0: the contract: rows grouped by local expert, counts (never running sums) per local expert,
+//     enough to undo it.
+// K4: the experts are told how many rows each has.
 TEST_P(EachDispatcher, RowsStandByExpertThenSourceThenPosition) {
   expect_order_of_rows(GetParam(), scene_of_numbered_tokens());
 }
@@ -101,6 +104,8 @@ TEST_P(EachSharingDispatcher, RowsStandByExpertThenSourceThenPosition) {
   }
 }
 
+// B26: a mistake made elsewhere: shared buffers: worst case not reserved, a third microbatch out of
+//     range, reused before the combine is through; no overlap on the plain path.
 // The promised worst case: every pick of every rank to one rank. It fits to the byte.
 TEST_P(EachDispatcher, WorstCaseFitsExactly) {
   constexpr int kRanks = 3;
@@ -148,6 +153,9 @@ TEST_P(EachDispatcher, ARankWithoutSlotsNeedsNoRows) {
   });
 }
 
+// P7: one property of the dispatcher says whether outputs are complete or partial sums that the
+//     caller must still reduce.
+// K5: a dispatcher states its limits: tokens per rank, rows, memory, whether outputs are reduced.
 TEST_P(EachDispatcher, SaysWhatItIs) {
   const std::vector<int32_t> first{0, 2, 4};
   const std::string kind = GetParam();

@@ -98,6 +98,9 @@ std::vector<float> all_magnitudes() {
   return values;
 }
 
+// M2: activations: silu, gelu, gelu_tanh, gpt-oss's clamped one (alpha, beta, limit; interleaved
+//     weights or not), swiglustep, a silu with limits (the clamped one with alpha 1, beta 0);
+//     others refused.
 TEST_P(ActivationTest, MatchesDoubleOverAllMagnitudes) {
   const std::vector<float> gate = all_magnitudes();
   std::vector<Activation> activations = {kLimitedSilu};

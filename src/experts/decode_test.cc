@@ -97,6 +97,8 @@ class DecodeTest : public EachIsa {
 
 TRIMTAB_FOR_EACH_ISA(DecodeTest);
 
+// M6: microscaling formats (MXFP8 weights and rows, MXFP4 weights) and FP8 weights in 128 x 128
+//     blocks.
 TEST_P(DecodeTest, EveryE4M3WithPowersOfTwo) {
   const std::vector<uint8_t> scales = {0,  1,  2,   3,   4,   5,   6,   7,   8,   9,   10,  11,
                                        12, 60, 119, 120, 126, 127, 128, 133, 134, 135, 200, 246};

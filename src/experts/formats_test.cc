@@ -135,6 +135,7 @@ class FormatsTest : public EachIsa {
 
 TRIMTAB_FOR_EACH_ISA(FormatsTest);
 
+// M3: int8 weights and activations (W8A8), scales per channel and token.
 TEST_P(FormatsTest, EveryShapeIsNearDoubleAndHasTheSameBitsInAnyBatch) {
   for (const WeightFormat format : kFormats) {
     for (const Shape shape : kShapes) check(format, shape, format.rows(), shape.hidden % 2 == 0);
@@ -154,6 +155,7 @@ TEST_P(FormatsTest, EveryTailOfOutputsAndInputs) {
   }
 }
 
+// M4: int4 weights, int8 activations (W4A8), scales and zero points per group or channel.
 TEST_P(FormatsTest, WeightsThatCameQuantised) {
   for (const SameQuantization& kind : kSameQuantizations) {
     SCOPED_TRACE(kind.text());

@@ -33,6 +33,7 @@ class GroupedFormatsTest : public EachIsa {
 
 TRIMTAB_FOR_EACH_ISA(GroupedFormatsTest);
 
+// M7: rows that arrive quantised are not quantised again.
 TEST_P(GroupedFormatsTest, RowsThatArriveQuantisedGiveTheBitsOfRowsQuantisedHere) {
   for (const WeightFormat format : kFormats) {
     const DType dtype = format.quantized_rows();

@@ -13,6 +13,8 @@ class GroupedExpertsTest : public EachIsa {};
 
 TRIMTAB_FOR_EACH_ISA(GroupedExpertsTest);
 
+// M10: no rows: no matrix product.
+// M11: experts without rows are skipped.
 TEST_P(GroupedExpertsTest, IsEachExpertAloneForAnyCountsAndTeam) {
   // The first two are worth a team's while.
   const std::vector<std::vector<int32_t>> cases = {{3, 0, 13, 1, 120}, {0, 0, 0, 0, 110},
@@ -29,6 +31,7 @@ TEST_P(GroupedExpertsTest, IsEachExpertAloneForAnyCountsAndTeam) {
   }
 }
 
+// M8: a table of weights per slot: one expert can be replaced without touching the others.
 TEST_P(GroupedExpertsTest, OneSlotCanBeReplacedAndTheOthersAreShared) {
   const std::vector<int32_t> counts = {4, 2, 5};
   for (const WeightFormat format : kFormats) {
@@ -88,6 +91,8 @@ TEST(GroupedExpertsArgumentsTest, ARankMayHaveNoExperts) {
                InvalidArgument);
 }
 
+// M12: intermediate results in caller's scratch of a known size; large batches in chunks of rows.
+// K6: experts state theirs: format, element type, scratch, what they leave to the combine.
 TEST(GroupedExpertsArgumentsTest, TellsItsFormat) {
   const auto experts =
       make_grouped_experts(make_table(3, DType::kF32, nullptr), kHidden, DType::kF32);
@@ -122,6 +127,7 @@ TEST(GroupedExpertsArgumentsTest, RefusesSlotsThatDiffer) {
   }
 }
 
+// M9: one form of row counts everywhere, nothing to convert; wrong counts are refused.
 TEST(GroupedExpertsArgumentsTest, RefusesTokensThatDoNotFit) {
   const auto experts =
       make_grouped_experts(make_table(2, DType::kF32, nullptr), kHidden, DType::kF32);

@@ -59,6 +59,7 @@ TEST_P(LinearTest, EveryCountOfRows) {
   }
 }
 
+// K13: sizes are those of the matrices, never read off packed weights.
 TEST_P(LinearTest, EveryTailOfOutputs) {
   for (const int64_t n : {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 80, 81, 128, 131}) {
     for (const DType dtype : kTypes) check(7, n, 19, dtype, dtype, n % 2 == 0);

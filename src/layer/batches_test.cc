@@ -83,6 +83,7 @@ TEST_P(Batches, TwoHalvesEqualTheWholeAndAnyRankMayVeto) {
   });
 }
 
+// K9: experts run over large batches in chunks of rows.
 TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
   const World world({.dispatcher = dispatcher(), .hashed = true});
   run_group(ranks(), [&](Communicator& comm) {

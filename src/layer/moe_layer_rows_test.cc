@@ -29,6 +29,7 @@ std::vector<float> forward(const MoeLayer& layer, Communicator& comm) {
   return layer_testing::forward(layer, input_of(comm.rank(), tokens_of(comm.rank())), own.lane);
 }
 
+// P5: rows quantised to int8 with one scale each before they are gathered.
 // Experts of int8 weights round their rows to int8 anyway: whether they or the layer do it makes no
 // difference.
 TEST_P(SentRows, Int8RowsGiveTheBitsOfUnquantisedOnes) {
@@ -124,6 +125,9 @@ MoeLayer batched_layer(const World& world, const Placement& placement, int rank,
                                                    Scheme::kF32, computed)});
 }
 
+// K1: any dispatcher with any experts of the same row format, checked at construction.
+// K2: two row formats: sorted by expert, and a block of fixed capacity per expert; a third,
+//     pointers to the rows of their sources.
 TEST(BatchedRows, GiveTheBitsOfStandardOnes) {
   TRIMTAB_NEEDS_RANKS(3);
   const World world({});

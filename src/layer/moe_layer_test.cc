@@ -53,6 +53,14 @@ INSTANTIATE_TEST_SUITE_P(DispatchersAndRanks, MoeLayerTest,
                                   std::to_string(std::get<1>(param.param));
                          });
 
+// K8: the output is a buffer apart from the input and written whole; a rank without rows skips its
+//     experts but not the combine.
+// K12: shared experts run while results travel back.
+// S1: shared experts in two halves (gate and up; down and the sigmoid gate) equal the whole.
+// S2: first half under the dispatch, second under the combine.
+// S4: routed and shared outputs are summed.
+// S5: order of issue: publish the dispatch, first half, then wait.
+// B7: a mistake made elsewhere: zero experts' result added on every rank, or to the wrong object.
 TEST_P(MoeLayerTest, EqualsTheDefinition) {
   const Placement placement = Placement::linear(1, kExperts, ranks());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -69,6 +77,9 @@ TEST_P(MoeLayerTest, EqualsTheDefinition) {
   }
 }
 
+// R15: logical ids become physical ones per rank, after the capture and before every dispatcher; -1
+//     passes through.
+// B4: a mistake made elsewhere: some paths forget the logical-to-physical map.
 TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
   // Two slots a rank and a few more, so that with any number of ranks some experts have replicas.
   const int ranks = this->ranks();
@@ -83,6 +94,8 @@ TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
   }
 }
 
+// B27: a mistake made elsewhere: unset padding rows; capture sized for one way of padding; the
+//     second microbatch overwrites the first one's capture.
 TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
   const World world({.dispatcher = dispatcher(), .zero_experts = 0, .split = split()});
   const Placement placement = Placement::linear(1, kExperts, ranks());
@@ -122,6 +135,8 @@ TEST_P(MoeLayerTest, CountsAndCaptureTellWhatWasRouted) {
   EXPECT_EQ(sum(from_counts), sum(from_capture));
 }
 
+// S6: two microbatches, own buffers and channels each, hide each other's waits; either may be empty
+//     on any rank.
 // Two microbatches, in every mix of empty and full halves, equal the same tokens one after the
 // other.
 TEST_P(MoeLayerTest, OverlapEqualsOneByOne) {
@@ -286,6 +301,7 @@ TEST(MoeLayer, AFailingRankFailsAllAndNobodyHangs) {
   EXPECT_EQ(comm_errors, 2);
 }
 
+// K11: the number of experts is always said, never guessed from local weights.
 TEST(MoeLayer, RefusesPartsThatDoNotFit) {
   const World world({});
   const Placement placement = Placement::linear(1, kExperts, 1);

@@ -22,6 +22,8 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
+// E7: settings: how often, which policy, limits, where to record; unknown ones refused with the
+//     nearest name.
 TEST(BalancerConfig, ReadsEveryKey) {
   const BalancerConfig c =
       parse(R"({"screen": true, "interval": 7, "warmup_steps": 3, "phase": "decode",

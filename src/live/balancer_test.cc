@@ -253,6 +253,8 @@ double par_of(const Placement& placement, const LoadOf& load) {
   return sum / kLayers;
 }
 
+// E3: a cycle while serving: gather loads, plan in the background, move layer by layer, each
+//     switched on all ranks at one step.
 TEST(BalancerTest, LevelsASkewedLoad) {
   for (const int ranks : rank_counts({2, 4, 7})) {
     const Scenario scenario;
@@ -413,6 +415,10 @@ struct BadPlanner {
   Kind kind;
 };
 
+// E9: a plan is an immutable, versioned placement; all ranks switch a layer at the same step; a
+//     late or failed planner changes nothing.
+// B22: a mistake made elsewhere: a planner that stops serving: intervals of 0, a crash, a plan that
+//     is dropped unseen.
 TEST(BalancerTest, ABadPlannerChangesNothing) {
   const std::vector<BadPlanner> planners = {
       {"throws", [](const Problem&) -> Plan { throw std::runtime_error("no idea"); },

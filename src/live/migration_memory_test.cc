@@ -37,6 +37,7 @@ Memory memory(Communicator& comm) {
           resident * ::sysconf(_SC_PAGESIZE)};
 }
 
+// E8: channels for moving weights exist before the first move.
 TEST(MigrationMemory, StaysFlatOverTenThousandReplans) {
   constexpr int kLayers = 1, kExperts = 6, kPlans = 40, kRounds = kSanitized ? 6 : 250, kWarm = 2;
   for (const int ranks : rank_counts({2, 4})) {

@@ -26,6 +26,7 @@ Table make_experts(int num_experts, WeightFormat format) {
   return make_table(kLayers * num_experts, format, nullptr, 96);
 }
 
+// E5: moving weights while the old ones serve, through buffers.
 TEST(Migrator, ExpertsGiveTheSameBitsWhereverTheyGo) {
   for (const int ranks : rank_counts({1, 2, 4, 7})) {
     for (const WeightFormat format : kFormats) {

@@ -48,6 +48,7 @@ int64_t total(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
+// E2: all ranks' counts brought together, layer by layer.
 TEST(Window, EveryStepAloneIsWhatMergeLoadsGives) {
   const Placement placement = some_placement();
   Recorded recorded(placement, 5);

@@ -34,6 +34,9 @@ void step(LoadRecorder& recorder, int32_t count, Phase phase = Phase::kDecode) {
   recorder.keep_step();
 }
 
+// E1: rows per slot, layer and step from the dispatch counts, in a ring and summed by phase and
+//     placement epoch: real tokens only, warm-up and profile runs left out, nothing carried over
+//     between steps.
 TEST(LoadRecorder, KeepsStepsInOrder) {
   LoadRecorder recorder(2, 3, 2);
   EXPECT_EQ(recorder.num_steps(), 0);
@@ -54,6 +57,7 @@ TEST(LoadRecorder, KeepsStepsInOrder) {
   EXPECT_EQ(recorder.recorded(), (Counts{0, 1, 2, 10, 11, 12, 100, 101, 102, 110, 111, 112}));
 }
 
+// B20: a mistake made elsewhere: recorded load added to old rows; padding and profile runs counted.
 TEST(LoadRecorder, TheRingOverwritesItsOldestStepsAndTheSumKeepsAll) {
   LoadRecorder recorder(1, 2, 3);
   for (int32_t n = 1; n <= 5; ++n) step(recorder, n);
@@ -137,6 +141,7 @@ TEST(LoadRecorder, RecordingDoesNotAllocate) {
   EXPECT_EQ(allocation_count(), before);
 }
 
+// B21: a mistake made elsewhere: gathered loads read with layers and ranks mixed up.
 TEST(MergeLoads, MapsSlotsToLogicalExperts) {
   // Layer 0: expert 0 has a replica on rank 2; layer 1 is permuted. Rank 1 holds nothing.
   const Placement placement(2, 3, {2, 0, 2}, {0, 1, 2, 0, 2, 2, 1, 0});

@@ -34,6 +34,8 @@ Ids logical(const Placement& placement, int layer) {
   return Ids(ids.begin(), ids.end());
 }
 
+// D12: expert map, logical-to-physical map and slots are views of one placement; a dispatcher gets
+//     physical ids, or logical ones with the replicas of each.
 TEST(Placement, LinearSharesOutWhatDoesNotDivide) {
   const Placement p = Placement::linear(2, 10, 4);
   EXPECT_EQ(Ids(p.first_slots().begin(), p.first_slots().end()), (Ids{0, 3, 6, 8, 10}));
@@ -92,6 +94,8 @@ TEST(Placement, Log2phyTakesTheOwnSlotFirst) {
   EXPECT_EQ(p.log2phy(0, 1), (Ids{3, 1, 2}));
 }
 
+// B23: a mistake made elsewhere: replica = rank % copies: always the same ones; missing experts
+//     shorten the map; ragged slots unchecked.
 TEST(Placement, Log2phyDealsReplicasToRanksWithoutOne) {
   // Expert 0 on ranks 0 and 2. Ranks 1 and 3 must not both go to the same one, as rank % 2 would
   // have it.

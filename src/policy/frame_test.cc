@@ -42,6 +42,8 @@ std::string message_of(const Problem& problem) {
   return "";
 }
 
+// E6: a first placement: from a file, or experts in order with replicas behind; redundancy from the
+//     number of slots.
 TEST(DefaultPlacement, PutsReplicasLastAndNamesTheSmallestLegalSizes) {
   const Placement placement = default_placement(2, 5, {3, 2, 2});
   EXPECT_EQ(values(placement.logical(1)), (std::vector<int32_t>{0, 1, 2, 3, 4, 0, 1}));
@@ -178,6 +180,8 @@ TEST(FinishPlan, TheLayersThatGainMostChangeFirst) {
   EXPECT_EQ(bytes.moves[0].layer, 1);
 }
 
+// E4: every plan is checked: each expert placed, no replica twice on a rank unless forced, kept
+//     experts keep their slots; then the list of transfers.
 TEST(FinishPlan, RefusesAPolicysMistakes) {
   const Load load = load_of(1, 3, {1, 2, 3});
   const Placement current = default_placement(1, 3, {2, 2});

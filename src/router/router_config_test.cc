@@ -43,6 +43,7 @@ void custom(RouterConfig& c) {
   c.custom = [](ConstRows, ConstRows, int, bool, int, std::span<int32_t>, std::span<float>) {};
 }
 
+// R16: sizes are checked: logits columns, top-k, groups that hold enough experts.
 TEST(RouterConfig, Sizes) {
   expect_accepted([](RouterConfig&) {});
   expect_accepted([](RouterConfig& c) { c.num_experts = c.top_k = RouterConfig::kMaxExperts; });

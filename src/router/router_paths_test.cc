@@ -21,6 +21,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 const std::vector<float> kLogits = {0.5F, -1.25F, 2.0F, 0.75F, -0.5F, 1.5F, 1.25F, -2.0F};
 
+// R13: capture: what was selected, as logical ids of the rank's own tokens, at their place in the
+//     step.
 TEST(Router, CaptureSeesWhatWasSelected) {
   RouterConfig config = config_of(6, 4);
   config.num_zero_experts = 2;
@@ -44,6 +46,9 @@ TEST(Router, CaptureSeesWhatWasSelected) {
   EXPECT_EQ(refusal([&] { route(config, kLogits, {.capture = &nobody}); }), "");
 }
 
+// R14: shared experts placed like routed ones: extra ids with weight 1 behind the picks; nothing
+//     assumes that picks = configured top-k.
+// B17: a mistake made elsewhere: the configured top-k used in place of the number of picks.
 TEST(Router, AppendedExpertsFollowThePicks) {
   RouterConfig config = config_of(4, 2);
   config.num_appended_experts = 2;
@@ -68,6 +73,10 @@ TEST(Router, AppendedExpertsFollowThePicks) {
   EXPECT_EQ(forced.ids[3], 5);
 }
 
+// R12: forced balance for profile runs: random distinct logical experts, weights as routed; never
+//     recorded as load.
+// B10: a mistake made elsewhere: forced balance draws ids beyond the logical experts, or twice the
+//     same; on by default.
 TEST(ForcedBalance, DistinctLogicalIdsWithTheRoutedWeights) {
   RouterConfig config = config_of(60, 6);
   config.num_zero_experts = 8;
@@ -124,6 +133,8 @@ TEST(ForcedBalance, AllExperts) {
   }
 }
 
+// R9: experts chosen from a table by token id, weights from the scores; padding tokens count as
+//     token 0.
 TEST(HashRouting, IdsFromTheTableWeightsFromTheScores) {
   RouterConfig config = config_of(4, 2);
   config.scoring = Scoring::kSqrtSoftplus;
@@ -157,6 +168,7 @@ TEST(HashRouting, TokenIdsAreChecked) {
   EXPECT_NE(text({}).find("token_ids has 0"), std::string::npos);
 }
 
+// R8: a function of the caller's replaces scoring and selection.
 TEST(CustomRouting, GetsTheInputsAndIsChecked) {
   RouterConfig config = config_of(4, 2);
   config.num_zero_experts = 1;

@@ -194,6 +194,9 @@ void expect_token(const RouterConfig& config, const Expected& want, const int32_
   }
 }
 
+// R1: logits, scores and weights stay f32 from the gate to the combine; ids are int32.
+// B18: a mistake made elsewhere: a second path of the router forgets bias or scaling, masks groups
+//     with 0, takes the maximum in place of two, returns biased weights.
 TEST(RouterReference, RandomConfigurations) {
   constexpr int64_t kTokens = 4;
   int compared = 0;

@@ -23,6 +23,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 const std::vector<float> kLogits = {0.5F, -1.25F, 2.0F, 0.75F, -0.5F, 1.5F, 1.25F, -2.0F};
 
+// R3: top-k, divided by the sum of the picks if wanted, then scaled; equal scores go to the lower
+//     id.
 TEST(Router, MixtralRenormalisesOlmoeDoesNot) {
   RouterConfig config = config_of(8, 3);
   Routed got = route(config, kLogits);
@@ -34,6 +36,8 @@ TEST(Router, MixtralRenormalisesOlmoeDoesNot) {
   expect_near(got.weights, {0.366608292F, 0.222359166F, 0.173173487F});
 }
 
+// R5: only experts of the best groups take part; a group scores its maximum, or the sum of its best
+//     two where there is a bias.
 TEST(Router, DeepseekV2GroupsByMaximum) {
   RouterConfig config = config_of(8, 3);
   config.num_groups = 4;
@@ -45,6 +49,7 @@ TEST(Router, DeepseekV2GroupsByMaximum) {
   expect_near(got.weights, {5.865732670F, 3.557746649F, 1.680560589F}, 2e-5F);
 }
 
+// R4: a correction bias chooses, the weights are the scores without it; the bias stays f32.
 TEST(Router, DeepseekV3BiasSelectsOnly) {
   RouterConfig config = config_of(8, 3);
   config.scoring = Scoring::kSigmoid;
@@ -81,6 +86,12 @@ TEST(Router, GptOssSoftmaxOverThePicks) {
   }
 }
 
+// R11: zero experts return their input: they cost no expert work, and weight x input is added once,
+//     on the token's own rank.
+// B8: a mistake made elsewhere: zero experts told apart by a number that includes replicas; an
+//     unknown kind goes on with unset results.
+// B9: a mistake made elsewhere: a masked pick becomes id 0 with weight 0: work and load for expert
+//     0.
 TEST(Router, LongcatZeroExperts) {
   RouterConfig config = config_of(6, 4);
   config.num_zero_experts = 2;
@@ -139,6 +150,7 @@ TEST(Router, GroupsAreRankedByBiasedScores) {
   }
 }
 
+// R6: experts of dropped groups stay out however low the kept scores are.
 TEST(Router, DroppedGroupsStayOutWhenKeptScoresAreNegative) {
   RouterConfig config = config_of(4, 2);
   config.scoring = Scoring::kSigmoid;
@@ -191,6 +203,7 @@ TEST(Router, TiesGoToTheLowerId) {
   EXPECT_EQ(route(config, {1, 0, 1, 0, 2, 1}).ids, (Ids{4, 0, 5}));
 }
 
+// R10: the scaling factor is applied exactly once on every path.
 TEST(Router, ScalingHappensOnceOnEveryPath) {
   const auto ratio_is_exact = [](RouterConfig config, const RouteInputs& inputs = {}) {
     const std::vector<float> logits =
@@ -237,6 +250,7 @@ TEST(Router, ScalingHappensOnceOnEveryPath) {
   }
 }
 
+// R7: all-zero weights do not become NaN by renormalising.
 TEST(Router, AllZeroWeightsStayZero) {
   RouterConfig config = config_of(3, 2);
   config.scoring = Scoring::kSigmoid;
@@ -299,6 +313,8 @@ TEST(Router, NanNamesTokenAndExpertOnEveryPath) {
   expect_named(config);
 }
 
+// R17: edges: no tokens, one pick, all picks; a NaN logit is a typed error that names token and
+//     expert.
 TEST(Router, NoTokens) {
   RouterConfig config = config_of(8, 2);
   config.num_zero_experts = 1;

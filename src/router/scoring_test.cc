@@ -19,6 +19,7 @@ std::vector<float> scores(Scoring scoring, const std::vector<float>& logits) {
   return out;
 }
 
+// R2: scores by softmax, sigmoid or sqrt(softplus); any other name in a config is refused.
 TEST(Softmax, AgreesWithDoubles) {
   const std::vector<float> x = {0.5F, -2.0F, 3.25F, 3.0F, -40.0F};
   double sum = 0.0;

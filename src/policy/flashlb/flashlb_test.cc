@@ -45,6 +45,8 @@ TEST(FlashStats, EpisodesAreEqualRunsOfTheNewestSteps) {
   EXPECT_EQ(to_episodes(load, 64).counts, load.counts);
 }
 
+// B24: a mistake made elsewhere: FlashLB's packing adds a rank's variance twice, writes to a wrong
+//     rank when all are full, takes roots of negative numbers, leaves slots empty.
 TEST(FlashPack, ExpertsThatPeakTogetherArePutApart) {
   // 0 and 1 are hot in even episodes, 2 and 3 in odd ones; all means are equal.
   const EpisodeStats stats =
