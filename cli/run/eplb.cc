@@ -198,7 +198,7 @@ EplbRank::EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, size_
 
 LoadRecorder* EplbRank::before_step(const Step& step) {
   if (balancer_) {
-    balancer_->before_step(step.phase, step.words);
+    balancer_->before_step(step.phase, step.statuses);
     return &balancer_->recorder();
   }
   recorder_.begin_step(step.phase);

@@ -21,6 +21,7 @@
 #include "comm/rank_bytes.h"
 #include "trimtab/decoder.h"
 #include "trimtab/error.h"
+#include "trimtab/generate.h"
 #include "trimtab/npy.h"
 
 namespace trimtab::cli {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small decoder-only transformer, so that a real MoE model runs end to end and real hidden states
-// and real routing drive the MoE layer: attention data-parallel (each rank has its own sequences),
-// experts expert-parallel (each rank has its share). Families: mixtral, qwen2_moe, qwen3_moe,
-// olmoe.
+// A small decoder-only transformer. It runs real MoE models end to end, so that real hidden states
+// and real routing drive the MoE layer. Attention is data-parallel: each rank has its own
+// sequences. Experts are expert-parallel: each rank has its share. It knows the families mixtral,
+// qwen2_moe, qwen3_moe and olmoe. generate.h writes text with it.
 //
-// Precision. Activations, keys, values, norms, router and softmax are f32 always. With f32 weights
+// Precision. Activations, keys, values, norms, router and softmax are always f32. With f32 weights
 // nothing is rounded. With bf16 weights every linear map but the router's (and the gate of a shared
 // expert) has its weights and its input rounded to bf16 and sums in f32: q, k, v, o, dense and
 // expert MLPs, and the output head. Embedding rows are read as the checkpoint has them.
@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,26 +37,26 @@ namespace trimtab {
 
 struct LayerWeights;
 
-// Number of MoE layers. Placement, load and traces count these alone, in order; dense layers
-// between them are left out.
+// The number of layers that have experts. Placement, load and traces count only these, in order;
+// they leave out the dense layers between them.
 int num_moe_layers(const ModelConfig& config);
 
 // Who keeps the routed experts.
 enum class RoutedExperts {
-  kShared,  // DecoderWeights: one copy for all ranks of the process and all replicas
-  kInSlots  // nobody yet: each rank asks for expert_slots(), so that its slots can change
+  kShared,  // DecoderWeights keeps them once, for all ranks of the process and all replicas.
+  kInSlots  // Each rank keeps its own: it asks for expert_slots(), so that its slots can change.
 };
 
-// A model's weights, packed once. Immutable: shared by all ranks of the process and any number of
-// threads.
+// A model's weights, packed once. They are immutable: all ranks of the process and any number of
+// threads share them.
 class DecoderWeights {
  public:
-  // dtype: kF32 or kBF16, how weights are kept (see above). placement: [MoE layers]; of the experts
-  // only those that the slots of `ranks` hold are packed; empty means all ranks. experts: how
-  // routed and shared experts are kept, and with it how their rows are rounded. If not given,
-  // routed experts stay quantised as the checkpoint has them, where there is a format for all of
-  // them, and so do shared experts, each for itself; else they are kept as dtype, like all other
-  // weights. The file stays mapped for the embedding rows.
+  // dtype: how weights are kept (see above), kF32 or kBF16. placement: [MoE layers]. ranks: only
+  // the experts that the slots of these ranks hold are packed; empty means all ranks. experts: the
+  // format in which routed and shared experts are kept, which also says how their rows are rounded.
+  // If it is not given, routed experts stay quantised as the checkpoint has them where one format
+  // holds all of them, and each shared expert stays as it is where a format holds it; otherwise
+  // they are kept as dtype, like all other weights. The file stays mapped for the embedding rows.
   // Throws InvalidArgument for a family that this decoder does not know and for a placement that
   // does not fit, FormatError for tensors that are absent or of another shape.
   static std::shared_ptr<const DecoderWeights> load(
@@ -67,17 +66,18 @@ class DecoderWeights {
       RoutedExperts routed = RoutedExperts::kShared);
   ~DecoderWeights();
 
-  // The experts of this rank's slots, packed from the checkpoint into memory of their own, one copy
-  // for each slot, as ExpertSlots and Migrator want them. spares: what the rank can receive for one
+  // Packs the experts of this rank's slots from the checkpoint, each slot into memory of its own,
+  // as ExpertSlots and Migrator want them. spares: how many experts the rank can receive for one
   // layer. Collective. Throws as load() and ExpertSlots do.
   std::unique_ptr<ExpertSlots> expert_slots(const Placement& placement, Communicator& comm,
                                             int spares) const;
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
-  WeightFormat expert_format() const { return expert_format_; }  // of the routed experts
-  size_t bytes() const;                                          // of the packed weights
-  size_t expert_bytes() const;  // of one routed expert; 0 where none is packed
+  // The format of the routed experts.
+  WeightFormat expert_format() const { return expert_format_; }
+  size_t bytes() const;         // size of the packed weights
+  size_t expert_bytes() const;  // size of one routed expert; 0 where none is packed
 
  private:
   friend class Decoder;
@@ -94,7 +94,8 @@ class DecoderWeights {
   Linear head_;
 };
 
-// The keys and values of one sequence, f32. One thread (with its team) uses it at a time.
+// The keys and values of one sequence, in f32. Only one thread (with its team) may use it at a
+// time.
 class KvCache {
  public:
   // capacity: the most positions the sequence may get.
@@ -122,28 +123,27 @@ struct Chunk {
 
   KvCache* cache = nullptr;
   std::span<const int32_t> tokens;
-  Logits logits = Logits::kNone;  // for which of the tokens
+  Logits logits = Logits::kNone;  // the tokens whose logits are wanted
 };
 
 struct DecoderOptions {
-  // A name that make_dispatcher() knows, or "auto": by choose_dispatcher().
+  // A name that make_dispatcher() knows, or "auto", which lets choose_dispatcher() choose.
   std::string dispatcher = "auto";
   // The most tokens of this rank in one step; the same on every rank. Memory is reserved for it.
   int max_tokens = 256;
   // Compute threads of this rank, the caller's included.
   int threads = 1;
-  // Which replica a pick goes to; the same on every rank.
+  // The rule that says which replica a pick goes to; the same on every rank.
   SplitRule split = SplitRule::kStatic;
-  // Records what the thread that calls step() does; outlives the decoder. Null: nothing is
-  // recorded.
+  // Gets what the thread that calls step() does; outlives the decoder. Null: nothing is recorded.
   TraceBuffer* trace = nullptr;
 };
 
 // One rank's decoder. All ranks of the group make the same number of step() calls.
 class Decoder {
  public:
-  // slots: this rank's experts, as they are now; null: weights must hold them. comm: outlives the
-  // decoder and is used by nobody else during step(). The placement may have redundant experts.
+  // slots: this rank's experts, as they are now; with null, weights must hold them. comm: outlives
+  // the decoder, and nobody else uses it during step(). The placement may have redundant experts.
   // Throws InvalidArgument when things do not fit.
   Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
           Communicator& comm, const DecoderOptions& options = {},
@@ -160,16 +160,17 @@ class Decoder {
   // nor the caches can be used any more.
   void step(std::span<const Chunk> batch, Rows logits, LoadRecorder* recorder = nullptr);
 
-  // Another placement for one MoE layer, between steps and at the same step on every rank: its
-  // experts on this rank (ExpertSlots::experts) and where the experts of all ranks are. Same slots
-  // per rank as before. Throws InvalidArgument before anything has changed.
+  // Gives one MoE layer another placement, between steps and at the same step on every rank.
+  // experts: those of this rank (ExpertSlots::experts); replicas: where the experts of all ranks
+  // are. Each rank has as many slots as before. Throws InvalidArgument before anything has changed.
   void replace_layer(int moe_layer, std::shared_ptr<const Experts> experts,
                      std::shared_ptr<const SplitTable> replicas);
 
   const ModelConfig& config() const { return weights_->config(); }
-  // What was chosen or asked for.
+  // The dispatcher that was chosen or asked for.
   std::string_view dispatcher() const { return dispatcher_->name(); }
-  Format format() const { return dispatcher_->format(); }  // that experts of replace_layer() take
+  // The format that the experts of replace_layer() must have.
+  Format format() const { return dispatcher_->format(); }
   const DecoderOptions& options() const { return options_; }
   Communicator& comm() { return lane_.comm; }
 
@@ -193,7 +194,7 @@ class Decoder {
   std::shared_ptr<const DecoderWeights> weights_;
   DecoderOptions options_;
   Placement placement_;
-  std::vector<float> inverse_frequencies_;  // [head_dim / 2] of the rotary embedding
+  std::vector<float> inverse_frequencies_;  // [head_dim / 2], for the rotary embedding
   std::shared_ptr<const Dispatcher> dispatcher_;
   std::vector<MoeLayer> moe_layers_;
   Team team_;
@@ -202,79 +203,5 @@ class Decoder {
   std::vector<Communicator*> groups_;
   Lane lane_;
 };
-
-struct GenerateProgress {
-  int64_t steps = 0;               // done by now
-  int64_t new_tokens = 0;          // of all ranks
-  int64_t unfinished_prompts = 0;  // of all ranks
-};
-
-struct GenerateOptions {
-  int max_new_tokens = 64;  // per prompt
-  // Sequences of one rank that are in a step together; further prompts wait until one has ended. 0:
-  // as many as a step has tokens for.
-  int max_sequences = 0;
-  // 0: the most likely token, ties to the lower id. Above 0: drawn from softmax(logits /
-  // temperature); the draw is a function of (seed, prompt, position), so it does not depend on
-  // ranks or batches either.
-  float temperature = 0.0F;
-  uint64_t seed = 0;
-  // Called before each step and at the end; may be set on one rank only.
-  std::function<void(const GenerateProgress&)> progress = {};
-};
-
-// What goes along with the steps of generate() on one rank: recording, balancing. Every rank has
-// one, or none has.
-class StepObserver {
- public:
-  struct Step {
-    int64_t number = 0;
-    Phase phase = Phase::kDecode;     // the same on every rank
-    std::span<const uint64_t> words;  // [ranks] what each rank's observer had to say
-  };
-
-  virtual ~StepObserver() = default;
-  // What the other ranks' observers are to know before the next step. Costs no message of its own.
-  virtual uint64_t word() { return 0; }
-  // Returns where the step's load goes, with a step open, or null.
-  virtual LoadRecorder* before_step(const Step& step) = 0;
-  virtual void after_step() = 0;
-};
-
-// Records every step.
-class StepRecorder final : public StepObserver {
- public:
-  explicit StepRecorder(LoadRecorder& recorder) : recorder_(recorder) {}
-  LoadRecorder* before_step(const Step& step) override {
-    recorder_.begin_step(step.phase);
-    return &recorder_;
-  }
-  void after_step() override { recorder_.keep_step(); }
-
- private:
-  LoadRecorder& recorder_;
-};
-
-enum class Finish { kEndToken, kMaxNewTokens, kContextFull };
-
-struct Generation {
-  std::vector<int32_t> token_ids;  // new ones; the end token included
-  Finish finish = Finish::kMaxNewTokens;
-};
-
-// Generates text for all prompts together, prompt i on rank i % ranks: every step takes one token
-// of each sequence that is being decoded and fills up with chunks of prompts. Collective; prompts
-// and options (but progress) must be the same on every rank. results: [prompts]; each rank writes
-// those of its own prompts, so ranks of one process may share it. Throws InvalidArgument, on every
-// rank and before the first step, for prompts that are empty, have ids outside the vocabulary or
-// exceed max_position_embeddings. A sequence that reaches max_position_embeddings ends there.
-void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
-              const GenerateOptions& options, std::span<Generation> results,
-              StepObserver* observer = nullptr);
-
-// The most steps that generate() can take for these prompts, to reserve a LoadRecorder by.
-// max_tokens: of a step.
-int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
-                           const GenerateOptions& options, int max_tokens, int num_ranks);
 
 }  // namespace trimtab

@@ -102,11 +102,11 @@ void read_biases_and_norms(const ConfigFields& fields, ModelConfig& config) {
 bool read_layer_types(const ConfigFields& fields, ModelConfig& config) {
   const nlohmann::json* types = fields.find("layer_types");
   if (types == nullptr) return false;
-  const auto layers = static_cast<size_t>(config.num_hidden_layers);
-  if (!types->is_array() || types->size() < layers) {
+  const int layers = config.num_hidden_layers;
+  if (!types->is_array() || std::ssize(*types) < layers) {
     throw fields.error("layer_types", cat("is not a list of ", layers, " attention types"));
   }
-  for (size_t layer = 0; layer < layers; ++layer) {
+  for (int layer = 0; layer < layers; ++layer) {
     const nlohmann::json& type = (*types)[layer];
     if (type != "sliding_attention" && type != "full_attention") {
       throw fields.error("layer_types", cat("holds ", type.dump(),
@@ -118,7 +118,7 @@ bool read_layer_types(const ConfigFields& fields, ModelConfig& config) {
 }
 
 void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
-  const auto layers = static_cast<size_t>(config.num_hidden_layers);
+  const int layers = config.num_hidden_layers;
   config.is_sliding_layer.assign(layers, false);
   switch (config.family) {
     case Family::kMixtral:
@@ -130,14 +130,14 @@ void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
       break;
     case Family::kQwen2Moe:
       if (fields.flag_or("use_sliding_window", false) && !read_layer_types(fields, config)) {
-        const auto windows = static_cast<size_t>(fields.integer_or("max_window_layers", 28, 0));
-        for (size_t layer = 0; layer < std::min(layers, windows); layer += 2)
+        const int windows = fields.integer_or("max_window_layers", 28, 0);
+        for (int layer = 0; layer < std::min(layers, windows); layer += 2)
           config.is_sliding_layer[layer] = true;
       }
       break;
     case Family::kGptOss:
       if (!read_layer_types(fields, config)) {
-        for (size_t layer = 0; layer < layers; layer += 2) config.is_sliding_layer[layer] = true;
+        for (int layer = 0; layer < layers; layer += 2) config.is_sliding_layer[layer] = true;
       }
       break;
     case Family::kOlmoe:

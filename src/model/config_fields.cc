@@ -55,9 +55,10 @@ int ConfigFields::integer(const std::string& key, int least, int most) const {
 float ConfigFields::real_or(const std::string& key, float otherwise, bool zero_is_fine) const {
   const json* value = find(key);
   if (value == nullptr) return otherwise;
+  using Limits = std::numeric_limits<float>;
   const double number = value->is_number() ? value->get<double>() : -1.0;
-  const double least = zero_is_fine ? 0.0 : static_cast<double>(std::numeric_limits<float>::min());
-  if (!(number >= least && number <= static_cast<double>(std::numeric_limits<float>::max()))) {
+  const double least = zero_is_fine ? 0.0 : double{Limits::min()};
+  if (!(number >= least && number <= double{Limits::max()})) {
     throw error(key, cat("is ", value->dump(), ", not a ",
                          zero_is_fine ? "number >= 0" : "positive number"));
   }

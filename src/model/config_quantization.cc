@@ -159,7 +159,7 @@ QuantizationConfig read_compressed_tensors(const ConfigFields& fields) {
 }  // namespace
 
 std::string_view name(QuantizationConfig::Method method) {
-  return kMethods[static_cast<size_t>(method)];
+  return kMethods[static_cast<int>(method)];
 }
 
 QuantizationConfig read_quantization(const ConfigFields& fields, Family family) {

@@ -151,7 +151,7 @@ std::vector<bool> held_experts(const Placement& placement, int layer, std::span<
   const auto logical = placement.logical(layer);
   for (const int rank : ranks) {
     for (int slot = placement.first_slot(rank); slot < placement.first_slot(rank + 1); ++slot) {
-      held[static_cast<size_t>(logical[slot])] = true;
+      held[logical[slot]] = true;
     }
   }
   return held;

@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "trimtab/generate.h"
+
 #include <algorithm>
 #include <limits>
 #include <list>
 
 #include "base/cat.h"
 #include "model/sampler.h"
-#include "trimtab/decoder.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
 namespace {
 
 struct Sequence {
-  size_t prompt;
+  int64_t prompt;
   std::vector<int32_t> tokens;  // the prompt and what came after
   KvCache cache;
 
-  size_t pending() const { return tokens.size() - static_cast<size_t>(cache.length()); }
+  int64_t pending() const { return std::ssize(tokens) - cache.length(); }
 };
 
 int64_t max_positions(const ModelConfig& config) {
@@ -71,8 +73,8 @@ class Scheduler {
         results_(results),
         all_(stride()),
         sizes_(stride()),
-        words_(stride()) {
-    for (size_t i = rank(); i < prompts.size(); i += stride()) {
+        statuses_(stride()) {
+    for (int64_t i = rank(); i < std::ssize(prompts); i += stride()) {
       results[i] = {};
       ++unfinished_;
     }
@@ -81,10 +83,10 @@ class Scheduler {
 
   // Chooses the next batch and agrees with the other ranks on what it is: collective. Returns steps
   // and new tokens so far and prompts to go, of all ranks.
-  GenerateProgress agree(uint64_t word) {
+  GenerateProgress agree(uint64_t status) {
     batch_ = next_batch();
     TraceSteps trace(decoder_.options().trace);
-    const Word mine = {new_tokens_, unfinished_, runs_prompts(), word};
+    const Message mine = {new_tokens_, unfinished_, runs_prompts(), status};
     Pending pending = decoder_.comm().all_gather_v(std::as_bytes(std::span(&mine, 1)),
                                                    std::as_writable_bytes(std::span(all_)), sizes_);
     pending.wait();
@@ -93,22 +95,23 @@ class Scheduler {
     GenerateProgress total;
     total.steps = steps_;
     phase_ = Phase::kDecode;
-    for (size_t r = 0; r < all_.size(); ++r) {
+    for (int64_t r = 0; r < stride(); ++r) {
       total.new_tokens += all_[r].new_tokens;
       total.unfinished_prompts += all_[r].unfinished;
       if (all_[r].runs_prompts != 0) phase_ = Phase::kPrefill;
-      words_[r] = all_[r].observers;
+      statuses_[r] = all_[r].status;
     }
     return total;
   }
 
   void step(StepObserver* observer) {
-    const auto wanted = std::count_if(batch_.begin(), batch_.end(), [](const Chunk& chunk) {
+    const int64_t wanted = std::count_if(batch_.begin(), batch_.end(), [](const Chunk& chunk) {
       return chunk.logits == Chunk::Logits::kLast;
     });
     const int64_t vocab = decoder_.config().vocab_size;
-    logits_.resize(static_cast<size_t>(wanted * vocab));
-    LoadRecorder* recorder = observer ? observer->before_step({steps_, phase_, words_}) : nullptr;
+    logits_.resize(cells(wanted, vocab));
+    LoadRecorder* recorder =
+        observer ? observer->before_step({steps_, phase_, statuses_}) : nullptr;
     decoder_.step(batch_, Rows(logits_.data(), wanted, vocab), recorder);
     if (observer) observer->after_step();
     ++steps_;
@@ -128,22 +131,22 @@ class Scheduler {
 
  private:
   // What a rank tells the others before a step.
-  struct Word {
+  struct Message {
     int64_t new_tokens, unfinished, runs_prompts;
-    uint64_t observers;
+    uint64_t status;  // of the observer
   };
 
-  size_t rank() const { return static_cast<size_t>(decoder_.comm().rank()); }
-  size_t stride() const { return static_cast<size_t>(decoder_.comm().size()); }
+  int64_t rank() const { return decoder_.comm().rank(); }
+  int64_t stride() const { return decoder_.comm().size(); }
 
   // Older sequences first: those that decode take one token each, and a new prompt starts only when
   // all before it are through with theirs. Hence every running sequence gets at least one token in
   // each step.
   std::vector<Chunk> next_batch() {
-    auto budget = static_cast<size_t>(decoder_.options().max_tokens);
+    int64_t budget = decoder_.options().max_tokens;
     std::vector<Chunk> batch;
     const auto take = [&](Sequence& sequence) {
-      const size_t n = std::min(sequence.pending(), budget);
+      const int64_t n = std::min(sequence.pending(), budget);
       const std::span<const int32_t> tokens = sequence.tokens;
       batch.push_back({&sequence.cache, tokens.last(sequence.pending()).first(n),
                        n == sequence.pending() ? Chunk::Logits::kLast : Chunk::Logits::kNone});
@@ -153,7 +156,8 @@ class Scheduler {
     const auto has_place = [&] {
       return options_.max_sequences == 0 || std::ssize(running_) < options_.max_sequences;
     };
-    for (; budget > 0 && has_place() && next_prompt_ < prompts_.size(); next_prompt_ += stride()) {
+    for (; budget > 0 && has_place() && next_prompt_ < std::ssize(prompts_);
+         next_prompt_ += stride()) {
       const std::vector<int32_t>& prompt = prompts_[next_prompt_];
       // All but the last new token go through the decoder.
       const int64_t length =
@@ -204,11 +208,11 @@ class Scheduler {
   std::list<Sequence> running_;
   std::vector<Chunk> batch_;
   std::vector<float> logits_;
-  std::vector<Word> all_;  // [ranks]
+  std::vector<Message> all_;  // [ranks]
   std::vector<int64_t> sizes_;
-  std::vector<uint64_t> words_;
+  std::vector<uint64_t> statuses_;
   Phase phase_ = Phase::kDecode;
-  size_t next_prompt_ = 0;
+  int64_t next_prompt_ = 0;
   int64_t steps_ = 0, new_tokens_ = 0, unfinished_ = 0;
 };
 
@@ -220,7 +224,7 @@ void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
   check(decoder.config(), prompts, options, results.size());
   Scheduler scheduler(decoder, prompts, options, results);
   for (;;) {
-    const GenerateProgress progress = scheduler.agree(observer ? observer->word() : 0);
+    const GenerateProgress progress = scheduler.agree(observer ? observer->status() : 0);
     if (options.progress) options.progress(progress);
     if (progress.unfinished_prompts == 0) return;
     scheduler.step(observer);
@@ -235,8 +239,7 @@ int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vecto
   int64_t most = 0;
   for (int rank = 0; rank < num_ranks; ++rank) {
     int64_t tokens = 0, all_fresh = 0, longest = 0;
-    for (auto i = static_cast<size_t>(rank); i < prompts.size();
-         i += static_cast<size_t>(num_ranks)) {
+    for (int64_t i = rank; i < std::ssize(prompts); i += num_ranks) {
       const int64_t fresh = max_new(config, prompts[i], options.max_new_tokens);
       tokens += std::ssize(prompts[i]) + fresh;
       all_fresh += fresh;

@@ -6,6 +6,7 @@
 
 #include "model/decoder_testing.h"
 #include "trimtab/error.h"
+#include "trimtab/generate.h"
 
 namespace trimtab {
 namespace {

@@ -174,7 +174,7 @@ class Block {
 }  // namespace
 
 MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer) {
-  const auto layers = static_cast<int>(config.is_moe_layer.size());
+  const int64_t layers = std::ssize(config.is_moe_layer);
   if (layer < 0 || layer >= layers)
     throw InvalidArgument(cat("layer ", layer, " of a model with ", layers, " layers"));
   if (!config.is_moe_layer[layer]) throw InvalidArgument(cat("layer ", layer, " has no experts"));

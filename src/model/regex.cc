@@ -13,6 +13,10 @@
 namespace trimtab {
 namespace {
 
+int byte(char c) {
+  return static_cast<unsigned char>(c);
+}
+
 bool is_word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
 }
@@ -31,7 +35,7 @@ class Regex::Parser {
   }
 
  private:
-  static constexpr size_t kMaxProgram = 5000;
+  static constexpr int kMaxProgram = 5000;
   static constexpr int kMaxDepth = 50;
   static constexpr int kUnlimited = std::numeric_limits<int>::max();
 
@@ -49,37 +53,35 @@ class Regex::Parser {
     if (at_end()) throw error(cat("an end within ", where));
     return pattern_[at_++];
   }
-  std::ptrdiff_t length_from(size_t start) const {
-    return static_cast<std::ptrdiff_t>(program_.size() - start);
-  }
+  int64_t length() const { return std::ssize(program_); }
+  int64_t length_from(int64_t start) const { return length() - start; }
   void emit(Instruction instruction) {
-    if (program_.size() >= kMaxProgram) throw error("too many repetitions");
+    if (length() >= kMaxProgram) throw error("too many repetitions");
     program_.push_back(instruction);
   }
-  void insert(size_t where, Instruction instruction) {
+  void insert(int64_t where, Instruction instruction) {
     emit({Op::kMatch});
-    std::move_backward(program_.begin() + static_cast<std::ptrdiff_t>(where), program_.end() - 1,
-                       program_.end());
+    std::move_backward(program_.begin() + where, program_.end() - 1, program_.end());
     program_[where] = instruction;
   }
 
   void alternatives() {
-    std::vector<size_t> exits;
-    size_t start = program_.size();
+    std::vector<int64_t> exits;
+    int64_t start = length();
     sequence();
     while (take('|')) {
       insert(start, {Op::kFork, 1, length_from(start) + 2});
-      exits.push_back(program_.size());
+      exits.push_back(length());
       emit({Op::kJump});
-      start = program_.size();
+      start = length();
       sequence();
     }
-    for (const size_t exit : exits) program_[exit].to = length_from(exit);
+    for (const int64_t exit : exits) program_[exit].to = length_from(exit);
   }
 
   void sequence() {
     while (!at_end() && !next_is('|') && !next_is(')')) {
-      const size_t start = program_.size();
+      const int64_t start = length();
       atom();
       repetitions(start);
     }
@@ -111,7 +113,7 @@ class Regex::Parser {
       case '\\':
         return emit({Op::kOneOf, 0, 0, escape()});
       default:
-        return emit({Op::kOneOf, 0, 0, set.set(static_cast<unsigned char>(c))});
+        return emit({Op::kOneOf, 0, 0, set.set(byte(c))});
     }
   }
 
@@ -137,7 +139,7 @@ class Regex::Parser {
       default:
         if (c <= ' ' || c == '\x7f' || is_word(c))
           throw error(cat("an unknown escape '\\", c, "'"));
-        return set.set(static_cast<unsigned char>(c));
+        return set.set(byte(c));
     }
     return c == 'D' || c == 'W' || c == 'S' ? set.flip() : set;
   }
@@ -155,18 +157,14 @@ class Regex::Parser {
       if (next_is('-') && at_ + 1 < pattern_.size() && pattern_[at_ + 1] != ']') {
         ++at_;
         last = take_any("[]");
-        if (last == '\\' || static_cast<unsigned char>(last) < static_cast<unsigned char>(c)) {
-          throw error("an impossible range");
-        }
+        if (last == '\\' || byte(last) < byte(c)) throw error("an impossible range");
       }
-      for (int i = static_cast<unsigned char>(c); i <= static_cast<unsigned char>(last); ++i) {
-        set.set(i);
-      }
+      for (int i = byte(c); i <= byte(last); ++i) set.set(i);
     }
     return inverted ? set.flip() : set;
   }
 
-  void repetitions(size_t start) {
+  void repetitions(int64_t start) {
     int least = 1, most = 1;
     if (take('*')) {
       least = 0, most = kUnlimited;
@@ -202,16 +200,15 @@ class Regex::Parser {
     std::optional<int> value;
     while (!at_end() && pattern_[at_] >= '0' && pattern_[at_] <= '9') {
       value = value.value_or(0) * 10 + (pattern_[at_++] - '0');
-      if (*value > static_cast<int>(kMaxProgram)) throw error("too many repetitions");
+      if (*value > kMaxProgram) throw error("too many repetitions");
     }
     return value;
   }
 
   // Repeats what stands from start on.
-  void repeat(size_t start, int least, int most) {
-    const std::vector<Instruction> piece(program_.begin() + static_cast<std::ptrdiff_t>(start),
-                                         program_.end());
-    const auto length = static_cast<std::ptrdiff_t>(piece.size());
+  void repeat(int64_t start, int least, int most) {
+    const std::vector<Instruction> piece(program_.begin() + start, program_.end());
+    const int64_t length = std::ssize(piece);
     const auto append = [&] {
       for (const Instruction& i : piece) emit(i);
     };
@@ -238,15 +235,13 @@ class Regex::Parser {
 Regex::Regex(std::string_view pattern) : program_(Parser(pattern).parse()) {}
 
 // Adds pc and everything that it leads to without a character.
-void Regex::add(Threads& threads, size_t pc, std::string_view name, size_t at) const {
+void Regex::add(Threads& threads, int64_t pc, std::string_view name, size_t at) const {
   size_t next = threads.list.size();
   threads.add(pc);
   for (; next < threads.list.size(); ++next) {
     pc = threads.list[next];
     const Instruction& i = program_[pc];
-    const auto jump = [&](std::ptrdiff_t by) {
-      threads.add(static_cast<size_t>(static_cast<std::ptrdiff_t>(pc) + by));
-    };
+    const auto jump = [&](int64_t by) { threads.add(pc + by); };
     if (i.op == Op::kJump || i.op == Op::kFork) jump(i.to);
     if (i.op == Op::kFork) jump(i.or_to);
     if ((i.op == Op::kBegin && at == 0) || (i.op == Op::kEnd && at == name.size())) jump(1);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions that come out of files: linear time, no recursion, typed errors.
+// Regular expressions that come out of files. Matching takes linear time and does not recurse.
 #pragma once
 
 #include <bitset>
-#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -11,17 +10,18 @@
 
 namespace trimtab {
 
-// A regular expression in Python's syntax that matches names from their beginning. Takes time in
-// proportion to pattern x name, whatever the pattern. Has characters, '.', classes, escapes (\d \w
+// A regular expression in Python's syntax that matches names from their beginning. Matching takes
+// time in proportion to pattern x name, whatever the pattern. It knows characters, '.', classes,
+// escapes (\d \w
 // \s and punctuation), groups, '|', repetitions and anchors; no lookaround, no back references, no
 // flags.
 class Regex {
  public:
-  // Throws InvalidArgument with the place for what it does not have and for what is not a regular
-  // expression.
+  // Throws InvalidArgument, with the place, for syntax that it does not know and for text that is
+  // no regular expression.
   explicit Regex(std::string_view pattern);
 
-  // Whether some beginning of name matches that may end there: end_ok(size_t end).
+  // True when a beginning of name matches and may end where it does, as end_ok(size_t end) says.
   template <class EndOk>
   bool match(std::string_view name, const EndOk& end_ok) const {
     Threads now(program_.size()), next(program_.size());
@@ -29,7 +29,7 @@ class Regex {
     for (size_t at = 0;; ++at) {
       if (now.contains(program_.size() - 1) && end_ok(at)) return true;
       if (now.list.empty() || at == name.size()) return false;
-      for (const size_t pc : now.list) {
+      for (const int64_t pc : now.list) {
         const Instruction& i = program_[pc];
         if (i.op == Op::kOneOf && i.set.test(static_cast<unsigned char>(name[at])))
           add(next, pc + 1, name, at + 1);
@@ -44,27 +44,27 @@ class Regex {
   enum class Op : uint8_t { kOneOf, kJump, kFork, kBegin, kEnd, kMatch };
   struct Instruction {
     Op op;
-    std::ptrdiff_t to = 0, or_to = 0;
+    int64_t to = 0, or_to = 0;
     std::bitset<256> set = {};
   };
-  // Where in the program the match may stand.
+  // The places in the program at which the match may stand.
   struct Threads {
     explicit Threads(size_t size) : has(size) {}
-    bool contains(size_t pc) const { return has[pc]; }
-    void add(size_t pc) {
+    bool contains(int64_t pc) const { return has[pc]; }
+    void add(int64_t pc) {
       if (!has[pc]) list.push_back(pc);
       has[pc] = true;
     }
     void clear() {
-      for (const size_t pc : list) has[pc] = false;
+      for (const int64_t pc : list) has[pc] = false;
       list.clear();
     }
-    std::vector<size_t> list;
+    std::vector<int64_t> list;
     std::vector<bool> has;
   };
   class Parser;
 
-  void add(Threads& threads, size_t pc, std::string_view name, size_t at) const;
+  void add(Threads& threads, int64_t pc, std::string_view name, size_t at) const;
 
   std::vector<Instruction> program_;  // ends with kMatch
 };

@@ -27,7 +27,7 @@ float dot(const float* a, const float* b, int64_t n) noexcept {
 }
 
 void rms_norm(const float* x, std::span<const float> weight, float eps, float* out) noexcept {
-  const auto n = static_cast<int64_t>(weight.size());
+  const int64_t n = std::ssize(weight);
   const float scale = 1.0F / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
   for (int64_t i = 0; i < n; ++i) out[i] = x[i] * scale * weight[i];
 }

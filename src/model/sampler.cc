@@ -12,7 +12,7 @@ namespace trimtab {
 
 namespace {
 
-// In [0, 1).
+// A number in [0, 1).
 double uniform(uint64_t seed, uint64_t prompt, uint64_t position) {
   return static_cast<double>(split_mix64(split_mix64(split_mix64(seed) + prompt) + position) >>
                              11) *
@@ -24,10 +24,10 @@ double uniform(uint64_t seed, uint64_t prompt, uint64_t position) {
 int32_t most_likely(std::span<const float> logits) {
   float top = -std::numeric_limits<float>::infinity();
   int32_t id = -1;
-  for (size_t i = 0; i < logits.size(); ++i) {
+  for (int32_t i = 0; i < std::ssize(logits); ++i) {
     if (logits[i] > top) {
       top = logits[i];
-      id = static_cast<int32_t>(i);
+      id = i;
     }
   }
   if (id < 0)
@@ -43,10 +43,10 @@ int32_t sample(std::span<const float> logits, float temperature, uint64_t seed, 
   double total = 0.0;
   for (const float logit : logits) total += logit <= top ? weight(logit) : 0.0;
   double left = uniform(seed, prompt, position) * total;
-  for (size_t i = 0; i < logits.size(); ++i) {
+  for (int32_t i = 0; i < std::ssize(logits); ++i) {
     if (!(logits[i] <= top)) continue;
     left -= weight(logits[i]);
-    if (left < 0.0) return static_cast<int32_t>(i);
+    if (left < 0.0) return i;
   }
   return best;  // rounding left a remainder
 }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "model/decoder_testing.h"
+#include "trimtab/generate.h"
 
 namespace trimtab {
 namespace {

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text from a Decoder: batches of prompts on all ranks, sampling, and the hook by which recording
+// and balancing follow the steps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "trimtab/decoder.h"
+#include "trimtab/load.h"
+
+namespace trimtab {
+
+struct GenerateProgress {
+  int64_t steps = 0;               // steps done by now
+  int64_t new_tokens = 0;          // new tokens of all ranks
+  int64_t unfinished_prompts = 0;  // unfinished prompts of all ranks
+};
+
+struct GenerateOptions {
+  int max_new_tokens = 64;  // per prompt
+  // The most sequences of one rank that are in a step together; further prompts wait until one has
+  // ended. 0: as many as a step has tokens for.
+  int max_sequences = 0;
+  // 0: the most likely token is taken, with ties to the lower id. Above 0: tokens are drawn from
+  // softmax(logits / temperature). A draw is a function of (seed, prompt, position), so it does not
+  // depend on ranks or batches either.
+  float temperature = 0.0F;
+  uint64_t seed = 0;
+  // Called before each step and at the end; may be set on one rank only.
+  std::function<void(const GenerateProgress&)> progress = {};
+};
+
+// Follows the steps of generate() on one rank, to record or to balance. Every rank has one, or none
+// has.
+class StepObserver {
+ public:
+  struct Step {
+    int64_t number = 0;
+    Phase phase = Phase::kDecode;        // the same on every rank
+    std::span<const uint64_t> statuses;  // [ranks] what status() returned on each rank
+  };
+
+  virtual ~StepObserver() = default;
+  // Returns what the other ranks' observers must know before the next step. It travels with a
+  // message that is sent anyway.
+  virtual uint64_t status() { return 0; }
+  // Returns the recorder for this step's load, with a step open, or null.
+  virtual LoadRecorder* before_step(const Step& step) = 0;
+  virtual void after_step() = 0;
+};
+
+// Records every step.
+class StepRecorder final : public StepObserver {
+ public:
+  explicit StepRecorder(LoadRecorder& recorder) : recorder_(recorder) {}
+  LoadRecorder* before_step(const Step& step) override {
+    recorder_.begin_step(step.phase);
+    return &recorder_;
+  }
+  void after_step() override { recorder_.keep_step(); }
+
+ private:
+  LoadRecorder& recorder_;
+};
+
+enum class Finish { kEndToken, kMaxNewTokens, kContextFull };
+
+struct Generation {
+  std::vector<int32_t> token_ids;  // the new tokens, with the end token where there is one
+  Finish finish = Finish::kMaxNewTokens;
+};
+
+// Generates text for all prompts together, prompt i on rank i % ranks: every step takes one token
+// of each sequence that is being decoded and fills up with chunks of prompts. Collective; prompts
+// and options (except progress) must be the same on every rank. results: [prompts]; each rank
+// writes those of its own prompts, so ranks of one process may share it. Throws InvalidArgument, on
+// every rank and before the first step, for prompts that are empty, have ids outside the vocabulary
+// or exceed max_position_embeddings. A sequence that reaches max_position_embeddings ends there.
+void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
+              const GenerateOptions& options, std::span<Generation> results,
+              StepObserver* observer = nullptr);
+
+// The most steps that generate() can take for these prompts, for reserving a LoadRecorder.
+// max_tokens: the most tokens of one step.
+int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
+                           const GenerateOptions& options, int max_tokens, int num_ranks);
+
+}  // namespace trimtab

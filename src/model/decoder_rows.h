@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows that one step of the decoder works on, and what its parts do to whole blocks of them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "model/row_ops.h"
+#include "trimtab/decoder.h"
+#include "trimtab/table.h"
+
+namespace trimtab {
+
+// The width of a token's queries, and of its keys or values, over all heads.
+inline int64_t query_cols(const ModelConfig& config) {
+  return int64_t{config.num_attention_heads} * config.head_dim;
+}
+inline int64_t key_cols(const ModelConfig& config) {
+  return int64_t{config.num_key_value_heads} * config.head_dim;
+}
+// The widest input of a linear map outside the feed-forward blocks.
+inline int64_t widest_input(const ModelConfig& config) {
+  return std::max<int64_t>(config.hidden_size, query_cols(config));
+}
+
+// Where a token stands: in the sequence of which cache, and at which position.
+struct Decoder::Place {
+  KvCache* cache;
+  int64_t position;
+};
+
+// The rows of one step. All are [tokens, ..] and f32, except that `rounded` is bf16.
+struct Decoder::Activations {
+  std::span<Place> places;
+  Table<float> sine, cosine;  // [tokens, head_dim / 2]
+  Rows h;                     // [hidden] the residual stream
+  Rows x, y;                  // [hidden] a block's normalised input and its output
+  Rows q, k, v, attended;     // [heads * head_dim] of the queries or of the keys and values
+  Rows rounded;               // [widest_input] bf16
+};
+
+inline void add(Rows to, ConstRows from) {
+  for (int64_t r = 0; r < to.rows; ++r) {
+    float* a = to.row_as<float>(r);
+    const float* b = from.row_as<float>(r);
+    for (int64_t i = 0; i < to.cols; ++i) a[i] += b[i];
+  }
+}
+
+inline void norm_rows(ConstRows x, std::span<const float> weight, float eps, Rows out) {
+  for (int64_t r = 0; r < x.rows; ++r)
+    rms_norm(x.row_as<float>(r), weight, eps, out.row_as<float>(r));
+}
+
+}  // namespace trimtab

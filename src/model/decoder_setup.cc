@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Construction of a decoder: its dispatcher, its MoE layers and the memory of its steps.
+#include <algorithm>
+#include <cmath>
+
+#include "base/cat.h"
+#include "model/decoder_rows.h"
+#include "model/decoder_weights.h"
+#include "trimtab/dispatch_choice.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+
+namespace {
+
+std::vector<float> inverse_frequencies(const ModelConfig& config) {
+  std::vector<float> frequencies(config.head_dim / 2);
+  for (int i = 0; i < config.head_dim / 2; ++i) {
+    const double exponent = 2.0 * i / config.head_dim;
+    frequencies[i] = static_cast<float>(1.0 / std::pow(double{config.rope_theta}, exponent));
+  }
+  return frequencies;
+}
+
+// Throws when the slots do not hold what the placement says.
+void check_slots(const ExpertSlots& slots, const Placement& placement, int rank) {
+  if (slots.num_layers() != placement.num_layers() ||
+      slots.num_slots() != placement.slots_of_rank(rank)) {
+    throw InvalidArgument(cat("there are ", slots.num_layers(), " x ", slots.num_slots(),
+                              " expert slots on rank ", rank, ", the placement has ",
+                              placement.num_layers(), " x ", placement.slots_of_rank(rank)));
+  }
+  for (int l = 0; l < slots.num_layers(); ++l) {
+    for (int s = 0; s < slots.num_slots(); ++s) {
+      const int slot = placement.first_slot(rank) + s;
+      const int32_t wanted = placement.logical(l)[slot];
+      if (slots.logical(l, s) != wanted) {
+        throw InvalidArgument(cat("slot ", slot, " of MoE layer ", l, " holds expert ",
+                                  slots.logical(l, s), ", the placement has ", wanted));
+      }
+    }
+  }
+}
+
+std::vector<Communicator*> pointers_to(const std::vector<std::unique_ptr<Communicator>>& groups) {
+  std::vector<Communicator*> pointers;
+  for (const auto& group : groups) pointers.push_back(group.get());
+  return pointers;
+}
+
+}  // namespace
+
+Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
+                 Communicator& comm, const DecoderOptions& options, const ExpertSlots* slots)
+    : weights_(std::move(weights)),
+      options_(options),
+      placement_(placement),
+      inverse_frequencies_(inverse_frequencies(config())),
+      dispatcher_(make_dispatcher(comm)),
+      moe_layers_(make_moe_layers(comm, slots)),
+      team_(options.threads),
+      workspace_(comm.allocate(workspace_bytes())),
+      owned_groups_(dispatcher_->make_groups(comm)),
+      groups_(pointers_to(owned_groups_)),
+      lane_{comm, workspace_, team_, groups_, options.trace} {}
+
+Decoder::~Decoder() = default;
+
+std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) const {
+  if (placement_.num_ranks() != comm.size() ||
+      placement_.num_layers() != num_moe_layers(config()) ||
+      placement_.num_experts() != config().router.num_experts) {
+    throw InvalidArgument(cat("the placement is for ", placement_.num_ranks(), " ranks, ",
+                              placement_.num_layers(), " MoE layers of ", placement_.num_experts(),
+                              " experts; there are ", comm.size(), ", ", num_moe_layers(config()),
+                              " and ", config().router.num_experts));
+  }
+  if (options_.max_tokens < 1)
+    throw InvalidArgument(cat("max_tokens must be at least 1, not ", options_.max_tokens));
+  DispatchShape shape;
+  shape.max_tokens = options_.max_tokens;
+  shape.hidden = config().hidden_size;
+  shape.top_k = config().router.top_k;
+  shape.dtype = weights_->expert_format().rows();
+  shape.first_slots = placement_.first_slots();
+  if (options_.split != SplitRule::kStatic) shape.num_experts = placement_.num_experts();
+  const DispatchRule rule = choose_dispatcher({.ranks = comm.size(),
+                                               .hosts = 1 + *std::ranges::max_element(comm.hosts()),
+                                               .shares_out = shape.num_experts > 0},
+                                              options_.dispatcher);
+  return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
+}
+
+// This rank's experts, out of the weights that all ranks of the process share.
+std::shared_ptr<const Experts> Decoder::experts_of(const LayerWeights& w, int rank) const {
+  std::vector<std::shared_ptr<const Mlp>> slots;
+  for (int slot = placement_.first_slot(rank); slot < placement_.first_slot(rank + 1); ++slot) {
+    const int32_t expert = placement_.logical(w.moe_layer)[slot];
+    slots.push_back(w.experts[expert]);
+    if (!slots.back()) {
+      throw InvalidArgument(cat("rank ", rank, " holds expert ", expert, " of MoE layer ",
+                                w.moe_layer, ", whose weights were not loaded"));
+    }
+  }
+  return make_grouped_experts(std::move(slots), config().hidden_size, weights_->expert_format(),
+                              dispatcher_->format());
+}
+
+std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertSlots* slots) const {
+  const int rank = comm.rank();
+  if (slots != nullptr) check_slots(*slots, placement_, rank);
+  std::vector<MoeLayer> layers;
+  for (const LayerWeights& w : weights_->layers_) {
+    if (w.dense) continue;
+    MoeLayer::Parts parts;
+    parts.gate = w.gate;
+    parts.router = w.router;
+    parts.replicas = std::make_shared<const SplitTable>(placement_, w.moe_layer, comm.hosts());
+    parts.split = options_.split;
+    parts.dispatcher = dispatcher_;
+    parts.experts =
+        slots != nullptr ? slots->experts(w.moe_layer, dispatcher_->format()) : experts_of(w, rank);
+    if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
+    parts.layer = w.moe_layer;
+    layers.emplace_back(std::move(parts));
+  }
+  return layers;
+}
+
+void Decoder::replace_layer(int moe_layer, std::shared_ptr<const Experts> experts,
+                            std::shared_ptr<const SplitTable> replicas) {
+  if (moe_layer < 0 || moe_layer >= std::ssize(moe_layers_)) {
+    throw InvalidArgument(cat("MoE layer ", moe_layer, " of ", moe_layers_.size()));
+  }
+  moe_layers_[moe_layer].replace(std::move(experts), std::move(replicas));
+}
+
+// The memory that take_activations() and the largest feed-forward block take.
+size_t Decoder::workspace_bytes() const {
+  const ModelConfig& c = config();
+  const int64_t tokens = options_.max_tokens;
+  const int64_t floats =
+      int64_t{3} * c.hidden_size + 2 * query_cols(c) + 2 * key_cols(c) + c.head_dim;
+  const size_t row =
+      cells(floats, sizeof(float)) + cells(widest_input(c), sizeof(bf16_t)) + sizeof(Place);
+  constexpr size_t kBlocks = 11;
+  size_t block = 0;
+  for (const MoeLayer& layer : moe_layers_)
+    block = std::max(block, layer.workspace_bytes(options_.max_tokens));
+  for (const LayerWeights& w : weights_->layers_) {
+    if (!w.dense) continue;
+    const size_t act = cells(w.dense->intermediate(), tokens, sizeof(float));
+    block = std::max(block, Workspace::padded(act) +
+                                Workspace::padded(w.dense->scratch_bytes(options_.max_tokens)));
+  }
+  return cells(tokens, row) + kBlocks * Workspace::padded(1) + block;
+}
+
+}  // namespace trimtab
