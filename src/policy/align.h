@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Renaming a proposal's ranks and slots so that it moves as few weights as possible.
+// These functions rename a proposal's ranks and slots so that it moves as few weights as possible.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,21 @@
 #include <vector>
 
 #include "trimtab/policy.h"
+#include "trimtab/slot_ranges.h"
 
 namespace trimtab {
 
-// Layer maps are [slots]; first_slots: [ranks + 1].
+// current, proposal and what is returned are placements of one layer: [slots].
+
 // Gives the proposal's ranks new names so that the fewest (rank, expert) weights are missing from
 // `current`; only ranks with equally many slots are exchanged, and nodes only as a whole.
 std::vector<int32_t> align_ranks(std::span<const int32_t> current,
-                                 std::span<const int32_t> proposal,
-                                 std::span<const int32_t> first_slots, int num_experts,
-                                 const Topology& topology);
+                                 std::span<const int32_t> proposal, SlotRanges slots,
+                                 int num_experts, const Topology& topology);
 
 // Reorders the slots of each rank: an expert that stays keeps its slot, new ones fill the others in
 // ascending order.
 std::vector<int32_t> align_slots(std::span<const int32_t> current,
-                                 std::span<const int32_t> proposal,
-                                 std::span<const int32_t> first_slots);
+                                 std::span<const int32_t> proposal, SlotRanges slots);
 
 }  // namespace trimtab

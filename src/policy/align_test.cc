@@ -56,16 +56,17 @@ TEST(AlignRanks, MovesAsFewWeightsAsAnyRenaming) {
       first_slots.push_back(first_slots.back() + 2 + (round % 3 == 0 ? r % 2 : 0));
     const int experts = 5 + round % 4;
     const auto draw = [&] {
-      std::vector<int32_t> map(first_slots.back());
-      for (int32_t& e : map) e = static_cast<int32_t>(random() % static_cast<uint32_t>(experts));
-      return map;
+      std::vector<int32_t> placement(first_slots.back());
+      for (int32_t& e : placement)
+        e = static_cast<int32_t>(random() % static_cast<uint32_t>(experts));
+      return placement;
     };
     const std::vector<int32_t> current = draw();
     const std::vector<int32_t> proposal = draw();
     const Topology topology =
         ranks % 2 == 0 && round % 2 == 0 ? Topology::even(ranks, 2) : Topology{};
     const std::vector<int32_t> aligned =
-        align_ranks(current, proposal, first_slots, experts, topology);
+        align_ranks(current, proposal, SlotRanges(first_slots), experts, topology);
     EXPECT_EQ(moves(current, aligned, first_slots),
               fewest_moves(current, proposal, first_slots, topology))
         << "round " << round;
@@ -76,7 +77,8 @@ TEST(AlignSlots, KeptExpertsKeepTheirSlots) {
   const std::vector<int32_t> first_slots = {0, 3, 5};
   const std::vector<int32_t> current = {4, 1, 1, 0, 2};
   const std::vector<int32_t> proposal = {1, 3, 4, 5, 0};
-  EXPECT_EQ(align_slots(current, proposal, first_slots), (std::vector<int32_t>{4, 1, 3, 0, 5}));
+  EXPECT_EQ(align_slots(current, proposal, SlotRanges(first_slots)),
+            (std::vector<int32_t>{4, 1, 3, 0, 5}));
 }
 
 }  // namespace

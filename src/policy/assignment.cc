@@ -18,7 +18,7 @@ class Assignment {
  public:
   explicit Assignment(const AssignmentCosts& costs)
       : costs_(costs),
-        size_(costs.elsewhere.size()),
+        size_(costs.num_rows()),
         row_price_(size_),
         column_price_(2 * size_, 0),
         distance_(2 * size_, kFar),
@@ -27,8 +27,8 @@ class Assignment {
         previous_(2 * size_, kNone) {}
 
   std::vector<int> solve() {
-    for (size_t row = 0; row < size_; ++row) assign_freely(row);
-    for (size_t row = 0; row < size_; ++row) {
+    for (int row = 0; row < size_; ++row) assign_freely(row);
+    for (int row = 0; row < size_; ++row) {
       if (column_of_[row] == kNone) augment(row);
     }
     std::vector<int> result;
@@ -37,103 +37,104 @@ class Assignment {
   }
 
  private:
-  // A column on its way into the tree: near ones first, of equals free ones, then the lowest.
+  // A column that may be the next of the tree: near ones come first, among equals free ones, then
+  // the lowest.
   struct Reached {
     int64_t distance;
     bool taken;
-    size_t column;
+    int column;
     bool operator<(const Reached& other) const {
       return std::tie(distance, taken, column) >
              std::tie(other.distance, other.taken, other.column);
     }
   };
 
-  bool is_own(size_t column) const { return column >= size_; }
-  size_t own_column(size_t row) const { return size_ + row; }
+  bool is_own(int column) const { return column >= size_; }
+  int own_column(int row) const { return size_ + row; }
 
   template <class Visit>
-  void for_each_column(size_t row, Visit&& visit) const {
-    for (size_t i = costs_.first[row]; i < costs_.first[row + 1]; ++i) {
+  void for_each_column(int row, Visit&& visit) const {
+    for (int64_t i = costs_.first[row]; i < costs_.first[row + 1]; ++i) {
       visit(costs_.column[i], costs_.cost[i]);
     }
     visit(own_column(row), costs_.elsewhere[row]);
   }
 
   // Most rows get a cheapest column without a search.
-  void assign_freely(size_t row) {
+  void assign_freely(int row) {
     int64_t least = kFar;
-    for_each_column(row, [&](size_t, int64_t cost) { least = std::min(least, cost); });
+    for_each_column(row, [&](int, int64_t cost) { least = std::min(least, cost); });
     row_price_[row] = least;
-    for_each_column(row, [&](size_t column, int64_t cost) {
+    for_each_column(row, [&](int column, int64_t cost) {
       if (cost == least && column_of_[row] == kNone && row_of_[column] == kNone)
         assign(row, column);
     });
   }
 
-  void assign(size_t row, size_t column) {
-    column_of_[row] = static_cast<int32_t>(column);
-    row_of_[column] = static_cast<int32_t>(row);
+  void assign(int row, int column) {
+    column_of_[row] = column;
+    row_of_[column] = row;
   }
 
   // Assigns one more row along a shortest augmenting path in reduced costs.
-  void augment(size_t root) {
+  void augment(int root) {
     tree_.clear();
     open_ = {};
     touched_.clear();
     extend(root, 0);
-    size_t found = next();
+    int found = next();
     while (row_of_[found] != kNone) {
       extend(row_of_[found], distance_[found]);
       found = next();
     }
     const int64_t reached = distance_[found];
     row_price_[root] += reached;
-    for (const size_t column : tree_) {
+    for (const int column : tree_) {
       if (column == found) continue;
       row_price_[row_of_[column]] += reached - distance_[column];
       column_price_[column] -= reached - distance_[column];
     }
-    for (size_t column = found;;) {
-      const auto row = static_cast<size_t>(previous_[column]);
-      const int32_t left = column_of_[row];
+    for (int column = found;;) {
+      const int row = previous_[column];
+      const int left = column_of_[row];
       assign(row, column);
       if (row == root) break;
-      column = static_cast<size_t>(left);
+      column = left;
     }
-    for (const size_t column : touched_) distance_[column] = kFar;
+    for (const int column : touched_) distance_[column] = kFar;
   }
 
-  void extend(size_t row, int64_t reached) {
-    for_each_column(row, [&](size_t column, int64_t cost) {
+  void extend(int row, int64_t reached) {
+    for_each_column(row, [&](int column, int64_t cost) {
       const int64_t through = reached + cost - row_price_[row] - column_price_[column];
       if (through >= distance_[column]) return;
       if (distance_[column] == kFar) touched_.push_back(column);
       distance_[column] = through;
-      previous_[column] = static_cast<int32_t>(row);
+      previous_[column] = row;
       open_.push({through, row_of_[column] != kNone, column});
     });
   }
 
   // Takes the nearest column into the tree. There is always one: a row's own is free.
-  size_t next() {
+  int next() {
     for (;;) {
       const Reached nearest = open_.top();
       open_.pop();
-      if (nearest.distance != distance_[nearest.column])
-        continue;  // it has been reached on a shorter way
+      // This entry is out of date when the column was reached again on a shorter way.
+      if (nearest.distance != distance_[nearest.column]) continue;
       tree_.push_back(nearest.column);
       return nearest.column;
     }
   }
 
   const AssignmentCosts& costs_;
-  size_t size_;
+  const int size_;
   std::vector<int64_t> row_price_, column_price_;
   std::vector<int64_t> distance_;  // [columns] from the row that is being assigned
   std::vector<int32_t> row_of_, column_of_;
   std::vector<int32_t> previous_;  // [columns] the row on the way there
   std::priority_queue<Reached> open_;
-  std::vector<size_t> tree_, touched_;  // columns on the tree; columns whose distance is not kFar
+  std::vector<int> tree_, touched_;  // columns in the tree; columns whose distance is not kFar
 };
 
 }  // namespace
@@ -142,11 +143,11 @@ std::vector<int> cheapest_assignment(const AssignmentCosts& costs) {
   return Assignment(costs).solve();
 }
 
-std::vector<int> cheapest_assignment(std::span<const int64_t> cost, int n) {
+std::vector<int> cheapest_assignment(Table<const int64_t> cost) {
   AssignmentCosts costs;
-  for (size_t i = 0; i < cost.size(); ++i) {
-    costs.list(static_cast<int32_t>(i % static_cast<size_t>(n)), cost[i]);
-    if ((i + 1) % static_cast<size_t>(n) == 0) costs.end_row(kFar / 2);  // never worth it
+  for (int row = 0; row < cost.rows(); ++row) {
+    for (int column = 0; column < cost.cols(); ++column) costs.list(column, cost(row, column));
+    costs.end_row(kFar / 2);  // never worth it
   }
   return cheapest_assignment(costs);
 }

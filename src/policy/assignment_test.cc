@@ -40,7 +40,7 @@ TEST(CheapestAssignment, EqualsTheBestOfAllPermutations) {
     const int n = 1 + round % 6;
     std::vector<int64_t> table(cells(n, n));
     for (int64_t& c : table) c = static_cast<int64_t>(random() % 8);
-    const std::vector<int> found = cheapest_assignment(table, n);
+    const std::vector<int> found = cheapest_assignment(Table(table, n));
     expect_permutation(found);
     EXPECT_EQ(cost_of(table, found), least_cost(table, n)) << "round " << round;
   }

@@ -5,29 +5,32 @@
 #include <numeric>
 
 #include "policy/frame.h"
+#include "policy/layer_placement.h"
 #include "policy/policies.h"
 
 namespace trimtab {
 namespace {
 
-// Items of each pack, in the order they were put there. capacities sum to the number of items.
+// The reference computes with float32.
+float to_float(int64_t load) {
+  return static_cast<float>(load);
+}
+
+// The items of each pack, in the order they were put there. capacities sum to the number of items.
 std::vector<std::vector<int32_t>> pack(std::span<const float> weights,
                                        std::span<const int32_t> capacities) {
   std::vector<std::vector<int32_t>> packs(capacities.size());
-  std::vector<int32_t> order(weights.size());
-  std::iota(order.begin(), order.end(), 0);
-  if (std::all_of(capacities.begin(), capacities.end(), [](int32_t c) { return c == 1; })) {
-    for (const int32_t item : order) packs[item].push_back(item);
+  if (std::ranges::all_of(capacities, [](int32_t c) { return c == 1; })) {
+    for (int32_t item = 0; item < std::ssize(weights); ++item) packs[item].push_back(item);
     return packs;
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return weights[a] > weights[b]; });
-  std::vector<float> sums(capacities.size(), 0.0f);
-  for (const int32_t item : order) {
-    size_t lightest = capacities.size();
-    for (size_t p = 0; p < capacities.size(); ++p) {
-      if (packs[p].size() >= static_cast<size_t>(capacities[p])) continue;
-      if (lightest == capacities.size() || sums[p] < sums[lightest]) lightest = p;
+  const auto heavier = [&](int32_t a, int32_t b) { return weights[a] > weights[b]; };
+  std::vector<float> sums(capacities.size(), 0.0F);
+  for (const int32_t item : sorted_ids(std::ssize(weights), heavier)) {
+    int lightest = -1;
+    for (int p = 0; p < std::ssize(packs); ++p) {
+      if (std::ssize(packs[p]) >= capacities[p]) continue;
+      if (lightest < 0 || sums[p] < sums[lightest]) lightest = p;
     }
     packs[lightest].push_back(item);
     sums[lightest] += weights[item];
@@ -35,82 +38,76 @@ std::vector<std::vector<int32_t>> pack(std::span<const float> weights,
   return packs;
 }
 
-// Copies of each item so that all together are `total`: every further copy goes to the largest
-// share.
-std::vector<int32_t> replicate(std::span<const float> weights, size_t total,
-                               std::vector<int32_t>& items) {
-  std::vector<int32_t> copies(weights.size(), 1);
-  items.resize(weights.size());
-  std::iota(items.begin(), items.end(), 0);
-  while (items.size() < total) {
-    size_t heaviest = 0;
-    for (size_t i = 1; i < weights.size(); ++i) {
-      if (weights[i] / static_cast<float>(copies[i]) >
-          weights[heaviest] / static_cast<float>(copies[heaviest]))
-        heaviest = i;
+// Replicas of several items: which item each stands for, and which part of the item's weight it
+// carries.
+struct Replicas {
+  std::vector<int32_t> items;
+  std::vector<float> shares;
+};
+
+// Gives each item a replica and each further one of `total` to the item with the largest share.
+Replicas replicate(std::span<const float> weights, int total) {
+  std::vector<float> counts(weights.size(), 1);
+  Replicas replicas;
+  for (int32_t i = 0; i < std::ssize(weights); ++i) replicas.items.push_back(i);
+  while (std::ssize(replicas.items) < total) {
+    int32_t heaviest = 0;
+    for (int32_t i = 1; i < std::ssize(weights); ++i) {
+      if (weights[i] / counts[i] > weights[heaviest] / counts[heaviest]) heaviest = i;
     }
-    items.push_back(static_cast<int32_t>(heaviest));
-    ++copies[heaviest];
+    replicas.items.push_back(heaviest);
+    ++counts[heaviest];
   }
-  return copies;
+  for (const int32_t i : replicas.items) replicas.shares.push_back(weights[i] / counts[i]);
+  return replicas;
 }
 
 struct Node {
   std::vector<int32_t> ranks;       // ascending
   std::vector<int32_t> capacities;  // [ranks] slots
   std::vector<int32_t> experts;     // in the order of their groups
-  size_t num_slots() const {
-    return static_cast<size_t>(std::accumulate(capacities.begin(), capacities.end(), 0));
-  }
+  int num_slots() const { return std::accumulate(capacities.begin(), capacities.end(), 0); }
 };
 
-std::vector<Node> make_nodes(std::span<const int32_t> first_slots, const Topology& topology,
-                             int num_nodes) {
+std::vector<Node> make_nodes(SlotRanges slots, const Topology& topology, int num_nodes) {
   std::vector<Node> nodes(num_nodes);
-  for (size_t r = 0; r + 1 < first_slots.size(); ++r) {
-    Node& node =
-        nodes[num_nodes == 1 ? 0 : static_cast<size_t>(topology.node(static_cast<int>(r)))];
-    node.ranks.push_back(static_cast<int32_t>(r));
-    node.capacities.push_back(first_slots[r + 1] - first_slots[r]);
+  for (int r = 0; r < slots.num_ranks(); ++r) {
+    Node& node = nodes[num_nodes == 1 ? 0 : topology.node(r)];
+    node.ranks.push_back(r);
+    node.capacities.push_back(slots.count(r));
   }
   return nodes;
 }
 
 void pack_groups(std::span<const int64_t> load, int num_groups, std::vector<Node>& nodes) {
-  const size_t group_size = load.size() / static_cast<size_t>(num_groups);
+  const Table groups(load, std::ssize(load) / num_groups);
   std::vector<float> weights;
-  for (size_t g = 0; g < static_cast<size_t>(num_groups); ++g) {
-    const std::span<const int64_t> group = load.subspan(g * group_size, group_size);
+  for (int g = 0; g < num_groups; ++g) {
     float sum = 0;
-    for (const int64_t w : group) sum += static_cast<float>(w);
+    for (const int64_t w : groups[g]) sum += to_float(w);
     weights.push_back(sum);
   }
-  const std::vector<int32_t> each(nodes.size(), num_groups / static_cast<int32_t>(nodes.size()));
+  const int num_nodes = static_cast<int>(nodes.size());
+  const std::vector<int32_t> each(num_nodes, num_groups / num_nodes);
   const std::vector<std::vector<int32_t>> packs = pack(weights, each);
-  for (size_t n = 0; n < nodes.size(); ++n) {
+  const int group_size = static_cast<int>(groups.cols());
+  for (int n = 0; n < num_nodes; ++n) {
     for (const int32_t g : packs[n]) {
-      for (size_t i = 0; i < group_size; ++i) {
-        nodes[n].experts.push_back(static_cast<int32_t>(static_cast<size_t>(g) * group_size + i));
-      }
+      for (int i = 0; i < group_size; ++i) nodes[n].experts.push_back(g * group_size + i);
     }
   }
 }
 
-void fill_node(const Node& node, std::span<const int64_t> load,
-               std::span<const int32_t> first_slots, std::span<int32_t> map) {
+void fill_node(const Node& node, std::span<const int64_t> load, SlotRanges slots,
+               std::span<int32_t> placement) {
   std::vector<float> weights;
-  for (const int32_t e : node.experts) weights.push_back(static_cast<float>(load[e]));
-  std::vector<int32_t> replicas;  // indices into node.experts
-  const std::vector<int32_t> copies = replicate(weights, node.num_slots(), replicas);
-  std::vector<float> shares;
-  for (const int32_t i : replicas) {
-    shares.push_back(weights[i] / static_cast<float>(copies[i]));
-  }
-  const std::vector<std::vector<int32_t>> packs = pack(shares, node.capacities);
-  for (size_t p = 0; p < packs.size(); ++p) {
-    auto slot = static_cast<size_t>(first_slots[node.ranks[p]]);
+  for (const int32_t e : node.experts) weights.push_back(to_float(load[e]));
+  const Replicas replicas = replicate(weights, node.num_slots());
+  const std::vector<std::vector<int32_t>> packs = pack(replicas.shares, node.capacities);
+  for (int p = 0; p < std::ssize(packs); ++p) {
+    int slot = slots.first(node.ranks[p]);
     for (const int32_t item : packs[p]) {
-      map[slot++] = node.experts[static_cast<size_t>(replicas[item])];
+      placement[slot++] = node.experts[replicas.items[item]];
     }
   }
 }
@@ -123,14 +120,11 @@ class DeepseekPolicy final : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
-    std::vector<int32_t> proposal;
-    for (int layer = 0; layer < problem.load.num_layers; ++layer) {
-      const std::vector<int32_t> map =
-          deepseek_map(window_load(problem.load, layer), problem.current.first_slots(),
-                       problem.topology, problem.num_groups);
-      proposal.insert(proposal.end(), map.begin(), map.end());
-    }
-    return finish_plan(problem, std::move(proposal),
+    const auto plan_layer = [&](int layer) {
+      return deepseek_placement(window_load(problem.load, layer), problem.current.first_slots(),
+                                problem.topology, problem.num_groups);
+    };
+    return finish_plan(problem, plan_layers(problem.load.num_layers, plan_layer),
                        {.align_ranks = false, .align_slots = keep_slots_, .require_gain = false});
   }
 
@@ -140,23 +134,20 @@ class DeepseekPolicy final : public Policy {
 
 }  // namespace
 
-std::vector<int32_t> deepseek_map(std::span<const int64_t> load,
-                                  std::span<const int32_t> first_slots, const Topology& topology,
-                                  int num_groups) {
+std::vector<int32_t> deepseek_placement(std::span<const int64_t> load, SlotRanges slots,
+                                        const Topology& topology, int num_groups) {
   const bool hierarchical = num_groups % topology.num_nodes() == 0;
   int groups = hierarchical ? num_groups : 1;
-  std::vector<Node> nodes =
-      make_nodes(first_slots, topology, hierarchical ? topology.num_nodes() : 1);
-  const size_t experts_per_node = load.size() / nodes.size();
-  if (std::any_of(nodes.begin(), nodes.end(),
-                  [&](const Node& n) { return n.num_slots() < experts_per_node; })) {
+  std::vector<Node> nodes = make_nodes(slots, topology, hierarchical ? topology.num_nodes() : 1);
+  const int64_t experts_per_node = std::ssize(load) / std::ssize(nodes);
+  if (std::ranges::any_of(nodes, [&](const Node& n) { return n.num_slots() < experts_per_node; })) {
     groups = 1;
-    nodes = make_nodes(first_slots, topology, 1);
+    nodes = make_nodes(slots, topology, 1);
   }
   pack_groups(load, groups, nodes);
-  std::vector<int32_t> map(first_slots.back());
-  for (const Node& node : nodes) fill_node(node, load, first_slots, map);
-  return map;
+  std::vector<int32_t> placement(slots.num_slots());
+  for (const Node& node : nodes) fill_node(node, load, slots, placement);
+  return placement;
 }
 
 std::unique_ptr<Policy> make_deepseek_policy(const PolicyOptions& options) {

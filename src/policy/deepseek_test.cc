@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// deepseek_map against recorded outputs of the reference.
+// deepseek_placement against recorded outputs of the reference.
 #include "policy/deepseek.h"
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ TEST(Deepseek, AgreesWithTheReference) {
       const std::vector<int64_t> load = numbers<int64_t>(in);
       const std::vector<int32_t> expected = numbers<int32_t>(in);
       ASSERT_EQ(load.size(), static_cast<size_t>(experts));
-      EXPECT_EQ(deepseek_map(load, equal_slots(ranks, replicas / ranks),
-                             Topology::even(ranks, nodes), groups),
+      EXPECT_EQ(deepseek_placement(load, SlotRanges(equal_slots(ranks, replicas / ranks)),
+                                   Topology::even(ranks, nodes), groups),
                 expected)
           << "case " << cases << ", layer " << layer;
     }
@@ -47,28 +47,30 @@ TEST(Deepseek, AgreesWithTheReference) {
 // 2^24 and 2^24 + 1 are one float: the lower expert comes first, as with equal loads.
 TEST(Deepseek, LoadsAreComparedAsFloat32) {
   const std::vector<int64_t> load = {(1 << 24), (1 << 24) + 1, 5, 4};
-  EXPECT_EQ(deepseek_map(load, equal_slots(2, 2), {}, 1), (std::vector<int32_t>{0, 2, 1, 3}));
+  EXPECT_EQ(deepseek_placement(load, SlotRanges(equal_slots(2, 2)), {}, 1),
+            (std::vector<int32_t>{0, 2, 1, 3}));
 }
 
 TEST(Deepseek, PlansGloballyWhenANodeHasTooFewSlots) {
   const std::vector<int64_t> load = {9, 1, 1, 1};
   const std::vector<int32_t> first_slots = {0, 1, 4};  // nodes of 1 and 3 slots, 2 experts each
-  EXPECT_EQ(deepseek_map(load, first_slots, Topology::even(2, 2), 2),
+  EXPECT_EQ(deepseek_placement(load, SlotRanges(first_slots), Topology::even(2, 2), 2),
             (std::vector<int32_t>{0, 1, 2, 3}));
 }
 
 TEST(Deepseek, KeepsSlotsUnlessToldNotTo) {
   const Load load{.num_steps = 1, .num_layers = 1, .num_experts = 4, .counts = {1, 2, 30, 4}};
   const Placement current(1, 4, {3, 3}, {0, 1, 2, 3, 1, 2});
-  const std::vector<int32_t> published = deepseek_map({load.counts}, current.first_slots(), {}, 1);
-  const auto map_of = [&](bool keep) {
+  const std::vector<int32_t> published =
+      deepseek_placement({load.counts}, current.first_slots(), {}, 1);
+  const auto placement_of = [&](bool keep) {
     PolicyOptions options;
     options.keep_slots = keep;
     const Plan plan = make_deepseek_policy(options)->rebalance({.load = load, .current = current});
     return std::vector<int32_t>(plan.placement.logical(0).begin(), plan.placement.logical(0).end());
   };
-  EXPECT_EQ(map_of(false), published);
-  const std::vector<int32_t> kept = map_of(true);
+  EXPECT_EQ(placement_of(false), published);
+  const std::vector<int32_t> kept = placement_of(true);
   for (size_t r = 0; r < 2; ++r) {
     const auto begin = static_cast<int64_t>(3 * r);
     EXPECT_TRUE(std::is_permutation(kept.begin() + begin, kept.begin() + begin + 3,

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "policy/policies.h"
-#include "policy/static_map.h"
+#include "policy/static_placement.h"
 
 namespace trimtab {
 namespace {
@@ -38,9 +38,9 @@ Placement make_current(int layers, int experts, std::span<const int32_t> first_s
     slots_per_rank.push_back(first_slots[r + 1] - first_slots[r]);
   std::vector<int32_t> logical;
   for (int l = 0; l < layers; ++l) {
-    const std::vector<int32_t> map =
-        random_map(experts, first_slots, seed + static_cast<uint64_t>(l));
-    logical.insert(logical.end(), map.begin(), map.end());
+    const std::vector<int32_t> placement =
+        random_placement(experts, first_slots, seed + static_cast<uint64_t>(l));
+    logical.insert(logical.end(), placement.begin(), placement.end());
   }
   return {layers, experts, std::move(slots_per_rank), std::move(logical)};
 }
@@ -71,7 +71,7 @@ int64_t unforced_duplicates(const Placement& placement, int layer) {
   return unforced;
 }
 
-bool same_map(const Placement& a, const Placement& b, int layer) {
+bool same_placement(const Placement& a, const Placement& b, int layer) {
   return std::equal(a.logical(layer).begin(), a.logical(layer).end(), b.logical(layer).begin());
 }
 
@@ -95,12 +95,12 @@ TEST_P(EveryPeer, PlacesEveryExpertWithoutUnforcedDuplicates) {
       }
     }
     const Plan again = policy->rebalance({.load = load, .current = current});
-    ASSERT_TRUE(same_map(plan.placement, again.placement, 0) &&
-                same_map(plan.placement, again.placement, 1));
+    ASSERT_TRUE(same_placement(plan.placement, again.placement, 0) &&
+                same_placement(plan.placement, again.placement, 1));
   });
 }
 
-TEST_P(EveryPeer, ZeroLoadKeepsTheMap) {
+TEST_P(EveryPeer, ZeroLoadKeepsThePlacement) {
   const std::unique_ptr<Policy> policy = GetParam().make({});
   for_each_size([&](int experts, const std::vector<int32_t>& first_slots, uint64_t seed) {
     const Placement current = make_current(1, experts, first_slots, seed);
@@ -109,7 +109,7 @@ TEST_P(EveryPeer, ZeroLoadKeepsTheMap) {
                     .num_experts = experts,
                     .counts = std::vector<int64_t>(static_cast<size_t>(2 * experts), 0)};
     const Plan plan = policy->rebalance({.load = load, .current = current});
-    ASSERT_TRUE(same_map(plan.placement, current, 0)) << "seed " << seed;
+    ASSERT_TRUE(same_placement(plan.placement, current, 0)) << "seed " << seed;
     ASSERT_TRUE(plan.moves.empty());
   });
 }

@@ -6,6 +6,7 @@
 
 #include "load/rank_loads.h"
 #include "policy/frame.h"
+#include "policy/layer_placement.h"
 #include "policy/policies.h"
 
 namespace trimtab {
@@ -13,76 +14,77 @@ namespace {
 
 constexpr int kNowhere = -1;
 
-// A layer's map on its way from the current one, with the transfers that it needs so far.
+double per_replica(int64_t load, int32_t replicas) {
+  return static_cast<double>(load) / replicas;
+}
+
+// A layer's placement on its way from the current one, with the transfers that it needs so far.
 class SwiftLayer {
  public:
-  SwiftLayer(std::span<const int64_t> load, std::span<const int32_t> current,
-             std::span<const int32_t> first_slots, const SwiftOptions& options)
+  SwiftLayer(std::span<const int64_t> load, std::span<const int32_t> current, SlotRanges slots,
+             const SwiftOptions& options)
       : options_(options),
         load_(load),
         current_(current),
-        first_slots_(first_slots),
-        ranks_(first_slots.size() - 1),
-        map_(current.begin(), current.end()),
-        copies_(replica_counts(current, static_cast<int>(load.size()))),
+        slots_(slots),
+        experts_(static_cast<int>(load.size())),
+        placement_(current.begin(), current.end()),
+        replicas_(replica_counts(current, experts_)),
         source_(current.size(), kNowhere),
-        sent_(ranks_ * ranks_, 0) {
-    for (size_t r = 0; r < ranks_; ++r) rank_of_.insert(rank_of_.end(), end(r) - begin(r), r);
+        sent_(slots.num_ranks(), slots.num_ranks(), 0) {
+    for (int r = 0; r < slots.num_ranks(); ++r) {
+      rank_of_.insert(rank_of_.end(), slots.count(r), r);
+    }
     update_loads();
     const double total = std::accumulate(loads_.begin(), loads_.end(), 0.0);
-    gain_ = options.min_gain * total / static_cast<double>(ranks_);
+    gain_ = options.min_gain * total / slots.num_ranks();
   }
 
   std::vector<int32_t> plan() {
-    const double before = *std::max_element(loads_.begin(), loads_.end());
-    if (peak_to_mean(loads_) <= options_.level_par) return map_;
-    while (shift_a_copy()) {
+    const double before = std::ranges::max(loads_);
+    if (peak_to_mean(loads_) <= options_.level_par) return placement_;
+    while (give_up_a_replica()) {
     }
     for (int swaps = 0; swaps < options_.max_swaps && relieve_hottest_rank(); ++swaps) {
     }
-    const double after = *std::max_element(loads_.begin(), loads_.end());
-    return after < before ? map_ : std::vector<int32_t>(current_.begin(), current_.end());
+    return std::ranges::max(loads_) < before ? placement_ : to_vector(current_);
   }
 
  private:
-  size_t begin(size_t rank) const { return static_cast<size_t>(first_slots_[rank]); }
-  size_t end(size_t rank) const { return static_cast<size_t>(first_slots_[rank + 1]); }
-  size_t expert(size_t slot) const { return static_cast<size_t>(map_[slot]); }
-  double share(size_t e) const { return static_cast<double>(load_[e]) / copies_[e]; }
-  void update_loads() { loads_ = rank_loads(map_, first_slots_, load_); }
-
-  static bool contains(std::span<const int32_t> slots, size_t e) {
-    return std::find(slots.begin(), slots.end(), static_cast<int32_t>(e)) != slots.end();
+  double share(int32_t e) const { return per_replica(load_[e], replicas_[e]); }
+  double share_without_one(int32_t e) const {
+    return per_replica(load_[e], std::max(1, replicas_[e] - 1));
   }
-  bool holds(std::span<const int32_t> map, size_t rank, size_t e) const {
-    return contains(map.subspan(begin(rank), end(rank) - begin(rank)), e);
+  void update_loads() { loads_ = rank_loads(placement_, slots_.firsts(), load_); }
+
+  bool holds(std::span<const int32_t> placement, int rank, int32_t e) const {
+    const std::span<const int32_t> on_rank = slots_.of(rank, placement);
+    return std::ranges::find(on_rank, e) != on_rank.end();
   }
 
-  // From which rank an expert comes to `rank`: itself when it has the expert already; else, of the
-  // ranks that hold it now, the one that sent least there; kNowhere when all have sent what they
-  // may.
-  int find_source(size_t e, size_t rank) const {
-    if (holds(current_, rank, e)) return static_cast<int>(rank);
+  // The rank from which an expert comes to `rank`: itself when it has the expert already; else, of
+  // the ranks that hold it now, the one that sent least there; kNowhere when all have sent what
+  // they may.
+  int find_source(int32_t e, int rank) const {
+    if (holds(current_, rank, e)) return rank;
     int best = kNowhere;
-    for (size_t s = 0; s < current_.size(); ++s) {
-      if (static_cast<size_t>(current_[s]) != e) continue;
-      const int sent = sent_[rank_of_[s] * ranks_ + rank];
+    for (int s = 0; s < slots_.num_slots(); ++s) {
+      if (current_[s] != e) continue;
+      const int sent = sent_(rank_of_[s], rank);
       if (sent >= options_.max_per_pair) continue;
-      if (best == kNowhere || sent < sent_[static_cast<size_t>(best) * ranks_ + rank])
-        best = static_cast<int>(rank_of_[s]);
+      if (best == kNowhere || sent < sent_(best, rank)) best = rank_of_[s];
     }
     return best;
   }
 
-  void count_transfer(size_t slot, int by) {
-    if (source_[slot] == kNowhere) return;
-    const auto from = static_cast<size_t>(source_[slot]);
-    if (from != rank_of_[slot]) sent_[from * ranks_ + rank_of_[slot]] += by;
+  void count_transfer(int slot, int by) {
+    const int from = source_[slot];
+    if (from != kNowhere && from != rank_of_[slot]) sent_(from, rank_of_[slot]) += by;
   }
 
   // Puts an expert in a slot if the limit per pair of ranks allows it; the transfer that brought
   // the old one is undone.
-  bool put(size_t slot, size_t e) {
+  bool put(int slot, int32_t e) {
     count_transfer(slot, -1);
     const int from = find_source(e, rank_of_[slot]);
     if (from == kNowhere) {
@@ -91,49 +93,41 @@ class SwiftLayer {
     }
     source_[slot] = from;
     count_transfer(slot, 1);
-    map_[slot] = static_cast<int32_t>(e);
+    placement_[slot] = e;
     return true;
   }
 
-  // Gives a redundant copy's slot to a hotter expert. False when no such change is worth it and
+  // Gives a redundant replica's slot to a hotter expert. False when no such change is worth it and
   // possible.
-  bool shift_a_copy() {
-    std::vector<size_t> hot(load_.size());
-    std::iota(hot.begin(), hot.end(), size_t{0});
-    std::vector<size_t> cold = hot;
-    std::stable_sort(hot.begin(), hot.end(),
-                     [&](size_t a, size_t b) { return share(a) > share(b); });
-    std::stable_sort(cold.begin(), cold.end(), [&](size_t a, size_t b) {
+  bool give_up_a_replica() {
+    const std::vector<int32_t> hot =
+        sorted_ids(experts_, [&](int32_t a, int32_t b) { return share(a) > share(b); });
+    const std::vector<int32_t> cold = sorted_ids(experts_, [&](int32_t a, int32_t b) {
       return share_without_one(a) < share_without_one(b);
     });
-    for (const size_t e : hot) {
-      for (const size_t donor : cold) {
-        if (copies_[donor] < 2 || donor == e) continue;
-        const double relieved = static_cast<double>(load_[e]) / (copies_[e] + 1);
+    for (const int32_t e : hot) {
+      for (const int32_t donor : cold) {
+        if (replicas_[donor] < 2 || donor == e) continue;
+        const double relieved = per_replica(load_[e], replicas_[e] + 1);
         if (share(e) - std::max(relieved, share_without_one(donor)) < gain_) break;
-        if (shift_copy(donor, e)) return true;
+        if (replace_replica(donor, e)) return true;
       }
     }
     return false;
   }
 
-  double share_without_one(size_t e) const {
-    return static_cast<double>(load_[e]) / std::max(1, copies_[e] - 1);
-  }
-
-  bool shift_copy(size_t donor, size_t e) {
-    std::vector<size_t> slots;
-    for (size_t s = 0; s < map_.size(); ++s) {
-      if (expert(s) == donor && !holds(map_, rank_of_[s], e)) slots.push_back(s);
+  bool replace_replica(int32_t donor, int32_t e) {
+    std::vector<int> slots;
+    for (int s = 0; s < slots_.num_slots(); ++s) {
+      if (placement_[s] == donor && !holds(placement_, rank_of_[s], e)) slots.push_back(s);
     }
     // The hotter expert goes where it adds least. Its rank is rid of the donor's share as well, the
     // same everywhere.
-    std::stable_sort(slots.begin(), slots.end(),
-                     [&](size_t a, size_t b) { return loads_[rank_of_[a]] < loads_[rank_of_[b]]; });
-    for (const size_t slot : slots) {
+    std::ranges::stable_sort(slots, {}, [&](int slot) { return loads_[rank_of_[slot]]; });
+    for (const int slot : slots) {
       if (!put(slot, e)) continue;
-      --copies_[donor];
-      ++copies_[e];
+      --replicas_[donor];
+      ++replicas_[e];
       update_loads();
       return true;
     }
@@ -141,22 +135,19 @@ class SwiftLayer {
   }
 
   struct Swap {
-    size_t hot_slot = 0, other_slot = 0;
-    double peak = 0;  // of the two ranks afterwards
+    int hot_slot = 0, other_slot = 0;
+    double peak = 0;  // the larger load of the two ranks afterwards
   };
 
-  // One swap of the hottest rank with the coldest rank that takes at least the gain off it.
+  // Makes one swap of the hottest rank with the coldest rank that lowers its load by the gain.
   bool relieve_hottest_rank() {
-    std::vector<size_t> order(ranks_);
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return loads_[a] < loads_[b]; });
-    const size_t hottest = order.back();
-    for (const size_t other : order) {
+    const std::vector<int32_t> order =
+        sorted_ids(slots_.num_ranks(), [&](int a, int b) { return loads_[a] < loads_[b]; });
+    const int hottest = order.back();
+    for (const int other : order) {
       if (other == hottest) continue;
       std::vector<Swap> swaps = list_swaps(hottest, other);
-      std::stable_sort(swaps.begin(), swaps.end(),
-                       [](const Swap& a, const Swap& b) { return a.peak < b.peak; });
+      std::ranges::stable_sort(swaps, {}, &Swap::peak);
       for (const Swap& swap : swaps) {
         if (!apply(swap)) continue;
         update_loads();
@@ -166,13 +157,13 @@ class SwiftLayer {
     return false;
   }
 
-  std::vector<Swap> list_swaps(size_t hottest, size_t other) const {
+  std::vector<Swap> list_swaps(int hottest, int other) const {
     std::vector<Swap> swaps;
-    for (size_t h = begin(hottest); h < end(hottest); ++h) {
-      if (holds(map_, other, expert(h))) continue;
-      for (size_t o = begin(other); o < end(other); ++o) {
-        if (holds(map_, hottest, expert(o))) continue;
-        const double shift = share(expert(h)) - share(expert(o));
+    for (int h = slots_.first(hottest); h < slots_.end(hottest); ++h) {
+      if (holds(placement_, other, placement_[h])) continue;
+      for (int o = slots_.first(other); o < slots_.end(other); ++o) {
+        if (holds(placement_, hottest, placement_[o])) continue;
+        const double shift = share(placement_[h]) - share(placement_[o]);
         const double peak = std::max(loads_[hottest] - shift, loads_[other] + shift);
         if (loads_[hottest] - peak >= gain_ && shift > 0) swaps.push_back({h, o, peak});
       }
@@ -181,13 +172,13 @@ class SwiftLayer {
   }
 
   bool apply(const Swap& swap) {
-    const size_t hot = expert(swap.hot_slot);
-    const size_t other = expert(swap.other_slot);
+    const int32_t hot = placement_[swap.hot_slot];
+    const int32_t other = placement_[swap.other_slot];
     const int hot_source = source_[swap.hot_slot];
     if (!put(swap.hot_slot, other)) return false;
     if (put(swap.other_slot, hot)) return true;
     count_transfer(swap.hot_slot, -1);
-    map_[swap.hot_slot] = static_cast<int32_t>(hot);
+    placement_[swap.hot_slot] = hot;
     source_[swap.hot_slot] = hot_source;
     count_transfer(swap.hot_slot, 1);
     return false;
@@ -195,13 +186,15 @@ class SwiftLayer {
 
   const SwiftOptions options_;
   std::span<const int64_t> load_;
-  std::span<const int32_t> current_, first_slots_;
-  const size_t ranks_;
-  std::vector<int32_t> map_;
-  std::vector<int32_t> copies_;  // [experts]
-  std::vector<size_t> rank_of_;  // [slots]
-  std::vector<int> source_;    // [slots] the rank that an expert comes from; kNowhere: it was there
-  std::vector<int> sent_;      // [ranks, ranks] experts from one to another
+  std::span<const int32_t> current_;
+  SlotRanges slots_;
+  const int experts_;
+  std::vector<int32_t> placement_;
+  std::vector<int32_t> replicas_;  // [experts]
+  std::vector<int> rank_of_;       // [slots]
+  // [slots] the rank that an expert comes from; kNowhere: it was there
+  std::vector<int> source_;
+  Matrix<int> sent_;           // [ranks, ranks] experts from one to another
   std::vector<double> loads_;  // [ranks]
   double gain_ = 0;
 };
@@ -212,23 +205,21 @@ class SwiftPolicy final : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
-    std::vector<int32_t> proposal;
-    for (int layer = 0; layer < problem.load.num_layers; ++layer) {
-      const std::vector<int32_t> map =
-          swift_map(window_load(problem.load, layer), problem.current.logical(layer),
-                    problem.current.first_slots());
-      proposal.insert(proposal.end(), map.begin(), map.end());
-    }
-    return finish_plan(problem, std::move(proposal),
+    const auto plan_layer = [&](int layer) {
+      return swift_placement(window_load(problem.load, layer), problem.current.logical(layer),
+                             problem.current.first_slots());
+    };
+    return finish_plan(problem, plan_layers(problem.load.num_layers, plan_layer),
                        {.align_ranks = false, .align_slots = true, .require_gain = true});
   }
 };
 
 }  // namespace
 
-std::vector<int32_t> swift_map(std::span<const int64_t> load, std::span<const int32_t> current,
-                               std::span<const int32_t> first_slots, const SwiftOptions& options) {
-  return SwiftLayer(load, current, first_slots, options).plan();
+std::vector<int32_t> swift_placement(std::span<const int64_t> load,
+                                     std::span<const int32_t> current, SlotRanges slots,
+                                     const SwiftOptions& options) {
+  return SwiftLayer(load, current, slots, options).plan();
 }
 
 std::unique_ptr<Policy> make_swift_policy(const PolicyOptions&) {

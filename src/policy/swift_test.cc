@@ -9,21 +9,21 @@
 
 #include "load/rank_loads.h"
 #include "policy/policies.h"
-#include "policy/static_map.h"
+#include "policy/static_placement.h"
 #include "policy/testing.h"
 
 namespace trimtab {
 namespace {
 
-double par_of(std::span<const int32_t> map, std::span<const int32_t> first_slots,
+double par_of(std::span<const int32_t> placement, std::span<const int32_t> first_slots,
               std::span<const int64_t> load) {
-  return peak_to_mean(rank_loads(map, first_slots, load));
+  return peak_to_mean(rank_loads(placement, first_slots, load));
 }
 
-bool on_rank(std::span<const int32_t> map, std::span<const int32_t> first_slots, size_t rank,
+bool on_rank(std::span<const int32_t> placement, std::span<const int32_t> first_slots, size_t rank,
              int32_t expert) {
-  return std::find(map.begin() + first_slots[rank], map.begin() + first_slots[rank + 1], expert) !=
-         map.begin() + first_slots[rank + 1];
+  return std::find(placement.begin() + first_slots[rank], placement.begin() + first_slots[rank + 1],
+                   expert) != placement.begin() + first_slots[rank + 1];
 }
 
 // [ranks] of (expert) that arrive.
@@ -72,19 +72,19 @@ std::vector<int64_t> zipf(std::mt19937& rng, size_t experts, double exponent) {
   return load;
 }
 
-// All redundant slots are on the last ranks, as engines start: the refilled copies must spread from
-// there.
+// All redundant slots are on the last ranks, as engines start: the refilled replicas must spread
+// from there.
 TEST(Swift, RedundantSlotsWhereverTheyAre) {
   std::mt19937 rng(1);
   const std::vector<int32_t> first_slots = equal_slots(16, 9);
-  const std::vector<int32_t> linear = linear_map(128, first_slots);
+  const std::vector<int32_t> linear = linear_placement(128, SlotRanges(first_slots));
   for (int i = 0; i < 10; ++i) {
     const std::vector<int64_t> load = zipf(rng, 128, 0.8);
-    const std::vector<int32_t> map = swift_map(load, linear, first_slots);
+    const std::vector<int32_t> placement = swift_placement(load, linear, SlotRanges(first_slots));
     EXPECT_GT(par_of(linear, first_slots, load), 1.3);
-    EXPECT_LT(par_of(map, first_slots, load), 1.05);
+    EXPECT_LT(par_of(placement, first_slots, load), 1.05);
     size_t moves = 0;
-    for (const auto& experts : arrivals(linear, map, first_slots)) moves += experts.size();
+    for (const auto& experts : arrivals(linear, placement, first_slots)) moves += experts.size();
     EXPECT_LT(moves, 65u);  // of 144 slots
   }
 }
@@ -94,22 +94,27 @@ TEST(Swift, ARankSendsAtMostOneExpertToAnother) {
   for (int i = 0; i < 40; ++i) {
     const std::vector<int32_t> first_slots = equal_slots(8, 4 + i % 3);
     const std::vector<int64_t> load = zipf(rng, 28, 1.2);
-    const std::vector<int32_t> current = random_map(28, first_slots, static_cast<uint64_t>(i));
-    const std::vector<int32_t> map = swift_map(load, current, first_slots);
-    for (const auto& experts : arrivals(current, map, first_slots)) {
+    const std::vector<int32_t> current =
+        random_placement(28, SlotRanges(first_slots), static_cast<uint64_t>(i));
+    const std::vector<int32_t> placement = swift_placement(load, current, SlotRanges(first_slots));
+    for (const auto& experts : arrivals(current, placement, first_slots)) {
       EXPECT_TRUE(one_sender_each(experts, current, first_slots)) << "case " << i;
     }
-    EXPECT_LE(par_of(map, first_slots, load), par_of(current, first_slots, load));
+    EXPECT_LE(par_of(placement, first_slots, load), par_of(current, first_slots, load));
   }
 }
 
-TEST(Swift, KeepsTheMapWhenLevelEnoughOrNothingIsGained) {
+TEST(Swift, KeepsThePlacementWhenLevelEnoughOrNothingIsGained) {
   const std::vector<int32_t> first_slots = equal_slots(2, 2);
   const std::vector<int32_t> current = {0, 1, 2, 3};
-  EXPECT_EQ(swift_map(std::vector<int64_t>{1000, 1000, 1005, 1000}, current, first_slots), current);
-  EXPECT_EQ(swift_map(std::vector<int64_t>{100, 0, 50, 50}, current, first_slots), current);
+  EXPECT_EQ(swift_placement(std::vector<int64_t>{1000, 1000, 1005, 1000}, current,
+                            SlotRanges(first_slots)),
+            current);
+  EXPECT_EQ(swift_placement(std::vector<int64_t>{100, 0, 50, 50}, current, SlotRanges(first_slots)),
+            current);
   // One hot expert: a swap can't help, and there is no redundant slot.
-  EXPECT_EQ(swift_map(std::vector<int64_t>{100, 0, 10, 10}, current, first_slots), current);
+  EXPECT_EQ(swift_placement(std::vector<int64_t>{100, 0, 10, 10}, current, SlotRanges(first_slots)),
+            current);
 }
 
 // A busy first layer must not raise the bar for the others.
@@ -125,15 +130,16 @@ TEST(Swift, ThresholdsAreEachLayersOwn) {
   EXPECT_EQ(plan.moves.size(), 2u);
 }
 
-TEST(Swift, NoSwapsAllowedMeansOnlyCopiesMove) {
+TEST(Swift, NoSwapsAllowedMeansOnlyReplicasMove) {
   const std::vector<int32_t> first_slots = equal_slots(2, 3);
   const std::vector<int32_t> current = {0, 1, 2, 3, 2, 1};
   const std::vector<int64_t> load = {40, 10, 4, 6};
   SwiftOptions options;
   options.max_swaps = 0;
-  const std::vector<int32_t> map = swift_map(load, current, first_slots, options);
-  EXPECT_EQ(std::count(map.begin(), map.end(), 0), 2);
-  EXPECT_EQ(std::count(map.begin(), map.end(), 2), 1);
+  const std::vector<int32_t> placement =
+      swift_placement(load, current, SlotRanges(first_slots), options);
+  EXPECT_EQ(std::count(placement.begin(), placement.end(), 0), 2);
+  EXPECT_EQ(std::count(placement.begin(), placement.end(), 2), 1);
 }
 
 }  // namespace

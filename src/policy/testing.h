@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of maps and of those who ask a policy share.
+// Helpers that the tests of placements and of callers of a policy share.
 #pragma once
 
 #include <cstdint>

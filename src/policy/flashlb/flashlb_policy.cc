@@ -4,13 +4,14 @@
 #include "policy/flashlb/flash_pack.h"
 #include "policy/flashlb/flashlb.h"
 #include "policy/frame.h"
+#include "policy/layer_placement.h"
 #include "policy/policies.h"
 
 namespace trimtab {
 namespace {
 
-// Its history holds, for each layer, the episodes that the layer was last planned on. The score of
-// the current map on them is what that plan promised.
+// The history of this policy holds, for each layer, the episodes that the layer was last planned
+// on. The score of the current placement on them is what that plan promised.
 class FlashlbPolicy final : public Policy {
  public:
   std::string_view name() const override { return "flashlb"; }
@@ -18,12 +19,9 @@ class FlashlbPolicy final : public Policy {
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
     const Load episodes = to_episodes(problem.load, options_.max_episodes);
-    std::vector<int32_t> proposal;
-    for (int layer = 0; layer < problem.load.num_layers; ++layer) {
-      const std::vector<int32_t> map = plan_layer(problem, episodes, layer);
-      proposal.insert(proposal.end(), map.begin(), map.end());
-    }
-    Plan plan = finish_plan(problem, std::move(proposal));
+    Plan plan = finish_plan(problem, plan_layers(problem.load.num_layers, [&](int layer) {
+                              return plan_layer(problem, episodes, layer);
+                            }));
     plan.history = make_history(problem, episodes, plan.placement);
     return plan;
   }
@@ -31,22 +29,22 @@ class FlashlbPolicy final : public Policy {
  private:
   std::vector<int32_t> plan_layer(const Problem& problem, const Load& episodes, int layer) const {
     const std::span<const int32_t> current = problem.current.logical(layer);
-    const std::span<const int32_t> first_slots = problem.current.first_slots();
+    const SlotRanges slots = problem.current.first_slots();
     const EpisodeStats stats = episode_stats(episodes, layer);
-    const double now = FlashPack(stats, first_slots, options_.z).score(current);
+    const double now = FlashPack(stats, slots, options_.z).score(current);
     const bool small = problem.current.num_ranks() < options_.small_ranks;
     bool needed = true;
     if (problem.history != nullptr && problem.history->episodes.num_steps > 0) {
       const EpisodeStats past_stats = episode_stats(problem.history->episodes, layer);
-      const double past = FlashPack(past_stats, first_slots, options_.z).score(current);
+      const double past = FlashPack(past_stats, slots, options_.z).score(current);
       needed = 1 / now < (small ? options_.small_history : options_.history) / past ||
                1 / now < (small ? options_.small_value : options_.value);
     }
     if (needed) {
-      FlashMap found = flash_search(stats, first_slots, options_);
-      if (1 / found.score > (1 + options_.min_gain) / now) return std::move(found.map);
+      FlashPlacement found = flash_search(stats, slots, options_);
+      if (1 / found.score > (1 + options_.min_gain) / now) return std::move(found.experts);
     }
-    return {current.begin(), current.end()};
+    return to_vector(current);
   }
 
   static History make_history(const Problem& problem, const Load& episodes,
@@ -59,21 +57,15 @@ class FlashlbPolicy final : public Policy {
            .num_layers = episodes.num_layers,
            .num_experts = episodes.num_experts,
            .counts = {}};
-    const auto experts = static_cast<size_t>(out.num_experts);
-    const auto layers = static_cast<size_t>(out.num_layers);
     // A layer with fewer episodes than others has empty ones, which no statistics count.
-    out.counts.assign(static_cast<size_t>(out.num_steps) * layers * experts, 0);
+    out.counts.assign(cells(out.num_steps, out.num_layers, out.num_experts), 0);
+    const Table counts(out.counts, out.num_experts);
     for (int layer = 0; layer < out.num_layers; ++layer) {
-      const std::span<const int32_t> before = problem.current.logical(layer);
       const bool changed =
-          !std::equal(before.begin(), before.end(), placement.logical(layer).begin());
+          !std::ranges::equal(problem.current.logical(layer), placement.logical(layer));
       const Load& from = changed ? episodes : past;
       for (int64_t t = 0; t < from.num_steps; ++t) {
-        const std::span<const int64_t> counts = from.at(t, layer);
-        std::copy(counts.begin(), counts.end(),
-                  out.counts.begin() + static_cast<int64_t>((static_cast<size_t>(t) * layers +
-                                                             static_cast<size_t>(layer)) *
-                                                            experts));
+        std::ranges::copy(from.at(t, layer), counts[t * out.num_layers + layer].begin());
       }
     }
     history.weights.assign(out.num_steps, 1.0);

@@ -10,7 +10,7 @@
 #include "load/rank_loads.h"
 #include "policy/flashlb/flash_pack.h"
 #include "policy/policies.h"
-#include "policy/static_map.h"
+#include "policy/static_placement.h"
 #include "policy/testing.h"
 
 namespace trimtab {
@@ -28,7 +28,7 @@ TEST(FlashStats, MeanVarianceCovariance) {
   EXPECT_EQ(stats.mean, (std::vector<double>{3, 6, 3}));
   EXPECT_EQ(stats.variance(0), 4);
   EXPECT_EQ(stats.variance(1), 16);
-  EXPECT_EQ(stats.covariance[1], -8);  // exact: they move against each other
+  EXPECT_EQ(stats.covariance[1], -8);  // they move against each other
   EXPECT_EQ(stats.covariance[3], -8);
 }
 
@@ -51,15 +51,16 @@ TEST(FlashPack, ExpertsThatPeakTogetherArePutApart) {
   // 0 and 1 are hot in even episodes, 2 and 3 in odd ones; all means are equal.
   const EpisodeStats stats =
       episode_stats(one_layer(4, {9, 9, 1, 1, 1, 1, 9, 9, 9, 9, 1, 1, 1, 1, 9, 9}), 0);
-  FlashPack pack(stats, std::vector<int32_t>{0, 2, 4}, 0.674);
-  const std::vector<int32_t> map = pack.pack(std::vector<int32_t>{1, 1, 1, 1});
-  EXPECT_EQ(pack.score(map), 1.0);
-  EXPECT_NE(map[0] / 2, map[1] / 2);
+  const std::vector<int32_t> first_slots = {0, 2, 4};
+  FlashPack pack(stats, SlotRanges(first_slots), 0.674);
+  const std::vector<int32_t> placement = pack.pack(std::vector<int32_t>{1, 1, 1, 1});
+  EXPECT_EQ(pack.score(placement), 1.0);
+  EXPECT_NE(placement[0] / 2, placement[1] / 2);
 }
 
-// Late experts of many copies often find all free ranks holding them: a full rank must pass an
+// Late experts of many replicas often find all free ranks holding them: a full rank must pass an
 // expert on.
-TEST(FlashPack, MakesRoomRatherThanDuplicates) {
+TEST(FlashPack, FreesASlotRatherThanDuplicates) {
   std::mt19937 rng(1);
   for (int i = 0; i < 2000; ++i) {
     const int ranks = 2 + static_cast<int>(rng() % 5);
@@ -67,9 +68,9 @@ TEST(FlashPack, MakesRoomRatherThanDuplicates) {
     const int slots = ranks * slots_per_rank;
     const int experts = slots_per_rank +
                         static_cast<int>(rng() % static_cast<unsigned>(slots - slots_per_rank + 1));
-    std::vector<int32_t> copies(experts, 1);
+    std::vector<int32_t> replicas(experts, 1);
     for (int left = slots - experts; left > 0;) {
-      int32_t& c = copies[rng() % copies.size()];
+      int32_t& c = replicas[rng() % replicas.size()];
       if (c == ranks) continue;
       ++c;
       --left;
@@ -77,26 +78,27 @@ TEST(FlashPack, MakesRoomRatherThanDuplicates) {
     std::vector<int64_t> counts;
     for (int e = 0; e < experts; ++e) counts.push_back(static_cast<int64_t>(rng() % 50));
     const EpisodeStats stats = episode_stats(one_layer(experts, counts), 0);
-    FlashPack pack(stats, equal_slots(ranks, slots_per_rank), 0.674);
-    const std::vector<int32_t> map = pack.pack(copies);
+    const std::vector<int32_t> first_slots = equal_slots(ranks, slots_per_rank);
+    FlashPack pack(stats, SlotRanges(first_slots), 0.674);
+    const std::vector<int32_t> placement = pack.pack(replicas);
     for (int r = 0; r < ranks; ++r) {
-      std::vector<int32_t> rank(map.begin() + r * slots_per_rank,
-                                map.begin() + (r + 1) * slots_per_rank);
+      std::vector<int32_t> rank(placement.begin() + r * slots_per_rank,
+                                placement.begin() + (r + 1) * slots_per_rank);
       std::sort(rank.begin(), rank.end());
       ASSERT_EQ(std::adjacent_find(rank.begin(), rank.end()), rank.end()) << "case " << i;
     }
-    ASSERT_EQ(replica_counts(map, experts), copies) << "case " << i;
+    ASSERT_EQ(replica_counts(placement, experts), replicas) << "case " << i;
   }
 }
 
 TEST(FlashPack, ScoreIsTheMeanOfTheEpisodesPars) {
   const Load load = one_layer(3, {6, 3, 3, 0, 8, 2});
   const EpisodeStats stats = episode_stats(load, 0);
-  FlashPack pack(stats, std::vector<int32_t>{0, 2, 4}, 0.674);
-  const std::vector<int32_t> map = {0, 1, 0, 2};
-  EXPECT_DOUBLE_EQ(pack.score(map),
-                   mean_of(step_pars(map, std::vector<int32_t>{0, 2, 4}, load, 0)));
-  EXPECT_LE(pack.score_bound(std::vector<int32_t>{2, 1, 1}), pack.score(map));
+  const std::vector<int32_t> first_slots = {0, 2, 4};
+  FlashPack pack(stats, SlotRanges(first_slots), 0.674);
+  const std::vector<int32_t> placement = {0, 1, 0, 2};
+  EXPECT_DOUBLE_EQ(pack.score(placement), mean_of(step_pars(placement, first_slots, load, 0)));
+  EXPECT_LE(pack.score_bound(std::vector<int32_t>{2, 1, 1}), pack.score(placement));
   EXPECT_DOUBLE_EQ(pack.score_bound(std::vector<int32_t>{2, 1, 1}),
                    (2 * 3.0 / 12 + 2 * 8.0 / 10) / 2);
 }
@@ -106,8 +108,8 @@ TEST(FlashPack, ScoreIsTheMeanOfTheEpisodesPars) {
 TEST(Flashlb, PublishedExample) {
   const Load load = one_layer(8, {600, 560, 120, 120, 20, 10, 10, 10});
   const std::vector<int32_t> first_slots = equal_slots(8, 2);
-  const FlashMap found = flash_search(episode_stats(load, 0), first_slots);
-  const std::vector<double> loads = rank_loads(found.map, first_slots, load.counts);
+  const FlashPlacement found = flash_search(episode_stats(load, 0), SlotRanges(first_slots));
+  const std::vector<double> loads = rank_loads(found.experts, first_slots, load.counts);
   EXPECT_LE(*std::max_element(loads.begin(), loads.end()), 200);
   EXPECT_DOUBLE_EQ(found.score, peak_to_mean(loads));
 }
@@ -116,7 +118,8 @@ TEST(Flashlb, OneVeryHotExpert) {
   std::vector<int64_t> counts(16, 10);
   counts[5] = 100000;
   const Load load = one_layer(16, counts);
-  const Placement current(1, 16, std::vector<int>(4, 8), linear_map(16, equal_slots(4, 8)));
+  const Placement current(1, 16, std::vector<int>(4, 8),
+                          linear_placement(16, SlotRanges(equal_slots(4, 8))));
   const Plan plan = make_flashlb_policy({})->rebalance({.load = load, .current = current});
   EXPECT_LT(plan.layers[0].par_after, 1.001);
   EXPECT_EQ(plan.duplicates[0], 0);
@@ -143,7 +146,7 @@ TEST_F(CherryPicking, OnlyLayersThatBecameUneven) {
   // nothing better is found.
   EXPECT_TRUE(plan(skewed, first.placement, &first.history).moves.empty());
 
-  // A level layer stays until its ratio falls under 0.9, although a better map exists.
+  // A level layer stays until its ratio falls under 0.9, although a better placement exists.
   const Load level = one_layer(8, {100, 100, 100, 100, 100, 100, 100, 100});
   const Plan rest = plan(level, linear, nullptr);
   EXPECT_TRUE(rest.moves.empty());

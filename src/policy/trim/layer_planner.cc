@@ -7,19 +7,19 @@
 #include <limits>
 
 #include "policy/align.h"
-#include "policy/trim/change_copies.h"
-#include "policy/trim/copies.h"
-#include "policy/trim/copy_search.h"
-#include "policy/trim/exact_search.h"
+#include "policy/trim/branch_and_bound.h"
+#include "policy/trim/change_replicas.h"
 #include "policy/trim/level.h"
+#include "policy/trim/replica_search.h"
+#include "policy/trim/replicas.h"
 
 namespace trimtab {
 namespace {
 
-using Map = std::vector<int32_t>;
+using Slots = std::vector<int32_t>;  // a placement of the searched slots
 
 constexpr uint64_t kSeed = 0x7472696d;
-// Layers small enough that the exact search often ends in milliseconds.
+// In layers of this size, branch and bound often ends in milliseconds.
 constexpr int kSmallExperts = 16;
 constexpr int kSmallSlots = 32;
 constexpr int kShakes = 500;
@@ -38,12 +38,12 @@ class LayerPlanner {
         noise_(noise),
         demand_(expert_demand(*task.episodes, effort.volatility)) {}
 
-  Map plan() {
+  Slots plan() {
     if (!current_.empty()) consider(current_);
     if (single()) plan_single();
     if (!single() || task_.move_price > 0) search_from_starts();
     if (!beyond_.empty() && !current_.empty()) search_within_limits();
-    if (single() && small() && task_.move_price <= 0 && beyond_.empty()) finish_exactly();
+    if (single() && small() && task_.move_price <= 0 && beyond_.empty()) finish_with_proof();
     return best_.empty() || (best_ == current_ && !beyond_.empty()) ? beyond_ : best_;
   }
 
@@ -53,118 +53,122 @@ class LayerPlanner {
     return task_.num_experts <= kSmallExperts && task_.num_slots() <= kSmallSlots;
   }
 
-  bool within_limits(const Map& map) const {
+  bool within_limits(std::span<const int32_t> placement) const {
     int64_t moves = 0;
-    for (int r = 0; r < task_.num_ranks; ++r) {
-      const int received = task_.received(r, map);
+    for (int r = 0; r < task_.num_ranks(); ++r) {
+      const int received = task_.received(r, placement);
       if (received > limits_.max_receive) return false;
       moves += received;
     }
     return moves <= limits_.max_moves;
   }
 
-  // Keeps the best map within the limits, and the best beyond them.
-  void consider(Map map) {
-    const double cost = map_cost(task_, map);
-    const bool within = within_limits(map);
-    Map& best = within ? best_ : beyond_;
+  // Keeps the best placement within the limits, and the best beyond them.
+  void consider(Slots placement) {
+    const double cost = placement_cost(task_, placement);
+    const bool within = within_limits(placement);
+    Slots& best = within ? best_ : beyond_;
     double& best_cost = within ? best_cost_ : beyond_cost_;
     if (!best.empty() && cost >= best_cost) return;
-    best = std::move(map);
+    best = std::move(placement);
     best_cost = cost;
   }
 
-  Map aligned(Map map) const {
+  Slots aligned(Slots placement) const {
     const bool limited =
         limits_.max_moves < task_.num_slots() || limits_.max_receive < task_.num_slots();
     if (current_.empty() || (task_.move_price <= 0 && !limited))
-      return map;  // free moves need no alignment here
-    return align_ranks(current_, map, task_.first_slots, task_.num_experts, {});
+      return placement;  // free moves need no alignment here
+    return align_ranks(current_, placement, task_.slots, task_.num_experts, {});
   }
 
-  Map fresh(const std::vector<int32_t>& copies) const {
-    return aligned(first_map(task_, copies, demand_));
+  // A placement that does not start from the current one.
+  Slots fresh() const {
+    return aligned(first_placement(task_, choose_replicas(task_, demand_), demand_));
   }
 
   void plan_single() {
-    Map map = fresh(choose_copies(task_, demand_));
-    if (level(task_, map, effort_.target) > effort_.copies_above) {
-      place(search_copies(
-          task_,
-          {.all_families = effort_.all_families,
-           .iterations = effort_.copy_iterations,
-           .target = effort_.target,
-           .good_enough = [this](const auto& copies) { return place(copies) <= effort_.target; }},
-          kSeed));
+    Slots placement = fresh();
+    if (level(task_, placement, effort_.target) > effort_.replicas_above) {
+      const auto good_enough = [this](const auto& replicas) {
+        return place(replicas) <= effort_.target;
+      };
+      place(search_replicas(task_,
+                            {.all_families = effort_.all_families,
+                             .iterations = effort_.replica_iterations,
+                             .target = effort_.target,
+                             .good_enough = good_enough},
+                            kSeed));
     }
-    consider(std::move(map));
+    consider(std::move(placement));
   }
 
-  // Maps with these copies, levelled. Returns the lowest peak.
-  double place(const std::vector<int32_t>& copies) {
+  // Considers placements with these replicas, levelled. Returns the lowest peak.
+  double place(const std::vector<int32_t>& replicas) {
     double lowest = std::numeric_limits<double>::infinity();
-    for (Map map : {first_map(task_, copies, demand_), paired_map(task_, copies, demand_)}) {
-      if (map.empty()) continue;
-      map = aligned(std::move(map));
-      lowest = std::min(lowest, level(task_, map, effort_.target));
-      consider(std::move(map));
+    for (Slots placement :
+         {first_placement(task_, replicas, demand_), paired_placement(task_, replicas, demand_)}) {
+      if (placement.empty()) continue;
+      placement = aligned(std::move(placement));
+      lowest = std::min(lowest, level(task_, placement, effort_.target));
+      consider(std::move(placement));
     }
     return lowest;
   }
 
-  // Most small layers are solved at once; where the start is too far from the best, a better one
-  // first.
-  void finish_exactly() {
-    ExactResult result = search_exactly(task_, best_, effort_.exact_nodes / 8);
+  // Most small layers are solved at once. Where the start is too far from the best, a better one is
+  // sought first.
+  void finish_with_proof() {
+    BranchAndBoundResult result = branch_and_bound(task_, best_, effort_.proof_nodes / 8);
     if (!result.peak_proved) {
-      best_ = std::move(result.map);
-      best_cost_ = map_cost(task_, best_);
-      shake_copies(kShakes);
-      result = search_exactly(task_, best_, effort_.exact_nodes);
+      best_ = std::move(result.placement);
+      best_cost_ = placement_cost(task_, best_);
+      shake_replicas(kShakes);
+      result = branch_and_bound(task_, best_, effort_.proof_nodes);
     }
-    best_ = std::move(result.map);
+    best_ = std::move(result.placement);
   }
 
-  // Exchanges single copies at random and levels each outcome: dearer than search_copies(), but it
-  // sees everything.
-  void shake_copies(int rounds) {
+  // Exchanges single replicas at random and levels each outcome. This costs more than
+  // search_replicas(), which leaves out duplicates and most placements.
+  void shake_replicas(int rounds) {
     Random random(kSeed);
-    const auto num_experts = static_cast<uint32_t>(task_.num_experts);
-    std::vector<int32_t> copies = task_.copies(best_);
-    for (int32_t& count : copies) count -= task_.full_total;
+    std::vector<int32_t> replicas = task_.replicas(best_);
+    for (int32_t& count : replicas) count -= task_.full_total;
     for (int i = 0; i < rounds; ++i) {
-      std::vector<int32_t> changed = copies;
+      std::vector<int32_t> changed = replicas;
       for (uint32_t exchanges = 1 + random.below(3); exchanges > 0; --exchanges) {
-        const uint32_t gainer = random.below(num_experts);
-        const uint32_t loser = random.below(num_experts);
-        if (changed[gainer] >= task_.num_ranks || changed[loser] <= task_.min_copies()) continue;
+        const uint32_t gainer = random.below(task_.num_experts);
+        const uint32_t loser = random.below(task_.num_experts);
+        if (changed[gainer] >= task_.num_ranks() || changed[loser] <= task_.min_replicas())
+          continue;
         ++changed[gainer];
         --changed[loser];
       }
-      Map map = first_map(task_, changed, demand_);
-      level(task_, map, effort_.target);
+      Slots placement = first_placement(task_, changed, demand_);
+      level(task_, placement, effort_.target);
       const double before = best_cost_;
-      consider(std::move(map));
-      if (best_cost_ < before) copies = changed;
+      consider(std::move(placement));
+      if (best_cost_ < before) replicas = changed;
     }
   }
 
   void search_from_starts() {
-    search_from(fresh(choose_copies(task_, demand_)));
+    search_from(fresh());
     if (current_.empty() || task_.move_price <= 0) return;
-    // Where moves are cheap and the current map is bad, a fresh start wins and the others are not
-    // worth their time.
+    // Where moves are cheap and the current placement is bad, a fresh start wins and the others are
+    // not worth their time.
     constexpr float kCheap = 2.5e-4F;
     constexpr double kBad = 0.1;
-    if (task_.move_price < kCheap && map_cost(task_, current_) > best_cost_ + kBad) return;
+    if (task_.move_price < kCheap && placement_cost(task_, current_) > best_cost_ + kBad) return;
     search_from(current_);
     for (const float reluctance : {0.0F, 0.3F, 1.0F}) {
-      search_from(change_copies(task_, current_, demand_, reluctance, task_.num_slots()));
+      search_from(change_replicas(task_, current_, demand_, reluctance, task_.num_slots()));
     }
   }
 
-  // With a time budget: twice the sweeps each time, for this start's part of it.
-  void search_from(const Map& start) {
+  // With a time budget, every further search takes twice the sweeps, for this start's part of it.
+  void search_from(const Slots& start) {
     if (effort_.seconds <= 0) return consider(anneal(task_, start, effort_.sweeps));
     constexpr double kStarts = 5;
     const Clock::time_point begin = Clock::now();
@@ -188,16 +192,15 @@ class LayerPlanner {
 
   // Looks, from several starts, for the price at which the search just stays within the limits.
   void search_within_limits() {
-    std::vector<Map> starts = {current_};
+    std::vector<Slots> starts = {current_};
     for (int half = 1; half <= 2; ++half) {
       const int64_t changes = std::min<int64_t>(limits_.max_moves, task_.num_slots()) * half / 2;
-      starts.push_back(change_copies(task_, current_, demand_, 0, changes));
+      starts.push_back(change_replicas(task_, current_, demand_, 0, changes));
     }
-    if (limits_.max_moves > task_.num_slots() / 5)
-      starts.push_back(fresh(choose_copies(task_, demand_)));
-    const Map* best_start = nullptr;
+    if (limits_.max_moves > task_.num_slots() / 5) starts.push_back(fresh());
+    const Slots* best_start = nullptr;
     double best_price = 0;
-    for (const Map& start : starts) {
+    for (const Slots& start : starts) {
       const double before = best_cost_;
       const double price = find_price(start);
       if (best_cost_ < before) {
@@ -215,63 +218,67 @@ class LayerPlanner {
   }
 
   // The lowest price found to stay within the limits; where none does, the highest tried.
-  double find_price(const Map& start) {
+  double find_price(const Slots& start) {
     constexpr int kPrices = 5;
     constexpr double kLowest = 2.5e-4;
     LayerTask task = task_;
-    double low = std::max(static_cast<double>(task_.move_price), kLowest);
+    double low = std::max(double{task_.move_price}, kLowest);
     double high = 0;  // a price that stayed within; 0: none yet
     for (int i = 0; i < kPrices; ++i) {
       const double price = high > 0 ? std::sqrt(low * high) : 4 * low;
       task.move_price = static_cast<float>(price);
-      Map map = anneal(task, start, std::max(1, effort_.sweeps / 4));
-      (within_limits(map) ? high : low) = price;
-      consider(std::move(map));
+      Slots placement = anneal(task, start, std::max(1, effort_.sweeps / 4));
+      (within_limits(placement) ? high : low) = price;
+      consider(std::move(placement));
     }
     return high > 0 ? high : low;
   }
 
   // Heat bath from b = 10 at a temperature of 1e-3 PAR down to plain descent at b = 40.
-  Map anneal(const LayerTask& task, Map map, int sweeps) const {
+  Slots anneal(const LayerTask& task, Slots placement, int sweeps) const {
     constexpr float kFirstSharpness = 10;
     constexpr float kLastSharpness = 40;
     constexpr float kFirstTemperature = 1e-3F;
     constexpr float kLastTemperature = 1e-5F;
-    constexpr int kStages = 5;
+    constexpr int kSharpenings = 5;
     constexpr int kMaxDescents = 20;
-    const int64_t pairs = std::max<int64_t>(1, int64_t{task.num_ranks} * (task.num_ranks - 1) / 2);
+    const int64_t ranks = task.num_ranks();
+    const int64_t pairs = std::max<int64_t>(1, ranks * (ranks - 1) / 2);
     const int64_t most = effort_.seconds > 0 ? kMaxSweeps : effort_.max_visits / pairs;
     const int affordable = static_cast<int>(std::clamp<int64_t>(most, 1, kMaxSweeps));
     sweeps = std::min(sweeps, affordable);
-    ExchangeSearch search(task, noise_, std::move(map), kSeed);
-    int stage = -1;
+    ExchangeSearch search(task, noise_, std::move(placement), kSeed);
+    int sharpened = -1;
     for (int i = 0; i < sweeps && !late(); ++i) {
-      const float done = sweeps > 1 ? static_cast<float>(i) / static_cast<float>(sweeps - 1) : 1.0F;
-      if (i * kStages / sweeps != stage) {
-        stage = i * kStages / sweeps;
+      if (i * kSharpenings / sweeps != sharpened) {
+        sharpened = i * kSharpenings / sweeps;
         search.sharpen(
-            geometric(kFirstSharpness, kLastSharpness, static_cast<float>(stage) / (kStages - 1)));
+            geometric(kFirstSharpness, kLastSharpness, part_of(sharpened, kSharpenings - 1)));
       }
+      const float done = sweeps > 1 ? part_of(i, sweeps - 1) : 1.0F;
       search.sweep(geometric(kFirstTemperature, kLastTemperature, done));
     }
     search.sharpen(kLastSharpness);
     for (int i = 0; i < std::min(kMaxDescents, affordable) && search.sweep(0) > 0 && !late(); ++i) {
     }
-    return {search.map().begin(), search.map().end()};
+    return {search.placement().begin(), search.placement().end()};
   }
 
+  static float part_of(int part, int whole) {
+    return static_cast<float>(part) / static_cast<float>(whole);
+  }
   static float geometric(float from, float to, float part) {
     return from * coarse_exp(part * coarse_log(to / from));
   }
 
   const LayerTask& task_;
   const Clock::time_point begin_ = Clock::now();
-  const Map current_;
+  const Slots current_;
   const Effort effort_;
   const LayerLimits limits_;
   const Noise& noise_;
   const std::vector<float> demand_;
-  Map best_, beyond_;
+  Slots best_, beyond_;
   double best_cost_ = 0, beyond_cost_ = 0;
 };
 
@@ -281,11 +288,13 @@ std::vector<int32_t> plan_layer(const LayerTask& task, std::span<const int32_t> 
                                 const Effort& effort, const LayerLimits& limits,
                                 const Noise& noise) {
   constexpr double kNear = 0.05;
-  const bool twice = !current.empty() && effort.near_price > static_cast<double>(task.move_price);
+  const bool twice = !current.empty() && effort.near_price > double{task.move_price};
   Effort each = effort;
   if (twice) each.seconds /= 2;
-  Map map = LayerPlanner(task, current, each, limits, noise).plan();
-  if (!twice || map_cost(task, current) - map_cost(task, map) > kNear) return map;
+  Slots placement = LayerPlanner(task, current, each, limits, noise).plan();
+  if (!twice || placement_cost(task, current) - placement_cost(task, placement) > kNear) {
+    return placement;
+  }
   LayerTask priced = task;
   priced.move_price = static_cast<float>(effort.near_price);
   return LayerPlanner(priced, current, each, limits, noise).plan();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// trim's plan for one layer: several starts, counts of copies, exchanges, the best of all by PAR
-// and price of moves.
+// This is trim's plan for one layer: it searches from several starts, over the numbers of replicas
+// and by exchanges, and takes the best of all by PAR and price of moves.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +15,34 @@ namespace trimtab {
 struct Effort {
   int max_episodes = 48;
   int sweeps = 24;  // of the heat bath for each start
-  int64_t max_visits =
-      1'000'000;  // of rank pairs by one heat bath: fewer sweeps where ranks are very many
-  bool all_families = true;         // of search_copies()
-  int copy_iterations = 1500;       // packings tried where slots are tight
-  int64_t exact_nodes = 1'000'000;  // steps of the exact search of a small layer
+  // Visits of rank pairs by one heat bath: where ranks are very many, there are fewer sweeps.
+  int64_t max_visits = 1'000'000;
+  bool all_families = true;         // of search_replicas()
+  int replica_iterations = 1500;    // packings tried where slots are tight
+  int64_t proof_nodes = 1'000'000;  // steps of the branch and bound of a small layer
   double target = 1.0009;           // peak of a single load vector that is good enough
-  // Peak of a single load vector above which other numbers of copies are sought. Below it what they
-  // gain in the window, larger replicas lose later.
-  double copies_above = 1.003;
+  // Peak of a single load vector above which other numbers of replicas are sought. Below it what
+  // they gain in the window, larger replicas lose later.
+  double replicas_above = 1.003;
   float volatility = 4;  // standard deviations in an expert's demand
-  // If above the task's: the price of a move where the current map is within a few percent of the
-  // best anyway.
+  // If above the task's: the price of a move where the current placement is within a few percent of
+  // the best anyway.
   double near_price = 0;
   // If > 0: search from each start with twice the sweeps each time, as long as its part of this
-  // lasts. Stands in for `sweeps` and `max_visits`.
+  // lasts. It replaces `sweeps` and `max_visits`.
   double seconds = 0;
 };
 
-// What one layer may cost.
+// The limits on the moves of one layer.
 struct LayerLimits {
   int64_t max_moves = 0;
   int64_t max_receive = 0;  // by one rank
 };
 
-// Map of the searched slots with the least mean peak over the episodes plus price of moves, within
-// the limits if the search finds one there that beats the current map; otherwise the best without
-// them. current: what these slots hold now, or empty where the full ranks make that meaningless.
-// Deterministic unless effort.seconds is set.
+// Returns the placement of the searched slots with the least mean peak over the episodes plus price
+// of moves: within the limits if the search finds one there that beats the current placement,
+// otherwise the best without limits. current: what these slots hold now, or empty where the full
+// ranks make that meaningless. The result is deterministic unless effort.seconds is set.
 std::vector<int32_t> plan_layer(const LayerTask& task, std::span<const int32_t> current,
                                 const Effort& effort, const LayerLimits& limits,
                                 const Noise& noise);

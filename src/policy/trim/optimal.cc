@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// optimal: plans that are proved best for the loads summed over the window, for small layers.
+// The policy `optimal` makes plans that are proved best for the loads summed over the window, for
+// small layers.
 #include <algorithm>
 
 #include "base/cat.h"
 #include "policy/frame.h"
+#include "policy/layer_placement.h"
 #include "policy/policies.h"
+#include "policy/trim/branch_and_bound.h"
 #include "policy/trim/episodes.h"
-#include "policy/trim/exact_search.h"
 #include "policy/trim/layer_planner.h"
 #include "policy/trim/searched_slots.h"
 #include "trimtab/error.h"
@@ -33,37 +35,41 @@ class Optimal : public Policy {
                                 problem.current.num_slots(), "; use trim"));
     }
     const SearchedSlots slots(problem.current);
-    const Noise noise(slots.most());
-    std::vector<int32_t> proposal;
+    const Noise noise(most_slots(slots.slots()));
     std::vector<double> peaks;
-    for (int layer = 0; layer < problem.load.num_layers; ++layer) {
-      const Episodes episodes =
-          layer_episodes(problem.load, nullptr, layer, 1, problem.current.num_ranks());
-      if (episodes.count == 0) {
-        const std::span<const int32_t> kept = problem.current.logical(layer);
-        proposal.insert(proposal.end(), kept.begin(), kept.end());
-        peaks.push_back(1);
-        continue;
-      }
-      const LayerTask task = slots.task(layer, episodes, 0);
-      std::vector<int32_t> start = plan_layer(task, slots.current(layer), {}, kNoLimits, noise);
-      const ExactResult result = search_exactly(task, std::move(start), kMaxNodes);
-      if (!result.peak_proved) {
-        throw InvalidArgument(cat("layer ", layer, ": ", task.num_experts, " experts in ",
-                                  problem.current.num_slots(),
-                                  " slots are too many to prove the best plan; use trim"));
-      }
-      slots.append(result.map, proposal);
-      peaks.push_back(result.peak);
-    }
-    Plan plan = finish_plan(problem, std::move(proposal));
+    Plan plan = finish_plan(problem, plan_layers(problem.load.num_layers, [&](int layer) {
+                              return plan_one(problem, layer, slots, noise, peaks);
+                            }));
     // What was proved is a better bound than the general one. The search counts in floats: stay on
     // the safe side.
-    for (size_t l = 0; l < peaks.size(); ++l) {
+    for (int l = 0; l < problem.load.num_layers; ++l) {
       LayerPrediction& p = plan.layers[l];
       p.bound_equal = std::max(p.bound_equal, std::min(peaks[l] * (1 - 1e-6), p.par_after));
     }
     return plan;
+  }
+
+ private:
+  // Plans a layer and adds its proved peak to `peaks`.
+  static std::vector<int32_t> plan_one(const Problem& problem, int layer,
+                                       const SearchedSlots& slots, const Noise& noise,
+                                       std::vector<double>& peaks) {
+    const Episodes episodes =
+        layer_episodes(problem.load, nullptr, layer, 1, problem.current.num_ranks());
+    if (episodes.count == 0) {
+      peaks.push_back(1);
+      return to_vector(problem.current.logical(layer));
+    }
+    const LayerTask task = slots.task(layer, episodes, 0);
+    std::vector<int32_t> start = plan_layer(task, slots.current(layer), {}, kNoLimits, noise);
+    const BranchAndBoundResult result = branch_and_bound(task, std::move(start), kMaxNodes);
+    if (!result.peak_proved) {
+      throw InvalidArgument(cat("layer ", layer, ": ", task.num_experts, " experts in ",
+                                problem.current.num_slots(),
+                                " slots are too many to prove the best plan; use trim"));
+    }
+    peaks.push_back(result.peak);
+    return slots.complete(result.placement);
   }
 };
 

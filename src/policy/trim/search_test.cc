@@ -4,17 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <random>
 
 #include "load/predict.h"
 #include "load/rank_loads.h"
-#include "policy/trim/change_copies.h"
-#include "policy/trim/copies.h"
-#include "policy/trim/copy_search.h"
+#include "policy/trim/change_replicas.h"
 #include "policy/trim/episodes.h"
 #include "policy/trim/exchange_search.h"
 #include "policy/trim/level.h"
 #include "policy/trim/pair_kernel.h"
+#include "policy/trim/replica_search.h"
+#include "policy/trim/replicas.h"
 #include "policy/trim/searched_slots.h"
 
 namespace trimtab {
@@ -33,12 +34,11 @@ std::vector<int32_t> sorted(std::vector<int32_t> values) {
   return values;
 }
 
-int duplicates(const LayerTask& task, const std::vector<int32_t>& map) {
+int duplicates(const LayerTask& task, const std::vector<int32_t>& placement) {
   int count = 0;
-  for (int r = 0; r < task.num_ranks; ++r) {
-    const auto begin = map.begin() + task.first_slots[r];
-    const auto end = map.begin() + task.first_slots[r + 1];
-    const std::vector<int32_t> rank = sorted({begin, end});
+  for (int r = 0; r < task.num_ranks(); ++r) {
+    const std::span<const int32_t> on_rank = task.slots.of(r, std::span<const int32_t>(placement));
+    const std::vector<int32_t> rank = sorted({on_rank.begin(), on_rank.end()});
     for (size_t i = 1; i < rank.size(); ++i) count += rank[i] == rank[i - 1] ? 1 : 0;
   }
   return count;
@@ -136,29 +136,32 @@ class SearchTest : public testing::Test {
     load_ = random_load(random, steps, experts);
     placement_ = default_placement(1, experts, std::vector<int>(ranks, slots));
     episodes_ = layer_episodes(load_, nullptr, 0, episodes, ranks);
-    task_ = SearchedSlots(placement_).task(0, episodes_, 0);
+    slots_.emplace(placement_);
+    task_ = slots_->task(0, episodes_, 0);
   }
 
   Load load_;
   Placement placement_ = default_placement(1, 1, {1});
   Episodes episodes_;
+  std::optional<SearchedSlots> slots_;
   LayerTask task_;
 };
 
-TEST_F(SearchTest, MapCostIsTheMeanPeakOfTheEpisodes) {
+TEST_F(SearchTest, PlacementCostIsTheMeanPeakOfTheEpisodes) {
   make(4, 12, 4, 4, 8, 8);
-  const std::span<const int32_t> map = placement_.logical(0);
-  const std::vector<double> pars = step_pars(map, placement_.first_slots(), load_, 0);
-  EXPECT_NEAR(map_cost(task_, map), mean_of(pars), 1e-6);
+  const std::span<const int32_t> placement = placement_.logical(0);
+  const std::vector<double> pars = step_pars(placement, placement_.first_slots(), load_, 0);
+  EXPECT_NEAR(placement_cost(task_, placement), mean_of(pars), 1e-6);
   task_.move_price = 0.5;
-  EXPECT_NEAR(map_cost(task_, map), mean_of(pars), 1e-6) << "nothing moves";
+  EXPECT_NEAR(placement_cost(task_, placement), mean_of(pars), 1e-6) << "nothing moves";
 }
 
-TEST_F(SearchTest, ExchangesKeepCopiesAddNoDuplicateAndLowerThePeak) {
+TEST_F(SearchTest, ExchangesKeepReplicasAddNoDuplicateAndLowerThePeak) {
   for (int seed = 0; seed < 10; ++seed) {
     make(seed, 20 + seed, 6, 5, 40, 10);
     const std::vector<float> demand = expert_demand(episodes_, 4);
-    const std::vector<int32_t> start = first_map(task_, choose_copies(task_, demand), demand);
+    const std::vector<int32_t> start =
+        first_placement(task_, choose_replicas(task_, demand), demand);
     EXPECT_EQ(duplicates(task_, start), 0);
     const Noise noise(5);
     ExchangeSearch search(task_, noise, start, 1);
@@ -167,14 +170,14 @@ TEST_F(SearchTest, ExchangesKeepCopiesAddNoDuplicateAndLowerThePeak) {
     search.sharpen(40);
     while (search.sweep(0) > 0) {
     }
-    const std::vector<int32_t> map(search.map().begin(), search.map().end());
-    EXPECT_EQ(sorted(map), sorted(start)) << seed;
-    EXPECT_EQ(duplicates(task_, map), 0) << seed;
-    EXPECT_LE(map_cost(task_, map), map_cost(task_, start)) << seed;
+    const std::vector<int32_t> placement(search.placement().begin(), search.placement().end());
+    EXPECT_EQ(sorted(placement), sorted(start)) << seed;
+    EXPECT_EQ(duplicates(task_, placement), 0) << seed;
+    EXPECT_LE(placement_cost(task_, placement), placement_cost(task_, start)) << seed;
   }
 }
 
-TEST_F(SearchTest, AHighPriceKeepsTheCurrentMap) {
+TEST_F(SearchTest, AHighPriceKeepsTheCurrentPlacement) {
   make(5, 16, 4, 5, 40, 10);
   task_.move_price = 10;
   const Noise noise(5);
@@ -182,52 +185,53 @@ TEST_F(SearchTest, AHighPriceKeepsTheCurrentMap) {
   ExchangeSearch search(task_, noise, current, 1);
   search.sharpen(40);
   EXPECT_EQ(search.sweep(0), 0);
-  std::vector<int32_t> map = current;
-  level(task_, map, 1);
-  EXPECT_EQ(map, current);
+  std::vector<int32_t> placement = current;
+  level(task_, placement, 1);
+  EXPECT_EQ(placement, current);
 }
 
 TEST_F(SearchTest, LevelReturnsThePeakItReached) {
   for (int seed = 0; seed < 10; ++seed) {
     make(seed, 40, 8, 6, 1, 1);
     const std::vector<float> demand = expert_demand(episodes_, 0);
-    std::vector<int32_t> map = first_map(task_, choose_copies(task_, demand), demand);
-    const std::vector<int32_t> start = map;
-    const double peak = level(task_, map, 1.0005);
-    EXPECT_NEAR(peak, peak_to_mean(rank_loads(map, task_.first_slots, load_.at(0, 0))), 1e-5)
+    std::vector<int32_t> placement = first_placement(task_, choose_replicas(task_, demand), demand);
+    const std::vector<int32_t> start = placement;
+    const double peak = level(task_, placement, 1.0005);
+    EXPECT_NEAR(peak, peak_to_mean(rank_loads(placement, task_.slots.firsts(), load_.at(0, 0))),
+                1e-5)
         << seed;
-    EXPECT_LE(peak, map_cost(task_, start) + 1e-6) << seed;
+    EXPECT_LE(peak, placement_cost(task_, start) + 1e-6) << seed;
     EXPECT_LT(peak, 1.02) << seed;
-    EXPECT_EQ(duplicates(task_, map), 0) << seed;
+    EXPECT_EQ(duplicates(task_, placement), 0) << seed;
   }
 }
 
-TEST_F(SearchTest, CopiesGoToTheLargestDemandPerCopy) {
+TEST_F(SearchTest, ReplicasGoToTheLargestDemandPerReplica) {
   make(6, 10, 5, 4, 1, 1);
   const std::vector<float> demand = expert_demand(episodes_, 0);
-  const std::vector<int32_t> copies = choose_copies(task_, demand);
+  const std::vector<int32_t> replicas = choose_replicas(task_, demand);
   int total = 0;
-  for (size_t e = 0; e < copies.size(); ++e) {
-    total += copies[e];
-    EXPECT_GE(copies[e], 1);
-    EXPECT_LE(copies[e], 5);
-    for (size_t other = 0; other < copies.size(); ++other) {
-      // No copy would have served another expert better.
-      if (copies[e] > 1 && copies[other] < 5) {
-        EXPECT_GE(demand[e] / static_cast<float>(copies[e] - 1),
-                  demand[other] / static_cast<float>(copies[other]));
+  for (size_t e = 0; e < replicas.size(); ++e) {
+    total += replicas[e];
+    EXPECT_GE(replicas[e], 1);
+    EXPECT_LE(replicas[e], 5);
+    for (size_t other = 0; other < replicas.size(); ++other) {
+      // No replica would have served another expert better.
+      if (replicas[e] > 1 && replicas[other] < 5) {
+        EXPECT_GE(demand[e] / static_cast<float>(replicas[e] - 1),
+                  demand[other] / static_cast<float>(replicas[other]));
       }
     }
   }
   EXPECT_EQ(total, 20);
 }
 
-TEST_F(SearchTest, SearchedCopiesFillTheSlotsAndPackLower) {
+TEST_F(SearchTest, SearchedReplicasFillTheSlotsAndPackLower) {
   for (int seed = 0; seed < 8; ++seed) {
     make(seed, 24, 16, 2, 1, 1);
     const std::vector<float> demand = expert_demand(episodes_, 0);
-    const std::vector<int32_t> greedy = choose_copies(task_, demand);
-    const std::vector<int32_t> found = search_copies(task_, {.iterations = 2000, .target = 1}, 1);
+    const std::vector<int32_t> greedy = choose_replicas(task_, demand);
+    const std::vector<int32_t> found = search_replicas(task_, {.iterations = 2000, .target = 1}, 1);
     int total = 0;
     for (const int32_t c : found) {
       total += c;
@@ -235,24 +239,24 @@ TEST_F(SearchTest, SearchedCopiesFillTheSlotsAndPackLower) {
       EXPECT_LE(c, 16);
     }
     EXPECT_EQ(total, 32);
-    const auto peak = [&](const std::vector<int32_t>& copies) {
-      std::vector<int32_t> map = first_map(task_, copies, demand);
-      EXPECT_EQ(duplicates(task_, map), 0);
-      return level(task_, map, 1);
+    const auto peak = [&](const std::vector<int32_t>& replicas) {
+      std::vector<int32_t> placement = first_placement(task_, replicas, demand);
+      EXPECT_EQ(duplicates(task_, placement), 0);
+      return level(task_, placement, 1);
     };
     EXPECT_LE(peak(found), peak(greedy) + 0.02) << seed;
   }
 }
 
-TEST_F(SearchTest, CopiesAreSoughtUntilTheyAreGoodEnough) {
+TEST_F(SearchTest, ReplicasAreSoughtUntilTheyAreGoodEnough) {
   make(3, 24, 8, 4, 1, 1);
   std::vector<std::vector<int32_t>> shown;
   const auto search = [&](bool good_enough) {
-    const auto show = [&](const std::vector<int32_t>& copies) {
-      shown.push_back(copies);
+    const auto show = [&](const std::vector<int32_t>& replicas) {
+      shown.push_back(replicas);
       return good_enough;
     };
-    return search_copies(task_, {.iterations = 2000, .target = 1, .good_enough = show}, 1);
+    return search_replicas(task_, {.iterations = 2000, .target = 1, .good_enough = show}, 1);
   };
   const std::vector<int32_t> first = search(true);
   ASSERT_EQ(shown.size(), 1U);
@@ -263,13 +267,13 @@ TEST_F(SearchTest, CopiesAreSoughtUntilTheyAreGoodEnough) {
   for (size_t i = 1; i < shown.size(); ++i) EXPECT_NE(shown[i], shown[i - 1]) << "only what is new";
 }
 
-TEST_F(SearchTest, ChangedCopiesCostOneMoveEach) {
+TEST_F(SearchTest, ChangedReplicasCostOneMoveEach) {
   make(7, 16, 8, 3, 1, 1);
   const std::vector<float> demand = expert_demand(episodes_, 0);
   const std::vector<int32_t> current(placement_.logical(0).begin(), placement_.logical(0).end());
   size_t last = 25;
   for (const float reluctance : {0.0F, 0.3F, 1.0F, 100.0F}) {
-    const std::vector<int32_t> changed = change_copies(task_, current, demand, reluctance, 24);
+    const std::vector<int32_t> changed = change_replicas(task_, current, demand, reluctance, 24);
     size_t different = 0;
     for (size_t s = 0; s < changed.size(); ++s) different += changed[s] != current[s] ? 1 : 0;
     EXPECT_LE(different, last);

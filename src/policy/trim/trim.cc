@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// trim, the default policy: plans every layer on episodes of the window and of what it remembers,
+// The default policy `trim` plans every layer on episodes of the window and of what it remembers,
 // with a price on moves.
 #include <algorithm>
 
 #include "base/cat.h"
 #include "policy/frame.h"
+#include "policy/layer_placement.h"
 #include "policy/policies.h"
 #include "policy/trim/episodes.h"
 #include "policy/trim/layer_planner.h"
@@ -25,13 +26,14 @@ constexpr double kSteadyPrice = 0.064;
 // remembered episodes.
 constexpr double kDrift = 0.03;
 
-// Windows after which a remembered episode weighs half, and what is remembered of each.
+// A remembered episode weighs half after so many windows. Each has about so many steps, and so many
+// are remembered.
 constexpr double kHalfLifeWindows = 1;
 constexpr int64_t kEpisodeSteps = 8;
 constexpr int64_t kMaxRemembered = 48;
 
-// How much further than in the episodes the loads are taken to swing. 1.2 to 1.6 are better than 1
-// on all synthetic sets.
+// Plans suppose that loads swing this much further than in the episodes. 1.2 to 1.6 are better than
+// 1 on all synthetic sets.
 constexpr float kExaggeration = 1.6F;
 
 Effort effort_of(const PolicyOptions& options) {
@@ -41,13 +43,13 @@ Effort effort_of(const PolicyOptions& options) {
     effort.sweeps = 3;
     effort.max_visits = 250'000;
     effort.all_families = false;
-    effort.copy_iterations = 100;
+    effort.replica_iterations = 100;
   } else if (options.preset == "deep") {
     effort.max_episodes = 64;
     effort.sweeps = 200;
     effort.max_visits = 25'000'000;
-    effort.copy_iterations = 20'000;
-    effort.target = effort.copies_above = 1.0001;
+    effort.replica_iterations = 20'000;
+    effort.target = effort.replicas_above = 1.0001;
   } else if (options.preset != "balanced") {
     throw InvalidArgument(cat("no preset '", options.preset, "'; there are fast balanced deep"));
   }
@@ -73,10 +75,9 @@ class Trim : public Policy {
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
     const SearchedSlots slots(problem.current);
-    const Noise noise(slots.most());
-    std::vector<int32_t> proposal;
-    for (int layer = 0; layer < problem.load.num_layers; ++layer)
-      plan_one(problem, layer, slots, noise, proposal);
+    const Noise noise(most_slots(slots.slots()));
+    std::vector<int32_t> proposal = plan_layers(
+        problem.load.num_layers, [&](int layer) { return plan_one(problem, layer, slots, noise); });
     // With a history the gain lies in the remembered episodes too, and the search has weighed it.
     Plan plan =
         finish_plan(problem, std::move(proposal), {.require_gain = problem.history == nullptr});
@@ -88,8 +89,8 @@ class Trim : public Policy {
   }
 
  private:
-  void plan_one(const Problem& problem, int layer, const SearchedSlots& slots, const Noise& noise,
-                std::vector<int32_t>& proposal) const {
+  std::vector<int32_t> plan_one(const Problem& problem, int layer, const SearchedSlots& slots,
+                                const Noise& noise) const {
     Effort effort = effort_;
     // Long windows hold more to plan on.
     constexpr int64_t kLongWindow = 512;
@@ -103,18 +104,14 @@ class Trim : public Policy {
     if (time_budget_s_) effort.seconds = *time_budget_s_ / problem.load.num_layers;
     Episodes episodes = layer_episodes(problem.load, problem.history, layer, effort.max_episodes,
                                        problem.current.num_ranks());
-    if (episodes.count == 0) {
-      const std::span<const int32_t> kept = problem.current.logical(layer);
-      proposal.insert(proposal.end(), kept.begin(), kept.end());
-      return;
-    }
+    if (episodes.count == 0) return to_vector(problem.current.logical(layer));
     if (episodes.count > 1) exaggerate(episodes, kExaggeration);
     const LayerTask task = slots.task(layer, episodes, price(problem, layer, slots, effort));
     if (!move_price_ && problem.history == nullptr)
       effort.near_price = kDriftPrice / problem.current.num_ranks();
     const LayerLimits limits{.max_moves = problem.limits.max_moves_per_layer,
                              .max_receive = problem.limits.max_receive_per_rank};
-    slots.append(plan_layer(task, slots.current(layer), effort, limits, noise), proposal);
+    return slots.complete(plan_layer(task, slots.current(layer), effort, limits, noise));
   }
 
   double price(const Problem& problem, int layer, const SearchedSlots& slots,
@@ -132,8 +129,8 @@ class Trim : public Policy {
     const auto peak = [&](const Load& window, const History* history) {
       const Episodes episodes =
           layer_episodes(window, history, layer, effort.max_episodes, problem.current.num_ranks());
-      return episodes.count == 0 ? 0.0
-                                 : map_cost(slots.task(layer, episodes, 0), slots.current(layer));
+      if (episodes.count == 0) return 0.0;
+      return placement_cost(slots.task(layer, episodes, 0), slots.current(layer));
     };
     const Load nothing{.num_steps = 0,
                        .num_layers = problem.load.num_layers,

@@ -37,16 +37,16 @@ void expect_counts_right(const Placement& before, const Plan& plan) {
         ++has[plan.placement.logical(l)[s]];
       }
       int64_t received = 0;
-      for (const auto& [expert, copies] : has) {
+      for (const auto& [expert, replicas] : has) {
         received += had.count(expert) == 0 ? 1 : 0;
-        duplicates += copies - 1;
-        // An expert that stays keeps its slots: as many of them as it still has copies.
+        duplicates += replicas - 1;
+        // An expert that stays keeps its slots: as many of them as it still has replicas.
         int kept = 0;
         for (int s = before.first_slot(r); s < before.first_slot(r + 1); ++s) {
           const auto i = static_cast<size_t>(s);
           kept += before.logical(l)[i] == expert && plan.placement.logical(l)[i] == expert ? 1 : 0;
         }
-        EXPECT_EQ(kept, std::min(copies, had.count(expert) != 0 ? had[expert] : 0));
+        EXPECT_EQ(kept, std::min(replicas, had.count(expert) != 0 ? had[expert] : 0));
       }
       peak = std::max(peak, received);
       moves += received;
@@ -69,12 +69,12 @@ double window_par(const Placement& placement, const Load& load, int layer) {
     for (int64_t t = 0; t < load.num_steps; ++t)
       sum += static_cast<long double>(load.at(t, layer)[e]);
     total += sum;
-    const auto map = placement.logical(layer);
-    const auto copies = std::count(map.begin(), map.end(), e);
-    for (size_t s = 0; s < map.size(); ++s) {
-      if (map[s] != e) continue;
+    const std::span<const int32_t> slots = placement.logical(layer);
+    const auto replicas = std::count(slots.begin(), slots.end(), e);
+    for (size_t s = 0; s < slots.size(); ++s) {
+      if (slots[s] != e) continue;
       rank[static_cast<size_t>(placement.rank_of_slot(static_cast<int>(s)))] +=
-          sum / static_cast<long double>(copies);
+          sum / static_cast<long double>(replicas);
     }
   }
   if (total == 0) return 1;
@@ -305,39 +305,40 @@ TEST(Optimal, AgreesWithTheMilpSolver) {
 }
 
 // Whether every rank holds experts as evenly as its slots allow: none twice unless all are there.
-bool no_needless_duplicates(const std::vector<int32_t>& map, const std::vector<int>& slots_per_rank,
-                            int experts) {
-  auto at = map.begin();
+bool no_needless_duplicates(const std::vector<int32_t>& placement,
+                            const std::vector<int>& slots_per_rank, int experts) {
+  auto at = placement.begin();
   for (const int slots : slots_per_rank) {
     for (int e = 0; e < experts; ++e) {
-      const auto copies = std::count(at, at + slots, e);
-      if (copies < slots / experts || copies > (slots + experts - 1) / experts) return false;
+      const auto replicas = std::count(at, at + slots, e);
+      if (replicas < slots / experts || replicas > (slots + experts - 1) / experts) return false;
     }
     at += slots;
   }
   return true;
 }
 
-// Every map of the slots, one after the other.
+// Every placement of the slots, one after the other.
 double least_par(const Placement& shape, const Load& load) {
-  std::vector<int32_t> map(shape.num_slots(), 0);
+  std::vector<int32_t> placement(shape.num_slots(), 0);
   std::vector<int> slots_per_rank;
   for (int r = 0; r < shape.num_ranks(); ++r) slots_per_rank.push_back(shape.slots_of_rank(r));
   double best = 1e9;
   for (;;) {
-    const std::vector<int32_t> copies = replica_counts(map, load.num_experts);
-    if (std::find(copies.begin(), copies.end(), 0) == copies.end() &&
-        no_needless_duplicates(map, slots_per_rank, load.num_experts)) {
-      best =
-          std::min(best, window_par(Placement(1, load.num_experts, slots_per_rank, map), load, 0));
+    const std::vector<int32_t> replicas = replica_counts(placement, load.num_experts);
+    if (std::find(replicas.begin(), replicas.end(), 0) == replicas.end() &&
+        no_needless_duplicates(placement, slots_per_rank, load.num_experts)) {
+      best = std::min(
+          best, window_par(Placement(1, load.num_experts, slots_per_rank, placement), load, 0));
     }
     size_t digit = 0;
-    while (digit < map.size() && ++map[digit] == load.num_experts) map[digit++] = 0;
-    if (digit == map.size()) return best;
+    while (digit < placement.size() && ++placement[digit] == load.num_experts)
+      placement[digit++] = 0;
+    if (digit == placement.size()) return best;
   }
 }
 
-TEST(Optimal, IsAsGoodAsTheBestOfAllMaps) {
+TEST(Optimal, IsAsGoodAsTheBestOfAllPlacements) {
   std::mt19937 random(15);
   for (const auto& [experts, slots] : {std::pair{2, std::vector<int>{2, 2}},
                                        {3, {2, 2}},
