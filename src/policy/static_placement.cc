@@ -27,8 +27,13 @@ class Shuffle {
   std::vector<int32_t> run() {
     const int num_slots = slots_.num_slots();
     for (int64_t i = 0; i < int64_t{8} * num_slots; ++i) {
-      replace(draw(num_slots), draw(num_experts_));
-      exchange(draw(num_slots), draw(num_slots));
+      // Compilers differ in the order in which they evaluate arguments, so each draw has a line.
+      const int32_t e = draw(num_experts_);
+      const int32_t slot = draw(num_slots);
+      replace(slot, e);
+      const int32_t b = draw(num_slots);
+      const int32_t a = draw(num_slots);
+      exchange(a, b);
     }
     return placement_;
   }
