@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Takes every figure of bringing tokens to experts and prints it beside its goal: ranks as threads, as processes, and
-as processes on two hosts (namespaces of this machine, as root), whichever of these this machine can do.
+"""Takes every figure of bringing tokens to experts and prints it beside its goal.
+
+Ranks are threads, processes, and processes on two hosts (namespaces of this machine, as root),
+whichever of these this machine can do.
 
 usage: dispatch_goals.py TRIMTAB [--runs N] [--seconds S] [--rows TEXT]
 """
@@ -36,7 +38,8 @@ class Bench:
         self.rows = functools.lru_cache(None)(self._rows)
 
     def _rows(self, launcher, arguments):
-        command = [*launcher, self.trimtab, "bench", "dispatch", *arguments, "--seconds", self.seconds, "--json"]
+        command = [*launcher, self.trimtab, "bench", "dispatch", *arguments,
+                   "--seconds", self.seconds, "--json"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 77:
             raise Skipped(done.stdout.strip())
@@ -52,6 +55,18 @@ class Bench:
         row = self.row(*which, **launcher)
         return row["ms_dispatch"] + row["ms_combine"]
 
+    def ms_of_processes(self, dispatcher, tokens):
+        return self.ms(dispatcher, tokens, MEMORY, launcher=PROCESSES)
+
+    def all_to_all_over(self, other, ranks):
+        """The time of `all_to_all` on two hosts of so many ranks over that of another one."""
+        of = lambda dispatcher: self.ms(dispatcher, 512, BETWEEN, launcher=hosts(ranks))
+        return of("all_to_all") / of(other)
+
+    def hidden(self, intermediate):
+        arguments = [*OVERLAP, "--intermediate", intermediate]
+        return self.row("packed", 512, arguments, launcher=hosts(1))["pct_hidden"]
+
     def cpu_ms(self, *which, **launcher):
         row = self.row(*which, **launcher)
         return row["cpu_ms_dispatch"] + row["cpu_ms_combine"]
@@ -63,7 +78,8 @@ def hosts(ranks, rate="4gbit"):
 
 # What, goal ("<=" or ">=" and a number), a function of a Bench.
 FIGURES = [
-    ("threads, 512 tokens: `pull`, % of memcpy's rate", ">= 80", lambda b: b.row("pull", 512, FOUR)["pct_of_memcpy"]),
+    ("threads, 512 tokens: `pull`, % of memcpy's rate", ">= 80",
+     lambda b: b.row("pull", 512, FOUR)["pct_of_memcpy"]),
     ("threads, 512 tokens: cpu time of `source` / `pull`", ">= 4",
      lambda b: b.cpu_ms("source", 512, FOUR) / b.cpu_ms("pull", 512, FOUR)),
     ("threads, 512 tokens: `pull`, ms", None, lambda b: b.ms("pull", 512, FOUR)),
@@ -73,23 +89,23 @@ FIGURES = [
     ("the same of 2 ranks: `pull`, ms", "<= 0.1", lambda b: b.ms("pull", 16, TWO)),
     ("the same of 2 ranks: `fused`, ms", "<= 0.1", lambda b: b.ms("fused", 16, TWO)),
     ("processes / threads, 512 tokens: `pull`, ms", "<= 2",
-     lambda b: b.ms("pull", 512, MEMORY, launcher=PROCESSES) / b.ms("pull", 512, FOUR)),
-    ("processes, 16 tokens: `pull`, ms", "<= 0.3", lambda b: b.ms("pull", 16, MEMORY, launcher=PROCESSES)),
-    ("processes, 16 tokens: `fused`, ms", "<= 0.3", lambda b: b.ms("fused", 16, MEMORY, launcher=PROCESSES)),
+     lambda b: b.ms_of_processes("pull", 512) / b.ms("pull", 512, FOUR)),
+    ("processes, 16 tokens: `pull`, ms", "<= 0.3", lambda b: b.ms_of_processes("pull", 16)),
+    ("processes, 16 tokens: `fused`, ms", "<= 0.3", lambda b: b.ms_of_processes("fused", 16)),
     ("2 hosts x 2, 4 Gbit/s, 512 tokens: `all_to_all` / `packed`", ">= 4",
-     lambda b: b.ms("all_to_all", 512, BETWEEN, launcher=hosts(2)) / b.ms("packed", 512, BETWEEN, launcher=hosts(2))),
+     lambda b: b.all_to_all_over("packed", 2)),
     ("2 hosts x 2, 4 Gbit/s, 512 tokens: `all_to_all` / `hybrid`", ">= 4",
-     lambda b: b.ms("all_to_all", 512, BETWEEN, launcher=hosts(2)) / b.ms("hybrid", 512, BETWEEN, launcher=hosts(2))),
+     lambda b: b.all_to_all_over("hybrid", 2)),
     ("2 hosts x 1, 4 Gbit/s, 512 tokens: `all_to_all` / `packed`", ">= 4",
-     lambda b: b.ms("all_to_all", 512, BETWEEN, launcher=hosts(1)) / b.ms("packed", 512, BETWEEN, launcher=hosts(1))),
+     lambda b: b.all_to_all_over("packed", 1)),
     ("whole layers, 512 tokens: `fused`, % of `pull`'s cpu time", "<= 100",
      lambda b: b.row("fused", 512, LAYERS)["pct_of_first"]),
     ("whole layers, 16 tokens: `fused`, % of `pull`'s cpu time", "<= 100",
      lambda b: b.row("fused", 16, LAYERS)["pct_of_first"]),
     ("2 hosts x 1, 4 Gbit/s, intermediate 768: two microbatches hide, % of the transfer", ">= 60",
-     lambda b: b.row("packed", 512, [*OVERLAP, "--intermediate", "768"], launcher=hosts(1))["pct_hidden"]),
+     lambda b: b.hidden("768")),
     ("2 hosts x 1, 4 Gbit/s, intermediate 64: two microbatches hide, % of the shorter", ">= 60",
-     lambda b: b.row("packed", 512, [*OVERLAP, "--intermediate", "64"], launcher=hosts(1))["pct_hidden"]),
+     lambda b: b.hidden("64")),
 ]
 
 

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trimtab as the planner of vLLM or SGLang against their own: PAR, moves and seconds of one call, for all layers.
+"""Compares Trimtab as the planner of vLLM or SGLang with their own planners: PAR, moves and seconds
+of one call, for all layers.
 
-usage: engine_policies.py ENGINE WORKLOAD...    [--policies trim,trim/fast,trim@1e-3,deepseek] [--repeat 3]
+usage: engine_policies.py ENGINE WORKLOAD... [--policies trim,trim/fast,trim@1e-3,deepseek]
+                          [--repeat 3]
 
-ENGINE: a folder of tools/check_engine_plugins.py, FOLDER/engines/vllm-VERSION or sglang-VERSION, with the balancer of that
-release. WORKLOAD: NAME_RxS of bench/planning_workloads.py, without .train.npy. vLLM sums the loads over the window before
-it plans, SGLang hands them over step by step; both start from 0..E-1 in slot order, then 0.. again. PAR is of the window and
-of later steps (mean); moves are experts that a rank must receive, per layer: by the first plan, and by the second, made of the
-later loads from the first; seconds are CPU time (median of the calls, in turns).
+ENGINE is a folder of tools/check_engine_plugins.py, FOLDER/engines/vllm-VERSION or sglang-VERSION,
+with the balancer of that release. WORKLOAD is NAME_RxS of bench/planning_workloads.py, without
+.train.npy. vLLM sums the loads over the window before it plans; SGLang hands them over step by
+step. Both start from 0..E-1 in slot order, then 0.. again. The PARs are of the window and of later
+steps (mean). Moves are experts that a rank must receive, per layer, for the first plan and for the
+second, which starts from the first and plans on the later loads. Seconds are CPU time: the median
+of the calls, which take turns.
 """
 
 import argparse
@@ -37,17 +41,21 @@ def settings_of(name):
 
 
 def vllm_planners(names):
-    """By name: a function of loads [steps, layers, experts], ranks, slots of a rank and the map in use, to a map."""
+    """Functions by name, from loads [steps, layers, experts], ranks, slots of a rank and the
+    placement in use to a placement."""
     from vllm.distributed.eplb import policy as policies
 
     own = policies.EPLB_POLICIES["default"]
     of_name = {"vLLM default": own}
     for name in names:
-        of_name[f"Trimtab {name}"] = trimtab.vllm.make_policy(policies.AbstractEplbPolicy, own, settings_of(name))
+        settings = settings_of(name)
+        ours = trimtab.vllm.make_policy(policies.AbstractEplbPolicy, own, settings)
+        of_name[f"Trimtab {name}"] = ours
 
     def planner(policy):
         def plan(steps, ranks, slots, old):
-            return map_of(policy.rebalance_experts(steps.sum(0), ranks * slots, 1, 1, ranks, old))
+            result = policy.rebalance_experts(steps.sum(0), ranks * slots, 1, 1, ranks, old)
+            return placement_of(result)
 
         return plan
 
@@ -65,47 +73,50 @@ def sglang_planners(names):
     def planner(rebalance):
         def plan(steps, ranks, slots, old):
             expert_location.metadata = types.SimpleNamespace(physical_to_logical_map_cpu=old)
-            return map_of(rebalance(steps, ranks * slots, slots, None, 1, eplb_algorithms.EplbAlgorithm.deepseek))
+            algorithm = eplb_algorithms.EplbAlgorithm.deepseek
+            return placement_of(rebalance(steps, ranks * slots, slots, None, 1, algorithm))
 
         return plan
 
     return {name: planner(rebalance) for name, rebalance in of_name.items()}
 
 
-def map_of(result):
+def placement_of(result):
     return result[0] if isinstance(result, tuple) else result
 
 
 def moves_per_layer(before, after, ranks):
     held, wanted = (one.reshape(one.shape[0], ranks, -1) for one in (before, after))
-    received = sum(
-        len(set(wanted[layer, rank]) - set(held[layer, rank])) for layer in range(len(held)) for rank in range(ranks)
-    )
+    received = 0
+    for layer in range(len(held)):
+        for rank in range(ranks):
+            received += len(set(wanted[layer, rank]) - set(held[layer, rank]))
     return received / len(held)
 
 
 def compare(planners, workload, repeat):
-    train, test = (torch.from_numpy(np.load(f"{workload}.{part}.npy")) for part in ("train", "test"))
+    parts = [np.load(f"{workload}.{part}.npy") for part in ("train", "test")]
+    train, test = (torch.from_numpy(part) for part in parts)
     ranks, slots = map(int, re.search(r"_(\d+)x(\d+)$", workload).groups())
     _, layers, experts = train.shape
     old = (torch.arange(ranks * slots) % experts).repeat(layers, 1)
-    seconds, maps = {}, {}
+    seconds, placements = {}, {}
     for _ in range(repeat):
         for name, plan in planners.items():
             start = time.process_time()
-            maps[name] = plan(train, ranks, slots, old)
+            placements[name] = plan(train, ranks, slots, old)
             seconds.setdefault(name, []).append(time.process_time() - start)
-    for name, tensor in maps.items():
-        physical_to_logical = tensor.numpy()
-        placement = trimtab.Placement(physical_to_logical, num_experts=experts, num_ranks=ranks)
+    for name, tensor in placements.items():
+        first = tensor.numpy()
+        placement = trimtab.Placement(first, num_experts=experts, num_ranks=ranks)
         window = trimtab.par_per_step(placement, trimtab.Load(train.sum(0)))[0][0]
         later = trimtab.par_per_step(placement, trimtab.Load(test))[0].mean()
-        moves = moves_per_layer(old.numpy(), physical_to_logical, ranks)
+        moves = moves_per_layer(old.numpy(), first, ranks)
         second = planners[name](test, ranks, slots, tensor).numpy()
-        again = moves_per_layer(physical_to_logical, second, ranks)
+        again = moves_per_layer(first, second, ranks)
         print(
-            f"| {pathlib.Path(workload).name} | {name} | {window:.4f} | {later:.4f} | {moves:.1f} | {again:.1f} | "
-            f"{statistics.median(seconds[name]):.3f} |",
+            f"| {pathlib.Path(workload).name} | {name} | {window:.4f} | {later:.4f} "
+            f"| {moves:.1f} | {again:.1f} | {statistics.median(seconds[name]):.3f} |",
             flush=True,
         )
 
@@ -118,10 +129,12 @@ def main():
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print("| workload | policy | PAR, window | PAR, later | moves a layer | again | CPU seconds |\n|---|---|---|---|---|---|---|")
+    print("| workload | policy | PAR, window | PAR, later | moves a layer | again | CPU seconds |")
+    print("|---|---|---|---|---|---|---|")
     engine = arguments.engine.name.split("-")[0]
     with engines.importable(arguments.engine, engine):
-        planners = {"vllm": vllm_planners, "sglang": sglang_planners}[engine](arguments.policies.split(","))
+        planners_of = {"vllm": vllm_planners, "sglang": sglang_planners}[engine]
+        planners = planners_of(arguments.policies.split(","))
         for workload in arguments.workloads:
             compare(planners, workload, arguments.repeat)
 

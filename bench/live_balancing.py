@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What live balancing costs and brings, by `trimtab run` on tiny-moe: pairs of runs, one after the other.
+"""Measures what live balancing costs and brings, by pairs of `trimtab run` on tiny-moe.
 
     python3 bench/live_balancing.py build/release/cli/trimtab [--pairs 15]
 
@@ -16,30 +16,36 @@ import tempfile
 
 MODEL = pathlib.Path(__file__).resolve().parents[1] / "models" / "tiny-moe"
 FEW = "--max-sequences 12 --steps 64"  # of 192 prompts, so their domain changes on the way
-# The name of each comparison; what both have; the one without; the one with.
+KEYS = ("replans", "moves", "moved_bytes", "stall_seconds", "plan_seconds", "rolled_back")
+# Each comparison has a name, the options of both runs, of the one without balancing, and of the one
+# with it.
 COMPARISONS = [
-    ("overhead, 2 ranks: recorded, gathered, never planned", f"{FEW} --ranks 2", "--redundant-experts 2", "--eplb dynamic --eplb-config {idle}"),
+    ("overhead, 2 ranks: recorded, gathered, never planned", f"{FEW} --ranks 2",
+     "--redundant-experts 2", "--eplb dynamic --eplb-config {idle}"),
     ("domain change, 2 ranks on as many cores", f"{FEW} --ranks 2", "", "--eplb dynamic"),
     ("domain change, 4 ranks", f"{FEW} --ranks 4", "", "--eplb dynamic"),
-    ("domain change, 4 ranks, at most 4 MB a plan", f"{FEW} --ranks 4", "", "--eplb dynamic --eplb-config {budget}"),
-    ("skewed, 2 ranks on as many cores, 96 sequences each, from a map with the busier experts on rank 0",
+    ("domain change, 4 ranks, at most 4 MB a plan", f"{FEW} --ranks 4", "",
+     "--eplb dynamic --eplb-config {budget}"),
+    ("skewed, 2 ranks on as many cores, 96 sequences each, "
+     "from a placement with the busier experts on rank 0",
      "--max-sequences 96 --steps 300 --ranks 2", "--eplb static:{hot}", "--eplb dynamic:{hot}"),
 ]
 
 
 def run(trimtab, options):
-    command = [trimtab, "run", MODEL, "--prompts", MODEL / "domain_shift.txt", "--temperature", "0.7", "--json",
-               *options.split()]
+    command = [trimtab, "run", MODEL, "--prompts", MODEL / "domain_shift.txt",
+               "--temperature", "0.7", "--json", *options.split()]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
-def write_hot_map(trimtab, file):
-    """A map for 2 ranks whose rank 0 has the busier half of the experts; the redundant slot of each holds one of its own
-    again."""
+def write_hot_placement(trimtab, file):
+    """Writes a placement for 2 ranks whose rank 0 has the busier half of the experts. The redundant
+    slot of each rank holds one of its own experts again."""
     loads = file.with_name("loads.json")
     run(trimtab, f"{FEW} --ranks 2 --eplb record:{loads}")
     placement = json.loads(loads.with_suffix(".placement.json").read_text())
-    load = [[sum(steps) for steps in zip(*layer)] for layer in zip(*json.loads(loads.read_text())["logical_count"])]
+    steps = json.loads(loads.read_text())["logical_count"]
+    load = [[sum(of_expert) for of_expert in zip(*layer)] for layer in zip(*steps)]
     half = placement["num_experts"] // 2
     rows = placement["physical_to_logical_map"] = []
     for layer in load:
@@ -55,20 +61,25 @@ def quartiles(values):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trimtab")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--only", default="", help="only comparisons with this text")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        files = {"idle": {"preset": "short", "plan_above_par": 1000}, "budget": {"preset": "short", "max_bytes": 4_000_000}}
+        files = {
+            "idle": {"preset": "short", "plan_above_par": 1000},
+            "budget": {"preset": "short", "max_bytes": 4_000_000},
+        }
         names = {}
         for name, settings in files.items():
             path = pathlib.Path(folder) / f"{name}.json"
             path.write_text(json.dumps(settings))
             names[name] = path
         names["hot"] = pathlib.Path(folder) / "hot.json"
-        write_hot_map(arguments.trimtab, names["hot"])
+        write_hot_placement(arguments.trimtab, names["hot"])
         for title, both, without, with_ in COMPARISONS:
             if arguments.only not in title:
                 continue
@@ -84,11 +95,13 @@ def main():
                 ratios.append(on["tokens_per_second"] / off["tokens_per_second"])
                 results.append((off, on))
             print(f"{title}\n  tokens/s with / without: {quartiles(ratios)}")
-            print(f"  PAR without, mean over layers: {statistics.fmean(results[0][0]['par_per_layer']):.3f}")
-            for key in ("replans", "moves", "moved_bytes", "stall_seconds", "plan_seconds", "rolled_back"):
-                print(f"  {key}: median {statistics.median(on['eplb'][key] for _, on in results):g}")
+            par = statistics.fmean(results[0][0]["par_per_layer"])
+            print(f"  PAR without, mean over layers: {par:.3f}")
+            balanced = [on["eplb"] for _, on in results]
+            for key in KEYS:
+                print(f"  {key}: median {statistics.median(one[key] for one in balanced):g}")
             for third in range(3):
-                values = [on["eplb"]["par_by_third"][third] for _, on in results]
+                values = [one["par_by_third"][third] for one in balanced]
                 print(f"  PAR of third {third + 1}: {quartiles(values)}, at most {max(values):.3f}")
 
 

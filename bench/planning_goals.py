@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the workloads of several seeds and prints minimum, median and maximum of each figure beside its goal.
+"""Plans the workloads of several seeds and prints minimum, median and maximum of each figure beside
+its goal.
 
-usage: planning_goals.py BENCH_PLANNING FOLDER... [--rows TEXT]    a folder of planning_workloads.py for each seed
+usage: planning_goals.py BENCH_PLANNING FOLDER... [--rows TEXT]
+
+Each FOLDER holds the workloads of one seed, as planning_workloads.py writes them.
 """
 
 import argparse
@@ -11,13 +14,15 @@ import statistics
 import subprocess
 
 FIVE = ["b_logn0.5_32x9", "b_logn1.0_32x9", "b_logn1.5_32x9", "b_zipf0.8_32x9", "b_zipf1.2_32x9"]
-# What is asked, workloads, options, [(figure, goal)]. Seconds are of all layers; a figure of several workloads is the
-# largest.
+TIGHT = ["e1024_logn1.0_1024x2", "e1024_zipf1.2_1024x2"]
+# Each row has a title, workloads, options and [(figure, goal)]. Seconds are of all layers. The
+# figure of several workloads is the largest of theirs.
 ROWS = [
     ("58 x 256 on 32x9, five skews", FIVE, [], [("par_window", 1.001), ("cpu_seconds", 0.020)]),
     ("64x5 zipf1.2", ["b_zipf1.2_64x5"], [], [("par_window", 1.002)]),
-    ("256x3 zipf1.2, 512 experts", ["e512_zipf1.2_256x3"], [], [("par_window", 1.005), ("par_next", 1.19)]),
-    ("1024x2, 1024 experts, logn1.0 and zipf1.2, 8 layers", ["e1024_logn1.0_1024x2", "e1024_zipf1.2_1024x2"], [],
+    ("256x3 zipf1.2, 512 experts", ["e512_zipf1.2_256x3"], [],
+     [("par_window", 1.005), ("par_next", 1.19)]),
+    ("1024x2, 1024 experts, logn1.0 and zipf1.2, 8 layers", TIGHT, [],
      [("par_window", 1.012), ("cpu_seconds", 0.96)]),
     ("d_fast T256 32x9", ["d_fast_T256_32x9"], [], [("par_next", 1.076), ("cpu_seconds", 0.5)]),
     ("the same, deep", ["d_fast_T256_32x9"], ["--preset", "deep"], [("par_next", 1.070)]),
@@ -30,9 +35,13 @@ ROWS = [
 
 
 def run(bench, folder, workloads, options):
-    names = [f"{folder}/{name}" for name in workloads]
-    lines = subprocess.run([bench, "--json", *options, *names], check=True, capture_output=True, text=True).stdout
-    return [json.loads(line) for line in lines.splitlines()]
+    command = [bench, "--json", *options, *[f"{folder}/{name}" for name in workloads]]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def digits_of(figure):
+    return 4 if figure.startswith("par") else 1 if figure.startswith("moves") else 3
 
 
 def main():
@@ -40,19 +49,21 @@ def main():
     parser.add_argument("bench")
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--rows", default="", help="only rows with this text")
-    parser.add_argument("--repeat", default="1", help="plans of which to take the median of seconds")
+    parser.add_argument("--repeat", default="1", help="seconds are the median of so many plans")
     args = parser.parse_args()
-    print("| work | figure | goal | min | median | max | seeds that reach it |\n|---|---|---|---|---|---|---|")
+    print("| work | figure | goal | min | median | max | seeds that reach it |")
+    print("|---|---|---|---|---|---|---|")
     for what, workloads, options, figures in ROWS:
         if args.rows not in what:
             continue
-        runs = [run(args.bench, folder, workloads, ["--repeat", args.repeat, *options]) for folder in args.folders]
+        options = ["--repeat", args.repeat, *options]
+        runs = [run(args.bench, folder, workloads, options) for folder in args.folders]
         for figure, goal in figures:
             values = [max(one[figure] for one in per_seed) for per_seed in runs]
-            digits = 4 if figure.startswith("par") else 1 if figure.startswith("moves") else 3
-            low, middle, high = (f"{f(values):.{digits}f}" for f in (min, statistics.median, max))
+            spread = [f(values) for f in (min, statistics.median, max)]
+            columns = [what, figure, str(goal)] + [f"{x:.{digits_of(figure)}f}" for x in spread]
             reached = sum(value <= goal for value in values)
-            print(f"| {what} | {figure} | {goal} | {low} | {middle} | {high} | {reached} of {len(values)} |", flush=True)
+            print(f"| {' | '.join(columns)} | {reached} of {len(values)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the workloads of bench_planning: NAME_RxS.train.npy to plan on and NAME_RxS.test.npy to measure on.
+"""Makes the workloads of bench_planning: NAME_RxS.train.npy to plan on and NAME_RxS.test.npy to
+measure on.
 
 usage: planning_workloads.py FOLDER [--seed N] [--only PREFIX,PREFIX]    needs numpy
 """
@@ -10,34 +11,46 @@ import os
 import numpy as np
 
 # Name, seed, shape of the skew, layers, experts, [ranks x slots], assignments in the window.
-SINGLE = [(f"b_{kind}{skew}", 100 + i, kind, skew, 58, 256, ["32x9", "64x5", "144x2", "16x17"], 100 * 4096 * 8)
-          for i, (kind, skew) in enumerate([("logn", 0.5), ("logn", 1.0), ("logn", 1.5), ("zipf", 0.8), ("zipf", 1.2)])]
+STEP_ASSIGNMENTS = 4096 * 8
+SINGLE = []
+SKEWS = [("logn", 0.5), ("logn", 1.0), ("logn", 1.5), ("zipf", 0.8), ("zipf", 1.2)]
+for i, (kind, skew) in enumerate(SKEWS):
+    SINGLE.append((f"b_{kind}{skew}", 100 + i, kind, skew, 58, 256,
+                   ["32x9", "64x5", "144x2", "16x17"], 100 * STEP_ASSIGNMENTS))
 for i, (kind, skew) in enumerate([("logn", 1.0), ("zipf", 0.8), ("zipf", 1.2)]):
-    SINGLE.append((f"e512_{kind}{skew}", 300 + i, kind, skew, 8, 512, ["256x3"], 400 * 4096 * 8))
-    SINGLE.append((f"e1024_{kind}{skew}", 310 + i, kind, skew, 8, 1024, ["1024x2"], 1600 * 4096 * 8))
-# Name, seed, steps of the window, layers, experts, topics, steps over which topics correlate, [ranks x slots].
+    SINGLE.append((f"e512_{kind}{skew}", 300 + i, kind, skew, 8, 512,
+                   ["256x3"], 400 * STEP_ASSIGNMENTS))
+    SINGLE.append((f"e1024_{kind}{skew}", 310 + i, kind, skew, 8, 1024,
+                   ["1024x2"], 1600 * STEP_ASSIGNMENTS))
+# Name, seed, steps of the window, layers, experts, topics, steps over which topics correlate,
+# [ranks x slots].
 TOPICS = [("d_fast_T64", 400, 64, 58, 256, 6, 12, ["32x9"]),
           ("d_fast_T256", 401, 256, 58, 256, 6, 12, ["32x9", "64x5"]),
           ("d_fast_T1024", 402, 1024, 58, 256, 6, 12, ["32x9"]),
           ("d_slow_T256", 403, 256, 58, 256, 8, 200, ["32x9"]),
           ("d_qwen_T256", 406, 256, 94, 128, 4, 12, ["16x9"])]
 TEST_STEPS = 256
-STEP_ASSIGNMENTS = 4096 * 8
 
 
 def skewed(rng, kind, skew, layers, experts):
-    """Shares of the experts: log-normal with this sigma, or Zipf with this exponent in random order."""
+    """Shares of the experts: log-normal with this sigma, or Zipf with this exponent in random
+    order."""
     if kind == "logn":
         shares = np.exp(skew * rng.standard_normal((layers, experts)))
     else:
-        shares = np.stack([rng.permutation(1.0 / np.arange(1, experts + 1) ** skew) for _ in range(layers)])
+        zipf = 1.0 / np.arange(1, experts + 1) ** skew
+        shares = np.stack([rng.permutation(zipf) for _ in range(layers)])
     return shares / shares.sum(1, keepdims=True)
 
 
 def single(seed, kind, skew, layers, experts, assignments):
     """One vector a layer; later every share has drifted by 10 %."""
     rng = np.random.default_rng(seed)
-    draw = lambda shares: np.stack([rng.multinomial(assignments, of_layer) for of_layer in shares])[None].astype(np.int64)
+
+    def draw(shares):
+        counts = np.stack([rng.multinomial(assignments, of_layer) for of_layer in shares])
+        return counts[None].astype(np.int64)
+
     shares = skewed(rng, kind, skew, layers, experts)
     train = draw(shares)
     later = shares * np.exp(0.1 * rng.standard_normal(shares.shape))
@@ -45,7 +58,8 @@ def single(seed, kind, skew, layers, experts, assignments):
 
 
 def topic_mixture(seed, steps, layers, experts, topics, correlation):
-    """Steps whose mixture of topics wanders: how much of each follows an autoregression."""
+    """Steps whose mixture of topics changes slowly: the amount of each follows an
+    autoregression."""
     rng = np.random.default_rng(seed)
     base = 0.7 * rng.standard_normal((layers, 1, experts))
     profile = np.exp(base + rng.standard_normal((layers, topics, experts)))
@@ -55,8 +69,10 @@ def topic_mixture(seed, steps, layers, experts, topics, correlation):
     level = np.zeros((total, topics))
     level[0] = amplitude * rng.standard_normal(topics)
     for t in range(1, total):
-        level[t] = keep * level[t - 1] + amplitude * np.sqrt(1 - keep * keep) * rng.standard_normal(topics)
-    rng.standard_normal(topics)  # a slope that no set here has: the sets stay those that were measured
+        news = rng.standard_normal(topics)
+        level[t] = keep * level[t - 1] + amplitude * np.sqrt(1 - keep * keep) * news
+    # Published figures were measured on sets that were drawn after these unused numbers.
+    rng.standard_normal(topics)
     mixture = np.exp(level)
     mixture /= mixture.sum(1, keepdims=True)
     loads = np.empty((total, layers, experts), np.int32)
@@ -88,7 +104,8 @@ def main():
     example = np.array([600, 560, 120, 120, 20, 10, 10, 10], np.int64)[None, None]
     save("a_flash8", [""], lambda: (example, example))
     for name, seed, kind, skew, layers, experts, sizes, assignments in SINGLE:
-        save(name, ["_" + size for size in sizes], lambda: single(seed + shift, kind, skew, layers, experts, assignments))
+        save(name, ["_" + size for size in sizes],
+             lambda: single(seed + shift, kind, skew, layers, experts, assignments))
     for name, seed, steps, layers, experts, topics, correlation, sizes in TOPICS:
         save(name, ["_" + size for size in sizes],
              lambda: topic_mixture(seed + shift, steps, layers, experts, topics, correlation))

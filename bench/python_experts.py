@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The experts of one layer through trimtab.transformers beside transformers' own implementations.
 
-    python bench/python_experts.py [--tokens 1,8,64,512,2048] [--against eager,grouped_mm,batched_mm] [--seconds 2]
+    python bench/python_experts.py [--tokens 1,8,64,512,2048]
+                                   [--against eager,grouped_mm,batched_mm] [--seconds 2]
 
-One module of experts (Qwen3-30B-A3B: hidden 2048, intermediate 768, 128 experts, top 8) in bf16, called as the model
-calls it, all with torch's number of threads. Results are compared first. Then calls take turns, Trimtab and one other
-each time, so that other work on the machine is the same for both; before each pair torch runs a linear map of the size of
-an attention projection, as between the layers of a model, so that its threads are awake as they are there. Prints a line
-of JSON for each number of tokens and implementation: medians in ms, the median of the pairs' ratios with its quartiles
-(above 1 Trimtab is faster), and memory beside the weights: what a peer's call adds to the resident memory at its most,
-and what Trimtab's have added to it by then, which it keeps.
+It calls one module of experts (Qwen3-30B-A3B: hidden 2048, intermediate 768, 128 experts, top 8) in
+bf16 as the model calls it, always with torch's number of threads. Results are compared first. Then
+calls take turns, Trimtab and one other each time, so that other work on the machine is the same for
+both. Before each call torch runs a linear map of the size of an attention projection, as between
+the layers of a model, so that its threads are awake as they are there.
+
+It prints a line of JSON for each number of tokens and implementation: medians in ms, the median of
+the pairs' ratios with its quartiles (above 1 Trimtab is faster), and memory beside the weights. The
+latter is the most that a peer's call adds to the resident memory, and what Trimtab's calls have
+added to it by then, which it keeps.
 """
 
 import argparse
@@ -45,7 +49,7 @@ def route(tokens, args):
 
 
 class PeakMemory:
-    """Bytes that a call adds to the resident memory at its most (Linux forgets the peak on request)."""
+    """The most bytes that a call adds to the resident memory. Linux forgets the peak on request."""
 
     @staticmethod
     def _status(key):
@@ -89,7 +93,9 @@ def compare(experts, name, tokens, args, kept):
     kept[0] += own.bytes
     difference = (torch.linalg.norm(found - wanted) / torch.linalg.norm(wanted)).item()
     if difference > args.tolerance:
-        raise SystemExit(f"{name}, {tokens} tokens: results differ by {difference:.3g} of their norm")
+        raise SystemExit(
+            f"{name}, {tokens} tokens: results differ by {difference:.3g} of their norm"
+        )
     with PeakMemory() as peak:
         peer()
     times, peer_times = [], []
@@ -110,14 +116,17 @@ def compare(experts, name, tokens, args, kept):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", default="1,8,64,512,2048")
     parser.add_argument("--against", default="eager,grouped_mm,batched_mm")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each comparison")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, help="of torch and of Trimtab's ranks together")
     parser.add_argument("--quantization")
-    parser.add_argument("--own-threads", action="store_true", help="Trimtab with threads beside torch's, to see what they cost")
+    parser.add_argument("--own-threads", action="store_true",
+                        help="Trimtab with threads beside torch's, to see what they cost")
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--intermediate", type=int, default=768)
     parser.add_argument("--experts", type=int, default=128)
@@ -128,13 +137,16 @@ def main():
         torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     experts = make_experts(args)
-    options = tt.Options(ranks=args.ranks, quantization=args.quantization, free_originals=False).resolved()
+    options = tt.Options(
+        ranks=args.ranks, quantization=args.quantization, free_originals=False
+    ).resolved()
     if args.own_threads:
         tt.MoeRuntime = lambda *a, **k: trimtab.MoeRuntime(*a, share_openmp=False, **k)
     tt._bind(experts, options, {})
     print(json.dumps({
         "trimtab": trimtab.__version__, "isa": trimtab.kernel_isa(), "torch": torch.__version__,
-        "ranks": options.ranks, "threads_of_a_rank": options.threads, "format": args.quantization or "bf16",
+        "ranks": options.ranks, "threads_of_a_rank": options.threads,
+        "format": args.quantization or "bf16",
     }), flush=True)
     kept = [0]
     with torch.inference_mode():

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes optimal_golden.inc: small layers with their least peak load and, at that peak, the fewest moves, both proved by
-the MILP solver HiGHS (scipy.optimize.milp), against which the branch and bound of `optimal` is tested.
+"""Writes optimal_golden.inc, against which the branch and bound of `optimal` is tested.
+
+It holds small layers with their least peak load and, at that peak, the fewest moves, both proved by
+the MILP solver HiGHS (scipy.optimize.milp).
 
 usage: optimal_golden.py optimal_golden.inc
 """
@@ -12,9 +14,10 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 
 def solve(load, ranks, slots, held):
-    """Least peak, and fewest moves at that peak. load: [experts]; held: set of (rank, expert) that need no move."""
+    """Returns the least peak, and the fewest moves at that peak. load: [experts]; held: the set of
+    (rank, expert) that need no move."""
     experts = len(load)
-    cases = [(e, c) for e in range(experts) for c in range(1, ranks + 1)]  # expert e has c copies
+    cases = [(e, c) for e in range(experts) for c in range(1, ranks + 1)]  # e has c replicas
     num_y, num_z = len(cases), len(cases) * ranks
     size = num_y + num_z + 1  # y[e,c], z[e,c,r], peak
     z = lambda i, r: num_y + i * ranks + r
@@ -34,14 +37,16 @@ def solve(load, ranks, slots, held):
             constrain([(z(i, r), 1), (i, -1)], -np.inf, 0)
     for r in range(ranks):
         constrain([(z(i, r), 1) for i in range(len(cases))], slots, slots)
-        constrain([(z(i, r), load[e] / c) for i, (e, c) in enumerate(cases)] + [(size - 1, -1)], -np.inf, 0)
+        of_rank = [(z(i, r), load[e] / c) for i, (e, c) in enumerate(cases)]
+        constrain([*of_rank, (size - 1, -1)], -np.inf, 0)
     integral = np.ones(size)
     integral[-1] = 0
     upper = np.ones(size)
     upper[-1] = sum(load)
 
     def minimise(cost, bounds):
-        result = milp(cost, constraints=LinearConstraint(np.array(rows), low, high), integrality=integral, bounds=bounds,
+        result = milp(cost, constraints=LinearConstraint(np.array(rows), low, high),
+                      integrality=integral, bounds=bounds,
                       options={"mip_rel_gap": 1e-9, "time_limit": 300})
         assert result.status == 0, result.message
         return result
@@ -50,7 +55,8 @@ def solve(load, ranks, slots, held):
     cost[-1] = 1
     # The peak follows from the integral part exactly.
     y = np.round(minimise(cost, Bounds(np.zeros(size), upper)).x)
-    peak = max(sum(load[e] / c * y[z(i, r)] for i, (e, c) in enumerate(cases)) for r in range(ranks))
+    peak = max(sum(load[e] / c * y[z(i, r)] for i, (e, c) in enumerate(cases))
+               for r in range(ranks))
     upper[-1] = peak * (1 + 1e-7)
     cost = np.zeros(size)
     for i, (e, _) in enumerate(cases):
@@ -65,7 +71,8 @@ def main():
     rng = np.random.default_rng(20)
     print("// SPDX-License-Identifier: Apache-2.0", file=out)
     print("// Written by optimal_golden.py: {ranks, slots, loads, peak, moves}.", file=out)
-    shapes = [(2, 2, 3), (2, 3, 4), (3, 2, 4), (3, 2, 5), (4, 2, 5), (4, 2, 6), (3, 3, 6), (5, 2, 6), (4, 2, 7), (4, 3, 8)]
+    shapes = [(2, 2, 3), (2, 3, 4), (3, 2, 4), (3, 2, 5), (4, 2, 5), (4, 2, 6), (3, 3, 6),
+              (5, 2, 6), (4, 2, 7), (4, 3, 8)]
     for ranks, slots, experts in shapes:
         for kind in range(3):
             if kind == 0:
@@ -80,7 +87,8 @@ def main():
             loads = ", ".join(str(w) for w in load)
             print(f"{{{ranks}, {slots}, {{{loads}}}, {peak:.9f}, {moves}}},", file=out)
     load = [600, 560, 120, 120, 20, 10, 10, 10]
-    print(f"// FlashLB's example.\n{{8, 2, {{{', '.join(map(str, load))}}}, {560 / 3 + 10:.9f}, 7}},", file=out)
+    loads = ", ".join(map(str, load))
+    print(f"// FlashLB's example.\n{{8, 2, {{{loads}}}, {560 / 3 + 10:.9f}, 7}},", file=out)
 
 
 if __name__ == "__main__":
