@@ -160,21 +160,25 @@ std::vector<int32_t> align_ranks(std::span<const int32_t> current,
 
 std::vector<int32_t> align_slots(std::span<const int32_t> current,
                                  std::span<const int32_t> proposal, SlotRanges slots) {
-  std::vector<int32_t> result;
+  constexpr int32_t kFree = -1;
+  std::vector<int32_t> result(current.begin(), current.end());
   for (int r = 0; r < slots.num_ranks(); ++r) {
     const std::span<const int32_t> proposed = slots.of(r, proposal);
     std::vector<int32_t> incoming(proposed.begin(), proposed.end());
-    std::ranges::sort(incoming);
-    constexpr int32_t kFree = -1;
-    std::vector<int32_t> aligned;
-    for (const int32_t e : slots.of(r, current)) {
-      const auto found = std::ranges::lower_bound(incoming, e);
-      const bool stays = found != incoming.end() && *found == e;
-      aligned.push_back(stays ? e : kFree);
-      if (stays) incoming.erase(found);
+    std::sort(incoming.begin(), incoming.end());
+    const std::span<int32_t> aligned = slots.of(r, std::span(result));
+    for (int32_t& e : aligned) {
+      const auto found = std::lower_bound(incoming.begin(), incoming.end(), e);
+      if (found != incoming.end() && *found == e) {
+        incoming.erase(found);
+      } else {
+        e = kFree;
+      }
     }
     auto next = incoming.begin();
-    for (const int32_t e : aligned) result.push_back(e == kFree ? *next++ : e);
+    for (int32_t& e : aligned) {
+      if (e == kFree) e = *next++;
+    }
   }
   return result;
 }

@@ -16,6 +16,15 @@ float to_float(int64_t load) {
   return static_cast<float>(load);
 }
 
+// The first position of the largest value.
+int32_t position_of_max(std::span<const float> values) {
+  int32_t best = 0;
+  for (int32_t i = 1; i < std::ssize(values); ++i) {
+    if (values[i] > values[best]) best = i;
+  }
+  return best;
+}
+
 // The items of each pack, in the order they were put there. capacities sum to the number of items.
 std::vector<std::vector<int32_t>> pack(std::span<const float> weights,
                                        std::span<const int32_t> capacities) {
@@ -48,17 +57,15 @@ struct Replicas {
 // Gives each item a replica and each further one of `total` to the item with the largest share.
 Replicas replicate(std::span<const float> weights, int total) {
   std::vector<float> counts(weights.size(), 1);
+  std::vector<float> shares(weights.begin(), weights.end());  // weight / count of each item
   Replicas replicas;
   for (int32_t i = 0; i < std::ssize(weights); ++i) replicas.items.push_back(i);
   while (std::ssize(replicas.items) < total) {
-    int32_t heaviest = 0;
-    for (int32_t i = 1; i < std::ssize(weights); ++i) {
-      if (weights[i] / counts[i] > weights[heaviest] / counts[heaviest]) heaviest = i;
-    }
+    const int32_t heaviest = position_of_max(shares);
     replicas.items.push_back(heaviest);
-    ++counts[heaviest];
+    shares[heaviest] = weights[heaviest] / ++counts[heaviest];
   }
-  for (const int32_t i : replicas.items) replicas.shares.push_back(weights[i] / counts[i]);
+  for (const int32_t i : replicas.items) replicas.shares.push_back(shares[i]);
   return replicas;
 }
 

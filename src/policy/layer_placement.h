@@ -20,7 +20,8 @@ template <class Count>
 Matrix<Count> count_held(SlotRanges slots, std::span<const int32_t> placement, int num_experts) {
   Matrix<Count> held(slots.num_ranks(), num_experts, 0);
   for (int r = 0; r < slots.num_ranks(); ++r) {
-    for (const int32_t e : slots.of(r, placement)) ++held(r, e);
+    Count* on_rank = held[r].data();
+    for (const int32_t e : slots.of(r, placement)) ++on_rank[e];
   }
   return held;
 }

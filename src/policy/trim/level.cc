@@ -23,11 +23,11 @@ class Leveller {
         load_(task.num_ranks()),
         on_rank_(count_held<uint8_t>(task.slots, placement, task.num_experts)) {
     const std::vector<int32_t> replicas = task.replicas(placement);
-    std::vector<double> share;  // [experts] the load of one replica
+    std::vector<double> share(task.num_experts);  // of one replica
     double all = 0;
     for (int32_t e = 0; e < task.num_experts; ++e) {
-      share.push_back(double{task.episodes->of(e)[0]} / replicas[e]);
-      all += share.back();
+      share[e] = double{task.episodes->of(e)[0]} / replicas[e];
+      all += share[e];
     }
     for (int r = 0; r < task.num_ranks(); ++r) {
       load_[r] = all * task.full[r];
