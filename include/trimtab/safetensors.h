@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading safetensors files, one or several under an index, mapped into memory. All checks of the
-// format are made before a tensor is handed out.
+// Reads safetensors files, one or several under an index, which are mapped into memory. All checks
+// of the format are made before a caller gets a tensor.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@
 
 namespace trimtab {
 
-// A tensor inside a mapped file, row-major, little-endian. data points into the map: valid while
-// the SafeTensors (or a copy of it) lives. The format does not align tensors: a header of odd
-// length shifts all of them, so elements are loaded with memcpy or by MatrixSource::at /
+// A tensor inside a mapped file, row-major, little-endian. data points into the mapped file, which
+// lives as long as the SafeTensors or a copy of it. The format does not align tensors: a header of
+// odd length shifts all of them, so elements are loaded with memcpy or by MatrixSource::at /
 // VectorSource::at, never through a typed pointer.
 struct TensorView {
   DType dtype = DType::kF32;
@@ -27,9 +27,9 @@ struct TensorView {
   std::span<const std::byte> data;
 };
 
-// One model's tensors. Immutable; may be read by any number of threads. The files are mapped, not
-// copied: a file that another process cuts short while it is mapped ends this one with SIGBUS, as
-// with every reader that maps; one that is deleted or replaced by rename stays readable.
+// The tensors of one model. It is immutable and may be read by any number of threads. The files are
+// mapped, not copied. If another process cuts a mapped file short, this process ends with SIGBUS,
+// as with every reader that maps. A file that is deleted or replaced by rename stays readable.
 class SafeTensors {
  public:
   // path: a .safetensors file, an index (.json), or a directory with either (model.safetensors
@@ -38,19 +38,19 @@ class SafeTensors {
   // known dtype, shape x dtype = length (no overflow), offsets contiguous from 0 to the end of the
   // file, no overlap, no hole. The offset of an error is where the tensor's entry stands in the
   // header. Index: each shard is opened once and lies beside the index; every tensor of weight_map
-  // must be in its shard. A tensor of a shard that weight_map does not list is there too, as in
+  // must be in its shard. A tensor that is in a shard but not in weight_map can be read too, as in
   // transformers.
   static SafeTensors open(const std::string& path);
 
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
   // Throws FormatError naming the checkpoint and the tensor when absent.
   const TensorView& at(std::string_view name) const;
-  // As at(), and checks the shape.
+  // The same, with a check of the shape.
   const TensorView& at(std::string_view name, std::span<const int64_t> shape) const;
-  // An error about the contents of a tensor that is there, with its file and where its data begins.
+  // Makes an error about the contents of a tensor, with its file and the first byte of its data.
   FormatError bad_tensor(std::string_view name, const std::string& what) const;
   std::vector<std::string> names() const;  // sorted
-  // The __metadata__ of the file; of an index: of all shards together.
+  // The __metadata__ of the file, or of all shards of an index together.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
 
@@ -70,10 +70,10 @@ class SafeTensors {
   std::map<std::string, std::string> metadata_;
 };
 
-// Checks the header of one safetensors image (the whole file's bytes) and lists its tensors, views
-// into the image. For fuzzing and for images that are in memory already; file names the source in
-// errors. Checks and errors as in SafeTensors::open. metadata: gets the entries of __metadata__
-// that it does not hold yet.
+// Checks the header of one safetensors image (all bytes of a file) and returns its tensors, which
+// are views into the image. It serves the fuzzer and images that are in memory already. file: the
+// name of the source in errors. Checks and errors are those of SafeTensors::open. metadata: gets
+// the entries of __metadata__ that it does not hold yet.
 std::map<std::string, TensorView, std::less<>> parse_safetensors(
     std::span<const std::byte> image, const std::string& file,
     std::map<std::string, std::string>* metadata = nullptr);

@@ -19,9 +19,10 @@
 namespace trimtab {
 namespace {
 
-[[noreturn]] void fail(const char* what, const std::string& path) {
+// Throws an Error for the errno of now. doing: what failed, e.g. "open".
+[[noreturn]] void fail(const char* doing, const std::string& path) {
   const int error = errno;
-  throw Error(cat("can't ", what, " ", path, ": ", std::strerror(error)));
+  throw Error(cat("can't ", doing, " ", path, ": ", std::strerror(error)));
 }
 
 class File {
@@ -33,34 +34,32 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   int fd() const { return fd_; }
-  // Reports what a delayed write could not do.
+  // Returns false when a delayed write failed.
   bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
   int fd_;
 };
 
-// A new file beside path that nobody else writes; its name.
-std::pair<int, std::string> open_temporary(const std::string& path) {
-  constexpr int kTries =
-      1000;  // files that killed writers left behind, and writers at the same moment
+// Creates a file beside path that nobody else writes. Returns its descriptor and its name.
+std::pair<int, std::string> open_temporary(const std::string& path, mode_t mode) {
+  // Killed writers leave such files behind, and others may write at the same moment.
+  constexpr int kTries = 1000;
   for (int i = 0; i < kTries; ++i) {
     std::string name = cat(path, ".tmp", i);
-    const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd >= 0) return {fd, std::move(name)};
     if (errno != EEXIST) fail("create", name);
   }
   throw Error(cat("can't write ", path, ": ", kTries, " temporary files stand beside it"));
 }
 
-bool write_all(int fd, const void* data, size_t bytes) {
-  const char* p = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::write(fd, p, bytes);
+bool write_all(int fd, std::span<const std::byte> data) {
+  while (!data.empty()) {
+    const ssize_t n = ::write(fd, data.data(), data.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return false;
-    p += n;
-    bytes -= static_cast<size_t>(n);
+    data = data.subspan(n);
   }
   return true;
 }
@@ -68,18 +67,17 @@ bool write_all(int fd, const void* data, size_t bytes) {
 using Parts = std::initializer_list<std::span<const std::byte>>;
 
 bool write_parts(int fd, Parts parts) {
-  return std::all_of(parts.begin(), parts.end(),
-                     [&](auto part) { return write_all(fd, part.data(), part.size()); });
+  return std::all_of(parts.begin(), parts.end(), [&](auto part) { return write_all(fd, part); });
 }
 
-// A pipe or a device: there is nothing to replace.
+// Writes to a pipe or a device, which can't be replaced.
 void write_in_place(const std::string& path, Parts parts) {
   File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (file.fd() < 0 || !write_parts(file.fd(), parts) || !file.close()) fail("write", path);
 }
 
 void replace_file(const std::string& path, Parts parts) {
-  const auto [fd, temporary] = open_temporary(path);
+  const auto [fd, temporary] = open_temporary(path, 0666);
   File file(fd);
   const bool written = write_parts(file.fd(), parts);
   // Synced before the rename: else a crash could leave the new name with no data behind it.
@@ -95,22 +93,22 @@ void replace_file(const std::string& path, Parts parts) {
 }  // namespace
 
 std::vector<std::byte> read_file(const std::string& path) {
-  // Not blocking, so that a pipe is refused below and not waited for.
+  // O_NONBLOCK: a pipe is refused below, and open() does not wait for its writer.
   const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd() < 0) fail("open", path);
   struct stat info = {};
   if (::fstat(file.fd(), &info) != 0) fail("read", path);
   if (!S_ISREG(info.st_mode)) throw Error(cat("can't read ", path, ": not a regular file"));
   std::vector<std::byte> image(info.st_size);
-  size_t got = 0;
-  while (got < image.size()) {
-    const ssize_t n = ::read(file.fd(), image.data() + got, image.size() - got);
+  std::span<std::byte> left(image);
+  while (!left.empty()) {
+    const ssize_t n = ::read(file.fd(), left.data(), left.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("read", path);
-    if (n == 0) break;  // it shrank; the length check will tell
-    got += static_cast<size_t>(n);
+    if (n == 0) break;  // the file has become shorter, and the reader of its format will notice
+    left = left.subspan(n);
   }
-  image.resize(got);
+  image.resize(image.size() - left.size());
   return image;
 }
 
@@ -120,7 +118,7 @@ void write_file(const std::string& path, std::initializer_list<std::span<const s
     write_in_place(path, parts);
     return;
   }
-  // Through a link, so that the link stays and its target changes.
+  // A link stays, and its target changes.
   std::error_code no_such_file;
   const std::string target = std::filesystem::canonical(path, no_such_file).string();
   replace_file(no_such_file ? path : target, parts);

@@ -18,10 +18,10 @@ namespace {
 
 using nlohmann::json;
 
-// Far above any config.json; the tree is walked by recursive code.
+// Far above any config.json. Recursive code walks over the tree, so it must not be deep.
 constexpr size_t kMaxDepth = 64;
 
-// Checks what the tree would hide: depth, and keys that come twice (the tree keeps the last).
+// Refuses deep nesting and keys that come twice. The tree would hide the latter: it keeps the last.
 class Guard {
  public:
   explicit Guard(const std::string& file) : file_(file) {}
@@ -44,23 +44,22 @@ class Guard {
 
  private:
   const std::string& file_;
-  std::vector<std::set<std::string>> keys_;  // of the objects and arrays that are open
+  std::vector<std::set<std::string>> keys_;  // for each open object and array
 };
 
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& file) {
-  // The parser takes a NUL for the end and would ignore what follows.
+  // The parser takes a NUL for the end and would ignore the rest.
   if (const size_t nul = text.find('\0'); nul != text.npos) {
-    throw FormatError(file, static_cast<int64_t>(nul), "a NUL byte in JSON");
+    throw FormatError(file, nul, "a NUL byte in JSON");
   }
   try {
     return json::parse(text, Guard(file));
   } catch (const json::parse_error& error) {
-    // Without the "[json.exception.parse_error.101] " in front.
+    // The message begins with "[json.exception.parse_error.101] ", which says nothing to a user.
     const std::string_view what = error.what();
-    throw FormatError(file, static_cast<int64_t>(error.byte),
-                      cat("not valid JSON: ", what.substr(what.find("] ") + 2)));
+    throw FormatError(file, error.byte, cat("not valid JSON: ", what.substr(what.find("] ") + 2)));
   } catch (const json::exception& error) {
     throw FormatError(file, -1, cat("not valid JSON: ", error.what()));
   }

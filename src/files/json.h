@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small JSON files (config.json, an index) as a tree, strictly: no duplicate keys, no deep nesting,
-// no bytes left over.
+// Reads small JSON files (config.json, an index) as a tree. Duplicate keys, deep nesting and bytes
+// behind the value are refused.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,9 +9,9 @@
 
 namespace trimtab {
 
-// Throws FormatError with file and the byte offset where the text stops being what is asked for.
+// Throws FormatError with the file and the byte at which the text is no longer valid.
 nlohmann::json parse_json(std::string_view text, const std::string& file);
-// A whole file; throws FormatError when it can't be read.
+// Reads a whole file. Throws FormatError when it can't be read.
 std::string read_text(const std::string& path);
 nlohmann::json read_json(const std::string& path);
 

@@ -13,10 +13,10 @@ namespace {
 
 NpyHeader checked_header(std::span<const std::byte> image, const std::string& file) {
   NpyHeader header = parse_npy_header(image, file);
-  const size_t left = image.size() - header.data_offset;
+  const int64_t left = std::ssize(image) - header.data_offset;
   if (left != header.data_bytes) {
     throw FormatError(
-        file, static_cast<int64_t>(header.data_offset),
+        file, header.data_offset,
         cat("npy: the shape needs ", header.data_bytes, " bytes of data, the file has ", left));
   }
   return header;
@@ -33,15 +33,15 @@ NpyArray parse_npy(std::span<const std::byte> image, const std::string& file) {
 NpyArray read_npy(const std::string& path) {
   std::vector<std::byte> image = read_file(path);
   NpyHeader header = checked_header(image, path);
-  image.erase(image.begin(), image.begin() + static_cast<int64_t>(header.data_offset));
+  image.erase(image.begin(), image.begin() + header.data_offset);
   return {header.dtype, std::move(header.shape), std::move(image)};
 }
 
 void write_npy(const std::string& path, DType dtype, std::span<const int64_t> shape,
                std::span<const std::byte> data) {
   const std::string header = npy_header(dtype, shape);
-  size_t want = static_cast<size_t>(bits(dtype)) / 8;
-  for (const int64_t n : shape) want *= static_cast<size_t>(n);
+  size_t want = bits(dtype) / 8;
+  for (const int64_t n : shape) want *= n;
   if (data.size() != want) {
     throw InvalidArgument(cat("npy: the shape needs ", want, " bytes of data, got ", data.size()));
   }

@@ -24,26 +24,25 @@ constexpr Descr kDescrs[] = {{"|b1", DType::kBool}, {"|u1", DType::kU8},  {"|i1"
                              {"<i4", DType::kI32},  {"<u4", DType::kU32}, {"<f4", DType::kF32},
                              {"<i8", DType::kI64},  {"<u8", DType::kU64}, {"<f8", DType::kF64}};
 
-// Bytes of an array; nullopt when they do not fit int64 or a dimension is negative. A dimension of
-// 0 empties the array but not the check, so that whoever multiplies the others is safe as well.
-std::optional<size_t> array_bytes(DType dtype, std::span<const int64_t> shape) {
+// Returns the bytes of an array, or nothing when they do not fit int64 or a dimension is negative.
+// A dimension of 0 empties the array but not the check, so that a product of the others is safe
+// too.
+std::optional<int64_t> array_bytes(DType dtype, std::span<const int64_t> shape) {
   int64_t bytes = bits(dtype) / 8;
   bool empty = false;
   for (const int64_t n : shape) {
     if (n < 0) return std::nullopt;
     empty |= n == 0;
-    if (n == 0) continue;
-    if (bytes > std::numeric_limits<int64_t>::max() / n) return std::nullopt;
-    bytes *= n;
+    if (n != 0 && __builtin_mul_overflow(bytes, n, &bytes)) return std::nullopt;
   }
-  return empty ? 0 : static_cast<size_t>(bytes);
+  return empty ? 0 : bytes;
 }
 
-// Reads the one kind of Python literal that a header is: a dict of a string, a bool and a tuple of
+// Reads the Python literal of a header, which is a dict of a string, a bool and a tuple of
 // integers.
 class HeaderReader {
  public:
-  // text: part of the file, starting at byte `start`.
+  // text: the part of the file that begins at byte `start`.
   HeaderReader(std::string_view text, size_t start, const std::string& file)
       : text_(text), start_(start), file_(file) {}
 
@@ -81,7 +80,7 @@ class HeaderReader {
 
  private:
   [[noreturn]] void fail(const std::string& what, size_t at) const {
-    throw FormatError(file_, static_cast<int64_t>(start_ + at), "npy header: " + what);
+    throw FormatError(file_, start_ + at, "npy header: " + what);
   }
 
   void skip_space() {
@@ -167,10 +166,10 @@ class HeaderReader {
   size_t at_ = 0;
 };
 
-// Little-endian, `bytes` long, at `at`.
-size_t length_field(std::span<const std::byte> image, size_t at, size_t bytes) {
+// The little-endian number of `bytes` bytes at `at`.
+size_t little_endian(std::span<const std::byte> image, size_t at, size_t bytes) {
   size_t value = 0;
-  for (size_t i = 0; i < bytes; ++i) value |= static_cast<size_t>(image[at + i]) << (8 * i);
+  while (bytes-- > 0) value = value << 8 | std::to_integer<size_t>(image[at + bytes]);
   return value;
 }
 
@@ -181,31 +180,27 @@ NpyHeader parse_npy_header(std::span<const std::byte> image, const std::string& 
   if (!text.starts_with(kMagic))
     throw FormatError(file, 0, "no .npy file: the magic string is missing");
   const size_t version_at = kMagic.size();
-  if (text.size() < version_at + 2)
-    throw FormatError(file, static_cast<int64_t>(text.size()), "npy: cut off");
-  const int major = static_cast<int>(image[version_at]);
-  const int minor = static_cast<int>(image[version_at + 1]);
+  if (text.size() < version_at + 2) throw FormatError(file, text.size(), "npy: cut off");
+  const int major = std::to_integer<int>(image[version_at]);
+  const int minor = std::to_integer<int>(image[version_at + 1]);
   if (major < 1 || major > 3 || minor != 0) {
-    throw FormatError(file, static_cast<int64_t>(version_at),
-                      cat("npy format ", major, ".", minor, " is unknown"));
+    throw FormatError(file, version_at, cat("npy format ", major, ".", minor, " is unknown"));
   }
   const size_t length_at = version_at + 2;
   const size_t length_bytes = major == 1 ? 2 : 4;
   const size_t start = length_at + length_bytes;
-  if (text.size() < start)
-    throw FormatError(file, static_cast<int64_t>(text.size()), "npy: cut off");
-  const size_t length = length_field(image, length_at, length_bytes);
+  if (text.size() < start) throw FormatError(file, text.size(), "npy: cut off");
+  const size_t length = little_endian(image, length_at, length_bytes);
   if (length > text.size() - start) {
     throw FormatError(
-        file, static_cast<int64_t>(length_at),
+        file, length_at,
         cat("npy: a header of ", length, " bytes, but ", text.size() - start, " are left"));
   }
   NpyHeader header;
   HeaderReader(text.substr(start, length), start, file).read(header);
   header.data_offset = start + length;
-  const std::optional<size_t> bytes = array_bytes(header.dtype, header.shape);
-  if (!bytes)
-    throw FormatError(file, static_cast<int64_t>(start), "npy: the shape exceeds 64 bits of bytes");
+  const std::optional<int64_t> bytes = array_bytes(header.dtype, header.shape);
+  if (!bytes) throw FormatError(file, start, "npy: the shape exceeds 64 bits of bytes");
   header.data_bytes = *bytes;
   return header;
 }

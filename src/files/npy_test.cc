@@ -2,18 +2,16 @@
 #include "trimtab/npy.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
+#include "base/file.h"
+#include "base/test_folder.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -23,24 +21,6 @@ namespace fs = std::filesystem;
 using Shape = std::vector<int64_t>;
 
 const std::string kFixtures = std::string(TRIMTAB_SOURCE_DIR) + "/tests/fixtures/npy/";
-
-// A folder that goes with the test.
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "trimtab_npy_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const char* name) const { return (path_ / name).string(); }
-  size_t files() const {
-    return static_cast<size_t>(std::distance(fs::directory_iterator(path_), {}));
-  }
-
- private:
-  fs::path path_;
-};
 
 template <class T>
 std::vector<T> values(const NpyArray& array) {
@@ -124,11 +104,11 @@ TEST(ReadNpy, WhatNumpyWroteButIsNotSupported) {
 }
 
 TEST(ReadNpy, WhatIsNoFileIsAnError) {
-  const Folder folder;
-  EXPECT_THROW(read_npy(folder / "absent.npy"), Error);
-  EXPECT_THROW(read_npy(folder / "."), Error);
-  std::ofstream(folder / "empty.npy").close();
-  EXPECT_THROW(read_npy(folder / "empty.npy"), FormatError);
+  const TestFolder folder;
+  EXPECT_THROW(read_npy(folder.path("absent.npy")), Error);
+  EXPECT_THROW(read_npy(folder.path(".")), Error);
+  std::ofstream(folder.path("empty.npy")).close();
+  EXPECT_THROW(read_npy(folder.path("empty.npy")), FormatError);
 }
 
 TEST(ParseNpy, EveryDtype) {
@@ -244,8 +224,8 @@ TEST(ParseNpy, SizesDoNotOverflow) {
 }
 
 TEST(WriteNpy, ReadsBackEveryDtypeAndRank) {
-  const Folder folder;
-  const std::string path = folder / "a.npy";
+  const TestFolder folder;
+  const std::string path = folder.path("a.npy");
   const std::vector<std::byte> data(240, std::byte{5});
   for (const DType dtype :
        {DType::kBool, DType::kU8, DType::kI8, DType::kI16, DType::kU16, DType::kF16, DType::kI32,
@@ -254,33 +234,29 @@ TEST(WriteNpy, ReadsBackEveryDtypeAndRank) {
          {Shape{}, Shape{1}, Shape{3}, Shape{2, 5}, Shape{0, 4}, Shape{2, 3, 5}}) {
       int64_t count = 1;
       for (const int64_t n : shape) count *= n;
-      const auto part = std::span(data).first(static_cast<size_t>(count * bits(dtype) / 8));
+      const auto part = std::span(data).first(count * bits(dtype) / 8);
       write_npy(path, dtype, shape, part);
-      EXPECT_EQ(static_cast<int64_t>(fs::file_size(path) - part.size()) % 64, 0);
+      EXPECT_EQ((fs::file_size(path) - part.size()) % 64, 0U);
       const NpyArray back = read_npy(path);
       EXPECT_EQ(back.dtype, dtype);
       EXPECT_EQ(back.shape, shape);
       EXPECT_TRUE(std::equal(back.data.begin(), back.data.end(), part.begin(), part.end()));
     }
   }
-  EXPECT_EQ(folder.files(), 1U);  // no temporary file is left
+  EXPECT_EQ(folder.num_files(), 1);  // no temporary file is left
 }
 
 TEST(WriteNpy, SameBytesAsNumpy) {
-  const Folder folder;
-  const std::string path = folder / "a.npy";
+  const TestFolder folder;
+  const std::string path = folder.path("a.npy");
   const NpyArray trace = read_npy(kFixtures + "i4_v1.npy");
   write_npy(path, trace.dtype, trace.shape, trace.data);
-  const auto content = [](const std::string& name) {
-    std::ifstream file(name, std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  EXPECT_EQ(content(path), content(kFixtures + "i4_v1.npy"));
+  EXPECT_EQ(read_file(path), read_file(kFixtures + "i4_v1.npy"));
 }
 
 TEST(WriteNpy, RefusesWhatDoesNotFit) {
-  const Folder folder;
-  const std::string path = folder / "a.npy";
+  const TestFolder folder;
+  const std::string path = folder.path("a.npy");
   const std::vector<std::byte> data(8);
   const auto refusal = [&](DType dtype, const Shape& shape) {
     try {
@@ -297,76 +273,15 @@ TEST(WriteNpy, RefusesWhatDoesNotFit) {
   EXPECT_NE(refusal(DType::kI32, {-1, -2}).find("(-1, -2)"), std::string::npos);
   EXPECT_NE(refusal(DType::kU8, {int64_t{1} << 32, int64_t{1} << 32, 8}), "");
   EXPECT_NE(refusal(DType::kU8, Shape(65, 1)), "");
-  EXPECT_EQ(folder.files(), 0U);
+  EXPECT_EQ(folder.num_files(), 0);
 }
 
-TEST(WriteNpy, AFailedWriteLeavesTheOldFileAndNothingElse) {
-  const Folder folder;
-  const std::vector<std::byte> data(4);
-  EXPECT_THROW(write_npy(folder / "no/such/folder.npy", DType::kI32, Shape{1}, data), Error);
-  fs::create_directory(folder / "taken.npy");
-  std::ofstream(folder / "taken.npy/inside").close();
-  EXPECT_THROW(write_npy(folder / "taken.npy", DType::kI32, Shape{1}, data),
-               Error);  // the rename fails
-  EXPECT_EQ(folder.files(), 1U);
-  EXPECT_TRUE(fs::exists(folder / "taken.npy/inside"));
-}
-
-TEST(WriteNpy, ALinkStaysAndItsTargetChanges) {
-  const Folder folder;
-  std::ofstream(folder / "target.npy") << "old";
-  fs::create_symlink("target.npy", folder / "link.npy");
-  write_npy(folder / "link.npy", DType::kU8, Shape{1}, bytes_of("x"));
-  EXPECT_TRUE(fs::is_symlink(folder / "link.npy"));
-  EXPECT_EQ(read_npy(folder / "target.npy").data.size(), 1U);
-}
-
-TEST(WriteNpy, APipeIsWrittenToNotReplaced) {
-  const Folder folder;
-  const std::string path = folder / "pipe.npy";
-  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  std::string got;
-  std::jthread reader([&] {
-    std::ifstream pipe(path, std::ios::binary);
-    got.assign(std::istreambuf_iterator<char>(pipe), {});
-  });
-  write_npy(path, DType::kU8, Shape{1}, bytes_of("x"));
-  reader.join();
-  EXPECT_TRUE(fs::is_fifo(path));
-  EXPECT_EQ(parse_npy(bytes_of(got), path).data.size(), 1U);
-}
-
-TEST(WriteNpy, ReplacesPastAbandonedTemporaries) {
-  const Folder folder;
-  std::ofstream(folder / "a.npy.tmp0") << "left by a writer that was killed";
-  std::ofstream(folder / "a.npy") << "old";
-  write_npy(folder / "a.npy", DType::kU8, Shape{1}, bytes_of("x"));
-  EXPECT_EQ(read_npy(folder / "a.npy").data.size(), 1U);
-  EXPECT_EQ(folder.files(), 2U);
-}
-
-TEST(WriteNpy, ReadersAndWritersAtOnceSeeWholeFiles) {
-  const Folder folder;
-  const std::string path = folder / "a.npy";
-  const auto write = [&](uint8_t value) {
-    const std::vector<uint8_t> data(5000 + size_t{value} * 1000, value);
-    write_npy(path, DType::kU8, Shape{static_cast<int64_t>(data.size())},
-              std::as_bytes(std::span(data)));
-  };
-  write(0);
-  std::vector<std::thread> writers;
-  for (uint8_t value : {uint8_t{1}, uint8_t{2}}) {
-    writers.emplace_back([&, value] {
-      for (int i = 0; i < 20; ++i) write(value);
-    });
-  }
-  for (int i = 0; i < 50; ++i) {
-    const std::vector<uint8_t> seen = values<uint8_t>(read_npy(path));
-    ASSERT_EQ(seen.size(), 5000U + 1000U * seen[0]);
-    EXPECT_EQ(seen, std::vector<uint8_t>(seen.size(), seen[0]));
-  }
-  for (std::thread& writer : writers) writer.join();
-  EXPECT_EQ(folder.files(), 1U);
+TEST(WriteNpy, ReplacesTheOldFile) {
+  const TestFolder folder;
+  folder.write("a.npy", "old");
+  write_npy(folder.path("a.npy"), DType::kU8, Shape{1}, bytes_of("x"));
+  EXPECT_EQ(read_npy(folder.path("a.npy")).data.size(), 1U);
+  EXPECT_EQ(folder.num_files(), 1);
 }
 
 }  // namespace

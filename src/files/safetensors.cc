@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One safetensors image: 8 bytes of header length, a JSON header, tensor data to the end. The
-// checks are those of the reference implementation (huggingface/safetensors,
-// safetensors/src/tensor.rs), and stricter where that one takes what its format text forbids: keys
-// that come twice, and fields of an entry that mean nothing.
+// Reads one safetensors image, which is 8 bytes of header length, a JSON header, and tensor data to
+// the end. The checks are those of the reference implementation (huggingface/safetensors,
+// safetensors/src/tensor.rs). They are stricter where it accepts things that the text of the format
+// forbids: keys that come twice, and fields of an entry that have no meaning.
 #include "trimtab/safetensors.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "the data is used in p
 
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
-// The header's bytes, its length checked against the image.
+// Returns the header after a check of its length against the image.
 std::string_view header_of(std::span<const std::byte> image, const std::string& file) {
   if (image.size() < kSafeTensorsLengthBytes) {
     throw FormatError(
@@ -52,26 +52,25 @@ std::string shape_text(const SafeTensorsEntry& entry) {
   return cat(text, "] of ", name(entry.dtype));
 }
 
-// Bytes that the shape asks for. fail: takes the text of an error.
+// The bytes that the shape asks for. fail: called with the text of an error.
 template <class Fail>
 uint64_t bytes_of(const SafeTensorsEntry& entry, const Fail& fail) {
   uint64_t elements = 1;
   uint64_t total_bits = 0;
   bool overflow = false;
   for (const uint64_t size : entry.shape) {
-    overflow |= size > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    overflow |= std::cmp_greater(size, std::numeric_limits<int64_t>::max());
     overflow |= __builtin_mul_overflow(elements, size, &elements);
   }
-  overflow |=
-      __builtin_mul_overflow(elements, static_cast<uint64_t>(bits(entry.dtype)), &total_bits);
+  overflow |= __builtin_mul_overflow(elements, bits(entry.dtype), &total_bits);
   if (overflow) fail(cat(shape_text(entry), " overflows 64 bits"));
   if (total_bits % 8 != 0) fail(cat(shape_text(entry), " does not end at a whole byte"));
   return total_bits / 8;
 }
 
-// Tensors cover the data from its first to its last byte, each byte once.
+// Throws when the tensors do not cover each byte of the data once.
 void check_layout(std::vector<SafeTensorsEntry>& entries, uint64_t data_bytes,
-                  int64_t data_position, const std::string& file) {
+                  uint64_t data_position, const std::string& file) {
   std::ranges::sort(entries, [](const SafeTensorsEntry& a, const SafeTensorsEntry& b) {
     return std::tie(a.begin, a.end, a.position) < std::tie(b.begin, b.end, b.position);
   });
@@ -95,7 +94,7 @@ void check_layout(std::vector<SafeTensorsEntry>& entries, uint64_t data_bytes,
     covered = entry.end;
   }
   if (covered != data_bytes) {
-    throw FormatError(file, data_position + static_cast<int64_t>(covered),
+    throw FormatError(file, data_position + covered,
                       cat(data_bytes - covered, " bytes of data belong to no tensor"));
   }
 }
@@ -109,7 +108,7 @@ std::map<std::string, TensorView, std::less<>> parse_safetensors(
   const size_t data_position = kSafeTensorsLengthBytes + text.size();
   const std::span<const std::byte> data = image.subspan(data_position);
   SafeTensorsHeader header = read_safetensors_header(text, file);
-  check_layout(header.entries, data.size(), static_cast<int64_t>(data_position), file);
+  check_layout(header.entries, data.size(), data_position, file);
 
   std::map<std::string, TensorView, std::less<>> tensors;
   for (SafeTensorsEntry& entry : header.entries) {

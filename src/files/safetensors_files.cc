@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of a checkpoint: mapping them, and putting shards together under their index.
+// Maps the files of a checkpoint into memory and puts shards together under their index.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -45,8 +45,8 @@ SafeTensors::File::File(std::string path_to_map) : path(std::move(path_to_map)) 
   struct stat status{};
   if (::fstat(descriptor, &status) != 0) fail("can't be read");
   if (!S_ISREG(status.st_mode)) throw FormatError(path, -1, "is not a regular file");
-  const auto size = static_cast<size_t>(status.st_size);
-  if (size == 0) return;  // can't be mapped; the parser refuses it
+  const size_t size = status.st_size;
+  if (size == 0) return;  // an empty file can't be mapped, and the parser refuses it
   void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (mapped == MAP_FAILED) fail("can't be mapped");
   bytes = {static_cast<const std::byte*>(mapped), size};
@@ -60,7 +60,7 @@ std::string shape_text(std::span<const int64_t> shape) {
   return text + "]";
 }
 
-// weight_map of an index: the shard of each tensor.
+// Reads weight_map of an index, which has the shard of each tensor.
 std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const nlohmann::json index = read_json(path);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
@@ -71,8 +71,8 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
     if (!value.is_string())
       throw FormatError(path, -1, cat("tensor '", tensor, "': the shard's name is no string"));
     const auto& shard = value.get_ref<const std::string&>();
-    // Only files beside the index: it may come from anywhere, and must not choose what is opened
-    // here.
+    // An index may come from anywhere, so it must not choose which files are opened here: it can
+    // only name files beside it.
     if (shard.empty() || shard == "." || shard == ".." ||
         shard.find_first_of(std::string_view("/\\\0", 3)) != shard.npos) {
       throw FormatError(
@@ -85,7 +85,7 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   return shard_of;
 }
 
-// The file to open for what the caller named.
+// Returns the file to open for the path that the caller gave.
 fs::path checkpoint_file(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return path;
@@ -127,7 +127,7 @@ void SafeTensors::open_index(const std::string& path) {
   }
 }
 
-// Adds the file's tensors but for those that shard_of finds in another shard than this one.
+// Adds the tensors of the file, without those that shard_of finds in another shard.
 void SafeTensors::add_file(const std::string& path,
                            const std::map<std::string, std::string>& shard_of,
                            const std::string& shard) {

@@ -84,9 +84,9 @@ TEST(CheckpointFiles, Shards) {
   const TestFolder folder;
   folder.write("1.safetensors", file_with({"a", "shared", "extra"}, R"("one":"1")"));
   folder.write("2.safetensors", file_with({"shared", "b"}, R"("two":"2")"));
-  folder.write(
-      "model.safetensors.index.json",
-      R"({"metadata":{"total_size":12},"weight_map":{"a":"1.safetensors","b":"2.safetensors","shared":"2.safetensors"}})");
+  folder.write("model.safetensors.index.json",
+               R"({"metadata":{"total_size":12},"weight_map":{"a":"1.safetensors",)"
+               R"("b":"2.safetensors","shared":"2.safetensors"}})");
   const SafeTensors tensors = SafeTensors::open(folder.path());
   EXPECT_EQ(tensors.path(), folder.path("model.safetensors.index.json"));
   EXPECT_EQ(tensors.names(), (std::vector<std::string>{"a", "b", "extra", "shared"}));

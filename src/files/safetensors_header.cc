@@ -16,12 +16,13 @@ using nlohmann::json;
 
 std::optional<DType> dtype_named(std::string_view text) {
   for (int i = 0; i <= static_cast<int>(DType::kF4); ++i) {
-    if (name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
+    const auto dtype = static_cast<DType>(i);
+    if (name(dtype) == text) return dtype;
   }
   return std::nullopt;
 }
 
-// Walks over the header and tells how far the parser came, so that errors can say where.
+// Iterates over the header and keeps how far the parser came, so that errors can name the place.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -49,14 +50,14 @@ class CountingIterator {
   const char** furthest_;
 };
 
-// Takes the parser's events. Builds no tree: a header may have 100 MB, and what is allowed in it
-// does not nest.
+// Handles the events of the parser. It builds no tree: a header may have 100 MB, and the few things
+// that it may hold do not nest.
 class HeaderReader : public nlohmann::json_sax<json> {
  public:
   HeaderReader(std::string_view header, const std::string& file) : header_(header), file_(file) {}
 
   SafeTensorsHeader read() {
-    // The parser takes a NUL for the end and would ignore what follows.
+    // The parser takes a NUL for the end and would ignore the rest.
     if (const size_t nul = header_.find('\0'); nul != header_.npos)
       throw error(nul, "a NUL byte in the header");
     furthest_ = header_.data();
@@ -145,7 +146,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
       }
       result_.entries.push_back(std::move(entry_));
     }
-    in_ = In::kHeader;  // where this ends the header itself, only the end of the text can follow
+    in_ = In::kHeader;  // when this ends the header itself, only the end of the text can follow
     return true;
   }
 
@@ -166,13 +167,11 @@ class HeaderReader : public nlohmann::json_sax<json> {
  private:
   enum class In { kNothing, kHeader, kMetadata, kEntry, kNumbers };
 
-  size_t position() const { return static_cast<size_t>(furthest_ - header_.data()); }
-  static int64_t in_file(size_t position) {
-    return static_cast<int64_t>(kSafeTensorsLengthBytes + position);
-  }
+  size_t position() const { return furthest_ - header_.data(); }
+  static int64_t in_file(size_t position) { return kSafeTensorsLengthBytes + position; }
 
-  // Where the string that the parser has just read begins: the nearest quote before its end that is
-  // not escaped.
+  // The place at which the string that the parser has just read begins. It is the nearest quote
+  // before the end that is not escaped.
   size_t start_of_string() const {
     size_t at = position() - 1;
     bool escaped = true;
@@ -210,7 +209,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   size_t key_position_ = 0;
   SafeTensorsEntry entry_;
   std::vector<uint64_t> numbers_;
-  std::set<std::string> names_, metadata_keys_, fields_;  // keys seen
+  std::set<std::string> names_, metadata_keys_, fields_;  // the keys seen so far
 };
 
 }  // namespace

@@ -89,10 +89,11 @@ TEST(SafeTensors, OrderOfTheHeaderIsFree) {
 
 TEST(SafeTensors, EmptyTensorsAndEmptyFiles) {
   EXPECT_TRUE(parse_safetensors(bytes_of(safetensors_image("{}", 0)), "file").empty());
-  const std::string image = safetensors_image(
-      R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},)"
-      R"("c":{"dtype":"F32","shape":[3,0],"data_offsets":[4,4]}})",
-      4);
+  const std::string image =
+      safetensors_image(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                        R"("b":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},)"
+                        R"("c":{"dtype":"F32","shape":[3,0],"data_offsets":[4,4]}})",
+                        4);
   const auto tensors = parse_safetensors(bytes_of(image), "file");
   EXPECT_TRUE(tensors.at("b").data.empty());
   EXPECT_TRUE(tensors.at("c").data.empty());

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors images, folders and error texts for tests.
+// Makes safetensors images and takes the texts of errors, for tests.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
 #include <string_view>
 
 #include "base/cat.h"
+#include "base/test_folder.h"
 #include "trimtab/safetensors.h"
 
 namespace trimtab {
 
-// An image of this header, as it stands, and so many bytes of data 0, 1, 2, ...
+// An image of this header as it stands, with `data_bytes` bytes of data 0, 1, 2, ...
 inline std::string safetensors_image(std::string_view header, size_t data_bytes) {
   const uint64_t length = header.size();
   std::string image(sizeof length, '\0');
@@ -41,30 +40,7 @@ inline std::string safetensors_image(const std::map<std::string, TensorView>& te
   return safetensors_image(header + "}", 0) + data;
 }
 
-// A folder of the running test's own, empty at first and removed at the end.
-class TestFolder {
- public:
-  TestFolder() {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::path(testing::TempDir()) /
-            ("trimtab." + std::string(test->test_suite_name()) + "." + test->name());
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  ~TestFolder() { std::filesystem::remove_all(path_); }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-
-  std::string path(const std::string& name = "") const { return (path_ / name).string(); }
-  void write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
-// The text of the E that call() throws; a failure of the test when it throws nothing.
+// Returns the text of the E that call() throws. The test fails when it throws nothing.
 template <class E, class Call>
 std::string error_text(Call&& call) {
   try {

@@ -19,15 +19,13 @@ bool is_xz(std::span<const std::byte> image) {
       "7zXZ\0",
       6);
   return image.size() >= kMagic.size() &&
-         std::equal(kMagic.begin(), kMagic.end(), image.begin(), [](char want, std::byte byte) {
-           return std::byte{static_cast<unsigned char>(want)} == byte;
-         });
+         std::ranges::equal(std::as_bytes(std::span(kMagic)), image.first(kMagic.size()));
 }
 
 #ifdef TRIMTAB_HAS_XZ
 namespace {
 
-// xz -9 makes files that need 65 MiB.
+// Files that xz -9 makes need 65 MiB.
 constexpr uint64_t kMemory = uint64_t{128} << 20;
 
 class Decoder {
@@ -57,14 +55,14 @@ class Decoder {
         fail(cat("holds more than ", max_bytes,
                  " bytes; if that is right, unpack it first: xz -dc FILE"));
       }
-      unpacked.insert(unpacked.end(), piece.begin(), piece.begin() + static_cast<ptrdiff_t>(got));
+      unpacked.insert(unpacked.end(), piece.begin(), piece.begin() + got);
     }
     return unpacked;
   }
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw FormatError(file_, static_cast<int64_t>(stream_.total_in), cat("xz: ", what));
+    throw FormatError(file_, stream_.total_in, cat("xz: ", what));
   }
   [[noreturn]] void fail(lzma_ret code) const {
     switch (code) {

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "base/test_folder.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+void write(const std::string& path, std::string_view text) {
+  write_file(path, {bytes_of(text)});
+}
+
+TEST(WriteFile, PartsStandOneAfterTheOther) {
+  const TestFolder folder;
+  write_file(folder.path("a"), {bytes_of("one "), {}, bytes_of("two")});
+  EXPECT_EQ(folder.read("a"), "one two");
+  EXPECT_EQ(folder.num_files(), 1);  // no temporary file is left
+}
+
+TEST(WriteFile, AFailedWriteLeavesTheOldFileAndNothingElse) {
+  const TestFolder folder;
+  EXPECT_THROW(write(folder.path("no/such/folder"), "x"), Error);
+  fs::create_directory(folder.path("taken"));
+  folder.write("taken/inside", "");
+  EXPECT_THROW(write(folder.path("taken"), "x"), Error);  // the rename fails
+  EXPECT_EQ(folder.num_files(), 1);
+  EXPECT_TRUE(fs::exists(folder.path("taken/inside")));
+}
+
+TEST(WriteFile, ALinkStaysAndItsTargetChanges) {
+  const TestFolder folder;
+  folder.write("target", "old");
+  fs::create_symlink("target", folder.path("link"));
+  write(folder.path("link"), "new");
+  EXPECT_TRUE(fs::is_symlink(folder.path("link")));
+  EXPECT_EQ(folder.read("target"), "new");
+}
+
+TEST(WriteFile, APipeIsWrittenToNotReplaced) {
+  const TestFolder folder;
+  const std::string path = folder.path("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  std::string got;
+  std::jthread reader([&] { got = folder.read("pipe"); });
+  write(path, "x");
+  reader.join();
+  EXPECT_TRUE(fs::is_fifo(path));
+  EXPECT_EQ(got, "x");
+}
+
+TEST(WriteFile, ReplacesPastAbandonedTemporaries) {
+  const TestFolder folder;
+  folder.write("a.tmp0", "left by a writer that was killed");
+  folder.write("a", "old");
+  write(folder.path("a"), "new");
+  EXPECT_EQ(folder.read("a"), "new");
+  EXPECT_EQ(folder.num_files(), 2);
+}
+
+TEST(WriteFile, ReadersAndWritersAtOnceSeeWholeFiles) {
+  const TestFolder folder;
+  const auto write_many = [&](char value) {
+    write(folder.path("a"), std::string(5000 + 1000 * (value - '0'), value));
+  };
+  write_many('0');
+  std::vector<std::thread> writers;
+  for (const char value : {'1', '2'}) {
+    writers.emplace_back([&, value] {
+      for (int i = 0; i < 20; ++i) write_many(value);
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    const std::vector<std::byte> seen = read_file(folder.path("a"));
+    const char value = std::to_integer<char>(seen[0]);
+    EXPECT_EQ(seen.size(), 5000U + 1000U * (value - '0'));
+    EXPECT_EQ(seen, std::vector<std::byte>(seen.size(), seen[0]));
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(folder.num_files(), 1);
+}
+
+TEST(ReadFile, WhatIsNoFileIsAnError) {
+  const TestFolder folder;
+  EXPECT_THROW(read_file(folder.path("absent")), Error);
+  EXPECT_THROW(read_file(folder.path()), Error);
+  ASSERT_EQ(::mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  EXPECT_THROW(read_file(folder.path("pipe")), Error);  // and does not wait for a writer
+  folder.write("empty", "");
+  EXPECT_TRUE(read_file(folder.path("empty")).empty());
+}
+
+}  // namespace
+}  // namespace trimtab
