@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of each rank and thread goes: slices (route, dispatch, experts, combine, ...),
-// counters and flows from one slice to another, recorded into memory reserved before and written as
-// Chrome Trace Event JSON, which ui.perfetto.dev and chrome://tracing open.
+// Records where the time of each rank and thread goes: slices (route, dispatch, experts, combine,
+// ...), counters, and flows from one slice to another. The memory is reserved beforehand. The
+// result is written as Chrome Trace Event JSON, which ui.perfetto.dev and chrome://tracing open.
 #pragma once
 
 #include <chrono>
@@ -15,24 +15,24 @@ namespace trimtab {
 
 // A number that belongs to a slice, e.g. {"rows", 17}.
 struct TraceArg {
-  const char* name = nullptr;  // none
+  const char* name = nullptr;  // null: there is no number
   int64_t value = 0;
 };
 
-// All names are string literals: their text must live for as long as the buffer.
+// One event. All names are string literals, since their text must live as long as the buffer.
 struct TraceEvent {
   enum class Kind : int8_t { kSlice, kCounter, kFlowStart, kFlowEnd };
 
   Kind kind = Kind::kSlice;
-  int32_t layer = -1;  // MoE layer; -1: of none
+  int32_t layer = -1;  // the MoE layer, or -1
   const char* name = nullptr;
-  int64_t time = 0;      // ns, of TraceBuffer::now(); of a slice its begin
-  int64_t duration = 0;  // ns, of a slice
-  TraceArg arg;          // of a counter its value, of a flow its id
+  int64_t time = 0;      // ns, as TraceBuffer::now() has it; a slice has its begin here
+  int64_t duration = 0;  // ns, for slices
+  TraceArg arg;          // the value of a counter, the id of a flow
 };
 
-// The events of one thread. Bounded: the newest overwrite the oldest. Nothing is allocated after
-// construction. Only the thread that it belongs to records; others read when it has stopped.
+// The events of one thread. Their number is bounded: the newest overwrite the oldest. Nothing is
+// allocated after construction. Only its own thread records; others may read when it has stopped.
 class TraceBuffer {
  public:
   // capacity: events, at least 1; rounded up to a power of two. Throws InvalidArgument.
@@ -44,19 +44,19 @@ class TraceBuffer {
         .count();
   }
 
-  // What took place since begin, a now() of this thread. Slices may be inside each other, but not
-  // overlap otherwise. Returns its end, so that what follows can begin there without another look
-  // at the clock.
+  // Records a slice from `begin`, a now() of this thread, until now. Slices may stand inside each
+  // other, but must not overlap otherwise. Returns the end of the slice, so that the next one can
+  // begin there without another look at the clock.
   int64_t slice(const char* name, int64_t begin, int32_t layer = -1, TraceArg arg = {}) noexcept {
     const int64_t end = now();
     record({TraceEvent::Kind::kSlice, layer, name, begin, end - begin, arg});
     return end;
   }
-  // A value from `time` on. Counters of the same name on the same rank are one line of the drawing.
+  // Records a value from `time` on. Counters of one name on one rank are one line of the drawing.
   void counter(const char* name, int64_t time, int64_t value) noexcept {
     record({TraceEvent::Kind::kCounter, -1, name, time, 0, {nullptr, value}});
   }
-  // An arrow from the slice that `time` is in, on the sending rank, to one on the receiving rank.
+  // Record an arrow from the slice around `time` on the sending rank to one on the receiving rank.
   // Both ends have the same name and an id that no other arrow of the trace has.
   void flow_start(const char* name, int64_t time, int64_t id) noexcept {
     record({TraceEvent::Kind::kFlowStart, -1, name, time, 0, {nullptr, id}});
@@ -67,7 +67,7 @@ class TraceBuffer {
 
   int64_t capacity() const { return mask_ + 1; }
   int64_t overwritten() const { return recorded_ > capacity() ? recorded_ - capacity() : 0; }
-  // Those that are left, in the order in which they were recorded: a slice when it ended.
+  // The events that are left, in the order of recording. A slice is recorded when it ends.
   std::vector<TraceEvent> events() const;
 
  private:
@@ -78,19 +78,19 @@ class TraceBuffer {
   std::unique_ptr<TraceEvent[]> events_;  // [capacity]
 };
 
-// Records slices that follow each other; without a buffer it does nothing, not even look at the
-// clock.
+// Records slices that follow each other. Without a buffer it does nothing and does not even look at
+// the clock.
 class TraceSteps {
  public:
   explicit TraceSteps(TraceBuffer* buffer, int32_t layer = -1) noexcept
       : buffer_(buffer), layer_(layer) {
     resume();
   }
-  // What took place since the last step or resume().
+  // Records a slice since the last step() or resume().
   void step(const char* name, TraceArg arg = {}) noexcept {
     if (buffer_ != nullptr) time_ = buffer_->slice(name, time_, layer_, arg);
   }
-  // What took place in between belongs to nobody here.
+  // Leaves out the time since the last step().
   void resume() noexcept {
     if (buffer_ != nullptr) time_ = TraceBuffer::now();
   }
@@ -112,16 +112,16 @@ struct TraceTrack {
   const TraceBuffer* buffer = nullptr;
 };
 
-// The tracks' events as a list of JSON objects, comma between them, for chrome_trace(); ranks in
-// other processes send theirs as this text. origin: the now() that becomes time 0. A track whose
-// buffer has overwritten events says so in its name; a flow that lost an end with them is one that
-// viewers do not draw.
+// Returns the events of the tracks as JSON objects with commas between them, for chrome_trace().
+// Ranks in other processes send their events as this text. origin: the now() that becomes time 0. A
+// track whose buffer has overwritten events says so in its name. Viewers do not draw a flow that
+// has lost an end with them.
 std::string chrome_trace_events(std::span<const TraceTrack> tracks, int64_t origin);
-// A whole file from such lists; empty ones may be among them.
+// Returns a whole file made of such lists, of which some may be empty.
 std::string chrome_trace(std::span<const std::string> events);
-// To a new file that replaces path when complete. Throws Error on I/O failure.
+// Writes to a new file that replaces path when it is complete. Throws Error on I/O failure.
 void write_chrome_trace(const std::string& path, std::span<const std::string> events);
-// The same for tracks of one process; time 0 is that of the earliest event.
+// The same for the tracks of one process. Time 0 is the time of the earliest event.
 void write_chrome_trace(const std::string& path, std::span<const TraceTrack> tracks);
 
 }  // namespace trimtab

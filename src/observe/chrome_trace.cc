@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON array format of the Trace Event Format: "X" complete events, "C" counters, "s" and "f"
-// flows, "M" names.
+// Writes the JSON object format of the Trace Event Format, with "X" for complete events, "C" for
+// counters, "s" and "f" for flows, and "M" for names.
 #include <algorithm>
 #include <charconv>
 #include <limits>
 #include <string_view>
 
 #include "base/file.h"
+#include "base/quoted.h"
 #include "trimtab/trace.h"
 
 namespace trimtab {
 
 namespace {
 
-// A list of objects, each of a kind, a process and a thread, and more fields.
+// Writes a list of objects. Each has a kind, a process and a thread, and may have more fields.
 class Objects {
  public:
   void begin(char kind, std::string_view name, const TraceTrack& track) {
@@ -28,7 +29,7 @@ class Objects {
   }
   void end() { text_ += '}'; }
 
-  // Microseconds, to the nanosecond.
+  // Writes microseconds with three decimals, which are the nanoseconds.
   void time(std::string_view field, int64_t ns) {
     key(field);
     if (ns < 0) text_ += '-';
@@ -69,23 +70,7 @@ class Objects {
     char digits[24];
     text_.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
   }
-  void quoted(std::string_view text) {
-    text_ += '"';
-    for (const char c : text) {
-      if (c == '"' || c == '\\') {
-        text_ += '\\';
-        text_ += c;
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        constexpr std::string_view kHex = "0123456789abcdef";
-        text_ += "\\u00";
-        text_ += kHex[c >> 4];
-        text_ += kHex[c & 15];
-      } else {
-        text_ += c;
-      }
-    }
-    text_ += '"';
-  }
+  void quoted(std::string_view text) { append_quoted(text_, text); }
 
   std::string text_;
 };

@@ -30,8 +30,8 @@ struct Exposition {
 Exposition parse(const std::string& text) {
   static const std::regex help(R"(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) \S[^\n\\]*)");
   static const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge)");
-  static const std::regex sample(
-      R"re(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z_]+="[^"\\\n]*"\})? (NaN|[+-]Inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?))re");
+  static const std::regex sample(R"re(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z_]+="[^"\\\n]*"\})? )re"
+                                 R"re((NaN|[+-]Inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?))re");
   Exposition result;
   std::string current;
   bool typed = false;

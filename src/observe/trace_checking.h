@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: is a text a trace as the Trace Event Format and Perfetto's importer want it?
+// Checks, for tests, that a text is a trace as the Trace Event Format and Perfetto's importer want
+// it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -108,7 +109,7 @@ inline CheckedTrace check_trace(const std::string& text) {
     EXPECT_TRUE(inside_a_slice(end->second)) << key.first;
     EXPECT_LE(start.time, end->second.time) << key.first;
   }
-  result.flows = static_cast<int64_t>(starts.size());
+  result.flows = std::ssize(starts);
   return result;
 }
 
