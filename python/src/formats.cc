@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recordings and placements in the files of other engines. Numpy reads .npy itself; these functions
-// read one for what it holds.
+// Binds the readers and writers of recordings and placements. numpy reads arrays from .npy itself;
+// these functions read the loads or the placement that a file holds.
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -22,10 +22,12 @@ std::optional<FileFormat> format_or_any(const std::optional<std::string>& name) 
 }
 
 void bind_recording(nb::module_& m) {
-  nb::class_<Recording>(m, "Recording", R"(Loads with what the engine calls them by.
+  nb::class_<Recording>(m, "Recording",
+                        R"(Loads, and the ids and texts that the engine has for them.
 
-load: Load. layer_ids: [layers] ascending, step_ids: [steps] ascending; 0, 1, ... when left out. metadata: texts, e.g.
-model, num_experts_per_token. file: where it came from, for messages. Raises ValueError when sizes do not fit.)")
+load: Load. layer_ids: [layers] ascending, step_ids: [steps] ascending; 0, 1, ... when left out.
+metadata: texts, e.g. model, num_experts_per_token. file: the file it was read from, for messages.
+Raises ValueError when sizes do not fit.)")
       .def(
           "__init__",
           [](Recording* self, const Load& load, std::optional<std::vector<int>> layer_ids,
@@ -48,7 +50,7 @@ model, num_experts_per_token. file: where it came from, for messages. Raises Val
       .def_ro("file", &Recording::file)
       .def_prop_ro(
           "format", [](const Recording& r) { return std::string(name(r.format)); },
-          "What it was read as.")
+          "The format it was read as.")
       .def(
           "write",
           [](const Recording& r, const std::filesystem::path& path, const std::string& format) {
@@ -58,8 +60,8 @@ model, num_experts_per_token. file: where it came from, for messages. Raises Val
           nb::arg("path"), nb::arg("format") = "json",
           R"(Writes the loads in one of the formats of docs/formats.md.
 
-Replaces the file when complete; trtllm: a folder. Raises ValueError for formats that are not written, RuntimeError when
-it can't be.)")
+Replaces the file when the new one is complete; trtllm makes a folder. Raises ValueError for formats
+that are not written, RuntimeError when the file can't be written.)")
       .def("__repr__", [](const Recording& r) {
         return cat("Recording(", r.file.empty() ? "" : r.file + ", ", r.load.num_steps,
                    r.load.num_steps == 1 ? " step, " : " steps, ", r.load.num_layers, " layers of ",
@@ -78,14 +80,15 @@ it can't be.)")
   m.def(
       "merge_recordings",
       [](const std::vector<Recording>& parts) { return merge_recordings(parts); }, nb::arg("parts"),
-      R"(The sum of what several ranks recorded.
+      R"(Sums the recordings of several ranks.
 
-Raises ValueError when there are none, when layers, steps or experts differ, or when a sum exceeds 63 bits.)");
+Raises ValueError when there are none, when layers, steps or experts differ, or when a sum exceeds
+63 bits.)");
 }
 
 void bind_placement_file(nb::module_& m) {
   nb::class_<PlacementFile>(m, "PlacementFile",
-                            R"(A Placement with what the engine calls its layers.
+                            R"(A Placement, and the ids and texts that the engine has for it.
 
 layer_ids: [layers] ascending; 0, 1, ... when left out. metadata: texts, e.g. policy.)")
       .def(
@@ -105,7 +108,7 @@ layer_ids: [layers] ascending; 0, 1, ... when left out. metadata: texts, e.g. po
       .def_ro("metadata", &PlacementFile::metadata)
       .def_prop_ro(
           "format", [](const PlacementFile& p) { return std::string(name(p.format)); },
-          "What it was read as.")
+          "The format it was read as.")
       .def(
           "write",
           [](const PlacementFile& p, const std::filesystem::path& path, const std::string& format) {
@@ -113,8 +116,9 @@ layer_ids: [layers] ascending; 0, 1, ... when left out. metadata: texts, e.g. po
           },
           nb::arg("path"), nb::arg("format") = "json", R"(Writes it for an engine (docs/formats.md).
 
-Replaces the file when complete. Raises ValueError for formats without placements and for ranks with different numbers
-of slots where the format can't say so, RuntimeError when it can't be written.)");
+Replaces the file when the new one is complete. Raises ValueError for formats without placements,
+and for ranks with different numbers of slots in formats that can't state them, RuntimeError when the
+file can't be written.)");
   m.def(
       "read_placement",
       [](const std::filesystem::path& path, const std::optional<std::string>& format, int num_ranks,
@@ -124,11 +128,12 @@ of slots where the format can't say so, RuntimeError when it can't be written.)"
       },
       nb::arg("path"), nb::kw_only(), nb::arg("format") = nb::none(), nb::arg("num_ranks") = 0,
       nb::arg("slots_per_rank") = std::vector<int>(), nb::arg("num_experts") = 0,
-      R"(A placement from a file.
+      R"(Reads a placement from a file.
 
-format: detected when left out. num_ranks (equally many slots each) or slots_per_rank: only json and vllm-ascend say it
-themselves. num_experts: the file's own number, or the highest id + 1, when left out. Raises ValueError (FormatError for
-what the file has wrong, with the byte), RuntimeError when it can't be read.)");
+format: detected when left out. num_ranks (equally many slots each) or slots_per_rank: needed for
+all formats but json and vllm-ascend, which state them. num_experts: the file's own number, or the
+highest id + 1, when left out. Raises ValueError (FormatError, with the byte, for a fault in the
+file), RuntimeError when it can't be read.)");
 }
 
 }  // namespace
@@ -137,11 +142,12 @@ void bind_formats(nb::module_& m) {
   bind_recording(m);
   bind_placement_file(m);
   nb::class_<FileFormatInfo>(m, "FileFormat",
-                             "What a format can hold; docs/formats.md describes them.")
+                             "A format and what it can hold; docs/formats.md describes them.")
       .def_prop_ro("name", [](const FileFormatInfo& f) { return std::string(f.name); })
       .def_ro("reads_loads", &FileFormatInfo::reads_loads)
       .def_ro("writes_loads", &FileFormatInfo::writes_loads)
-      .def_ro("placements", &FileFormatInfo::placements, "Reads and writes them.")
+      .def_ro("placements", &FileFormatInfo::placements,
+              "Whether the format can be read and written as a placement.")
       .def_prop_ro("about", [](const FileFormatInfo& f) { return std::string(f.about); })
       .def("__repr__",
            [](const FileFormatInfo& f) { return cat("FileFormat(", f.name, ": ", f.about, ")"); });

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a file is: by its first bytes, the keys of its JSON, or the form of its first line.
+// Tells formats apart: by the first bytes of a file, the keys of its JSON, or the form of its first
+// line.
 #include <filesystem>
 #include <set>
 
 #include "base/cat.h"
 #include "base/file.h"
 #include "files/npy_header.h"
+#include "recordings/content.h"
 #include "recordings/json_reader.h"
-#include "recordings/lines.h"
+#include "recordings/line_reader.h"
 #include "recordings/readers.h"
-#include "recordings/tables.h"
-#include "recordings/unpacked.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -18,7 +18,7 @@ namespace {
 
 using std::string_view_literals::operator""sv;
 
-// text: what an xz file held, or the file.
+// text: the content of an xz file, or the file itself.
 void refuse_other_containers(std::string_view text, const std::string& file) {
   if (is_xz(std::as_bytes(std::span(text)))) throw FormatError(file, 0, "compressed with xz twice");
   const struct {
@@ -105,15 +105,15 @@ DetectedFile detect_npy(std::span<const std::byte> image, const std::string& fil
 }  // namespace
 
 DetectedFile detect_format(std::span<const std::byte> image, const std::string& file) {
-  const Unpacked content(image, file);
-  return detect_unpacked(content.image(), content.file());
+  return detect_content(Content(image, file));
 }
 
-DetectedFile detect_unpacked(std::span<const std::byte> image, const std::string& file) {
-  const std::string_view text = text_of(image);
+DetectedFile detect_content(const Content& content) {
+  const std::string_view text = content.text();
+  const std::string& file = content.file();
   if (text.empty()) throw FormatError(file, 0, "an empty file");
   refuse_other_containers(text, file);
-  if (text.starts_with("\x93NUMPY")) return detect_npy(image, file);
+  if (text.starts_with("\x93NUMPY")) return detect_npy(content.image(), file);
   if (text.size() > 8 && text[8] == '{' && text[7] == '\0')
     return {FileFormat::kTrtllm, FileKind::kLoads};
   const size_t first = text.find_first_not_of(" \t\r\n");

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "base/cat.h"
+#include "base/quoted.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -35,8 +36,7 @@ void append_utf8(std::string& out, uint32_t code) {
 }  // namespace
 
 void JsonReader::fail(int64_t offset, const std::string& what) const {
-  const auto end = text_.begin() + std::min(offset - static_cast<int64_t>(start_),
-                                            static_cast<int64_t>(text_.size()));
+  const auto end = text_.begin() + std::min<int64_t>(offset - start_, std::ssize(text_));
   throw FormatError(file_, offset,
                     cat("line ", line_ + std::count(text_.begin(), end, '\n'), ": ", what));
 }
@@ -55,7 +55,7 @@ char JsonReader::peek() {
 
 int64_t JsonReader::offset() {
   skip_space();
-  return static_cast<int64_t>(start_ + at_);
+  return here();
 }
 
 bool JsonReader::accept(char c) {
@@ -226,25 +226,6 @@ void JsonReader::skip_value() {
 void JsonReader::end() {
   skip_space();
   if (at_ != text_.size()) fail_here("something follows the value");
-}
-
-std::string quoted(std::string_view text) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20) {
-      out += "\\u00";
-      out += kHex[byte >> 4];
-      out += kHex[byte & 15];
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
 }
 
 }  // namespace trimtab

@@ -1,67 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// The readers and writers, a file each. Readers get the whole image and the name for errors, and
-// throw FormatError as formats.h says; writers get values that check_writable() let through.
+// The readers and writers of all formats, each in a file of its name. A reader throws FormatError
+// as recordings.h says. A writer gets a value that check_writable() let through.
 #pragma once
 
-#include <span>
 #include <string>
-#include <string_view>
 
+#include "recordings/content.h"
 #include "trimtab/recordings.h"
 
 namespace trimtab {
 
-// As detect_format() of an image that is not compressed.
-DetectedFile detect_unpacked(std::span<const std::byte> image, const std::string& file);
+using ReadLoads = Recording(const Content&, const RecordingOptions&);
+using WriteLoads = std::string(const Recording&);
+using ReadPlacement = PlacementFile(const Content&, const PlacementOptions&);
+using WritePlacement = std::string(const PlacementFile&);
 
-Recording read_csv_loads(std::string_view text, const std::string& file,
-                         const RecordingOptions& options);
-std::string csv_loads(const Recording& recording);
+// What detect_format() says about content that is unpacked.
+DetectedFile detect_content(const Content& content);
 
-Recording read_top_k_loads(std::string_view text, const std::string& file,
-                           const RecordingOptions& options);
+ReadLoads read_csv_loads;
+WriteLoads csv_loads;
 
-Recording read_npy_loads(std::span<const std::byte> image, const std::string& file,
-                         const RecordingOptions& options);
-std::string npy_loads(const Recording& recording);
-PlacementFile read_npy_placement(std::span<const std::byte> image, const std::string& file,
-                                 const PlacementOptions& options);
-std::string npy_placement(const PlacementFile& placement);
+ReadLoads read_top_k_loads;
 
-Recording read_json_loads(std::string_view text, const std::string& file,
-                          const RecordingOptions& options);
-std::string json_loads(const Recording& recording);
-PlacementFile read_json_placement(std::string_view text, const std::string& file,
-                                  const PlacementOptions& options);
-std::string json_placement(const PlacementFile& placement);
+ReadLoads read_npy_loads;
+WriteLoads npy_loads;
+ReadPlacement read_npy_placement;
+WritePlacement npy_placement;
 
-Recording read_sglang_loads(std::string_view text, const std::string& file,
-                            const RecordingOptions& options);
-std::string sglang_loads(const Recording& recording);
-PlacementFile read_sglang_placement(std::string_view text, const std::string& file,
-                                    const PlacementOptions& options);
-std::string sglang_placement(const PlacementFile& placement);
+ReadLoads read_json_loads;
+WriteLoads json_loads;
+ReadPlacement read_json_placement;
+WritePlacement json_placement;
 
-// One rank's safetensors.
-Recording read_trtllm_loads(std::span<const std::byte> image, const std::string& file,
-                            const RecordingOptions& options);
-// All ranks of a folder, summed.
+ReadLoads read_sglang_loads;
+WriteLoads sglang_loads;
+ReadPlacement read_sglang_placement;
+WritePlacement sglang_placement;
+
+// The safetensors of one rank. A folder holds those of all ranks, which are summed.
+ReadLoads read_trtllm_loads;
+WriteLoads trtllm_loads;
 Recording read_trtllm_folder(const std::string& path, const RecordingOptions& options);
-std::string trtllm_loads(const Recording& recording);
 void write_trtllm_folder(const std::string& path, const Recording& recording);
-PlacementFile read_trtllm_placement(std::string_view text, const std::string& file,
-                                    const PlacementOptions& options);
-std::string trtllm_placement(const PlacementFile& placement);
+ReadPlacement read_trtllm_placement;
+WritePlacement trtllm_placement;
 
-Recording read_vllm_loads(std::string_view text, const std::string& file,
-                          const RecordingOptions& options);
-std::string vllm_loads(const Recording& recording);
-PlacementFile read_vllm_placement(std::string_view text, const std::string& file,
-                                  const PlacementOptions& options);
-std::string vllm_placement(const PlacementFile& placement);
+ReadLoads read_vllm_loads;
+WriteLoads vllm_loads;
+ReadPlacement read_vllm_placement;
+WritePlacement vllm_placement;
 
-PlacementFile read_ascend_placement(std::string_view text, const std::string& file,
-                                    const PlacementOptions& options);
-std::string ascend_placement(const PlacementFile& placement);
+ReadPlacement read_vllm_ascend_placement;
+WritePlacement vllm_ascend_placement;
 
 }  // namespace trimtab

@@ -1,43 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0
+// The table of formats, and the functions that choose a reader or a writer from it.
 #include "trimtab/recordings.h"
 
+#include <array>
 #include <filesystem>
 
 #include "base/cat.h"
 #include "base/file.h"
+#include "recordings/checked_placement.h"
+#include "recordings/checked_recording.h"
+#include "recordings/content.h"
+#include "recordings/ids.h"
 #include "recordings/readers.h"
-#include "recordings/tables.h"
-#include "recordings/unpacked.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 namespace {
 
-constexpr FileFormatInfo kFormats[] = {
-    {FileFormat::kJson, "json", true, true, true, "Trimtab's JSON"},
-    {FileFormat::kNpy, "npy", true, true, true, "NumPy array; DeepSeek EPLB's weight and phy2log"},
-    {FileFormat::kCsv, "csv", true, true, false, "layer,expert,count or step,layer,expert,count"},
-    {FileFormat::kTopK, "topk", true, false, false, "text, the chosen experts of each token"},
-    {FileFormat::kSglang, "sglang", true, true, true,
-     "SGLang's stat dump and init-expert-location as JSON"},
-    {FileFormat::kTrtllm, "trtllm", true, true, true,
-     "TensorRT-LLM's statistics folder and placement YAML"},
-    {FileFormat::kVllm, "vllm", true, true, true, "vLLM's offline EPLB, JSON lines"},
-    {FileFormat::kVllmAscend, "vllm-ascend", false, false, true, "vLLM-Ascend's expert_map.json"},
+struct Format {
+  FileFormat format;
+  std::string_view name;
+  std::string_view about;
+  ReadLoads* read_loads;
+  WriteLoads* write_loads;
+  ReadPlacement* read_placement;
+  WritePlacement* write_placement;
 };
 
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
+// In the order of FileFormat.
+constexpr Format kFormats[] = {
+    {FileFormat::kJson, "json", "Trimtab's JSON", read_json_loads, json_loads, read_json_placement,
+     json_placement},
+    {FileFormat::kNpy, "npy", "NumPy array; DeepSeek EPLB's weight and phy2log", read_npy_loads,
+     npy_loads, read_npy_placement, npy_placement},
+    {FileFormat::kCsv, "csv", "layer,expert,count or step,layer,expert,count", read_csv_loads,
+     csv_loads, nullptr, nullptr},
+    {FileFormat::kTopK, "topk", "text, the chosen experts of each token", read_top_k_loads, nullptr,
+     nullptr, nullptr},
+    {FileFormat::kSglang, "sglang", "SGLang's stat dump and init-expert-location as JSON",
+     read_sglang_loads, sglang_loads, read_sglang_placement, sglang_placement},
+    {FileFormat::kTrtllm, "trtllm", "TensorRT-LLM's statistics folder and placement YAML",
+     read_trtllm_loads, trtllm_loads, read_trtllm_placement, trtllm_placement},
+    {FileFormat::kVllm, "vllm", "vLLM's offline EPLB, JSON lines", read_vllm_loads, vllm_loads,
+     read_vllm_placement, vllm_placement},
+    {FileFormat::kVllmAscend, "vllm-ascend", "vLLM-Ascend's expert_map.json", nullptr, nullptr,
+     read_vllm_ascend_placement, vllm_ascend_placement},
+};
+
+constexpr auto kInfos = [] {
+  std::array<FileFormatInfo, std::size(kFormats)> infos{};
+  FileFormatInfo* info = infos.data();
+  for (const Format& one : kFormats) {
+    *info++ = {one.format,
+               one.name,
+               one.read_loads != nullptr,
+               one.write_loads != nullptr,
+               one.read_placement != nullptr,
+               one.about};
+  }
+  return infos;
+}();
+
+const Format& functions_of(FileFormat format) {
+  return kFormats[static_cast<int>(format)];
 }
 
-// Which format to read, checked against what the content is known to be.
-FileFormat choose(std::optional<FileFormat> asked, std::span<const std::byte> image,
-                  const std::string& file, FileKind wanted) {
+// The names of the formats that `has` holds for, as a list for an error.
+template <class Has>
+std::string names_of_formats(const Has& has) {
+  std::string names;
+  for (const FileFormatInfo& one : kInfos)
+    if (has(one)) names += cat(names.empty() ? "" : ", ", one.name);
+  return names;
+}
+
+[[noreturn]] void refuse_loads(FileFormat format) {
+  const auto has = [](const FileFormatInfo& one) { return one.reads_loads; };
+  throw InvalidArgument(
+      cat("format ", name(format), " has no loads; ", names_of_formats(has), " have"));
+}
+
+[[noreturn]] void refuse_placements(FileFormat format) {
+  const auto has = [](const FileFormatInfo& one) { return one.placements; };
+  throw InvalidArgument(
+      cat("format ", name(format), " has no placements; ", names_of_formats(has), " have"));
+}
+
+// The format to read: the one that was asked for, else the detected one, which must hold the wanted
+// kind.
+FileFormat choose(std::optional<FileFormat> asked, const Content& content, FileKind wanted) {
   if (asked) return *asked;
-  const DetectedFile found = detect_unpacked(image, file);
+  const DetectedFile found = detect_content(content);
   if (found.kind != FileKind::kUnclear && found.kind != wanted) {
     throw FormatError(
-        file, 0,
+        content.file(), 0,
         cat("holds ", wanted == FileKind::kLoads ? "a placement, no loads" : "loads, no placement",
             " (", name(found.format),
             found.format == FileFormat::kNpy ? " of three dimensions" : "", ")"));
@@ -45,69 +101,18 @@ FileFormat choose(std::optional<FileFormat> asked, std::span<const std::byte> im
   return found.format;
 }
 
-[[noreturn]] void refuse(FileFormat format, const char* what) {
-  std::string known;
-  for (const FileFormatInfo& one : kFormats) {
-    const bool has = std::string_view(what) == "loads" ? one.reads_loads : one.placements;
-    if (has) known += cat(known.empty() ? "" : ", ", one.name);
-  }
-  throw InvalidArgument(cat("format ", name(format), " has no ", what, "; ", known, " have"));
-}
-
-// content: not compressed.
-Recording read_loads(FileFormat format, std::span<const std::byte> content, const std::string& file,
-                     const RecordingOptions& options) {
-  switch (format) {
-    case FileFormat::kJson:
-      return read_json_loads(text_of(content), file, options);
-    case FileFormat::kNpy:
-      return read_npy_loads(content, file, options);
-    case FileFormat::kCsv:
-      return read_csv_loads(text_of(content), file, options);
-    case FileFormat::kTopK:
-      return read_top_k_loads(text_of(content), file, options);
-    case FileFormat::kSglang:
-      return read_sglang_loads(text_of(content), file, options);
-    case FileFormat::kTrtllm:
-      return read_trtllm_loads(content, file, options);
-    case FileFormat::kVllm:
-      return read_vllm_loads(text_of(content), file, options);
-    case FileFormat::kVllmAscend:
-      break;
-  }
-  refuse(format, "loads");
-}
-
-PlacementFile read_map(FileFormat format, std::span<const std::byte> content,
-                       const std::string& file, const PlacementOptions& options) {
-  switch (format) {
-    case FileFormat::kJson:
-      return read_json_placement(text_of(content), file, options);
-    case FileFormat::kNpy:
-      return read_npy_placement(content, file, options);
-    case FileFormat::kSglang:
-      return read_sglang_placement(text_of(content), file, options);
-    case FileFormat::kTrtllm:
-      return read_trtllm_placement(text_of(content), file, options);
-    case FileFormat::kVllm:
-      return read_vllm_placement(text_of(content), file, options);
-    case FileFormat::kVllmAscend:
-      return read_ascend_placement(text_of(content), file, options);
-    case FileFormat::kCsv:
-    case FileFormat::kTopK:
-      break;
-  }
-  refuse(format, "placements");
+void write_text(const std::string& path, const std::string& text) {
+  write_file(path, {std::as_bytes(std::span(text))});
 }
 
 }  // namespace
 
 std::span<const FileFormatInfo> file_formats() {
-  return kFormats;
+  return kInfos;
 }
 
 const FileFormatInfo& info(FileFormat format) {
-  return kFormats[static_cast<size_t>(format)];
+  return kInfos[static_cast<int>(format)];
 }
 
 std::string_view name(FileFormat format) {
@@ -115,23 +120,20 @@ std::string_view name(FileFormat format) {
 }
 
 FileFormat file_format(std::string_view name) {
-  std::string known;
-  for (const FileFormatInfo& one : kFormats) {
+  for (const FileFormatInfo& one : kInfos)
     if (one.name == name) return one.format;
-    known += cat(known.empty() ? "" : ", ", one.name);
-  }
+  const std::string known = names_of_formats([](const FileFormatInfo&) { return true; });
   throw InvalidArgument(cat("unknown format ", name, "; known are ", known));
 }
 
 Recording parse_recording(std::span<const std::byte> image, const std::string& file,
                           const RecordingOptions& options) {
-  if (options.num_experts < 0 || options.num_experts > kMaxExperts) {
-    throw InvalidArgument(cat("num_experts ", options.num_experts, ": must be 0 to ", kMaxExperts));
-  }
-  const Unpacked content(image, file);
-  const FileFormat format =
-      choose(options.format, content.image(), content.file(), FileKind::kLoads);
-  Recording recording = read_loads(format, content.image(), content.file(), options);
+  check_option("num_experts", options.num_experts, kMaxExperts);
+  const Content content(image, file);
+  const FileFormat format = choose(options.format, content, FileKind::kLoads);
+  ReadLoads* const read = functions_of(format).read_loads;
+  if (read == nullptr) refuse_loads(format);
+  Recording recording = read(content, options);
   recording.file = file;
   recording.format = format;
   return recording;
@@ -151,25 +153,11 @@ Recording read_recording(const std::string& path, const RecordingOptions& option
 
 std::string serialize_recording(const Recording& recording, FileFormat format) {
   check_writable(recording);
-  switch (format) {
-    case FileFormat::kJson:
-      return json_loads(recording);
-    case FileFormat::kNpy:
-      return npy_loads(recording);
-    case FileFormat::kCsv:
-      return csv_loads(recording);
-    case FileFormat::kSglang:
-      return sglang_loads(recording);
-    case FileFormat::kTrtllm:
-      return trtllm_loads(recording);
-    case FileFormat::kVllm:
-      return vllm_loads(recording);
-    case FileFormat::kTopK:
-      throw InvalidArgument("format topk is read only: counts do not say which token chose what");
-    case FileFormat::kVllmAscend:
-      break;
-  }
-  refuse(format, "loads");
+  if (format == FileFormat::kTopK)
+    throw InvalidArgument("format topk is read only: counts do not say which token chose what");
+  WriteLoads* const write = functions_of(format).write_loads;
+  if (write == nullptr) refuse_loads(format);
+  return write(recording);
 }
 
 void write_recording(const std::string& path, const Recording& recording, FileFormat format) {
@@ -178,15 +166,16 @@ void write_recording(const std::string& path, const Recording& recording, FileFo
     write_trtllm_folder(path, recording);
     return;
   }
-  write_file(path, {bytes_of(serialize_recording(recording, format))});
+  write_text(path, serialize_recording(recording, format));
 }
 
 PlacementFile parse_placement(std::span<const std::byte> image, const std::string& file,
                               const PlacementOptions& options) {
-  const Unpacked content(image, file);
-  const FileFormat format =
-      choose(options.format, content.image(), content.file(), FileKind::kPlacement);
-  PlacementFile placement = read_map(format, content.image(), content.file(), options);
+  const Content content(image, file);
+  const FileFormat format = choose(options.format, content, FileKind::kPlacement);
+  ReadPlacement* const read = functions_of(format).read_placement;
+  if (read == nullptr) refuse_placements(format);
+  PlacementFile placement = read(content, options);
   placement.format = format;
   return placement;
 }
@@ -197,28 +186,13 @@ PlacementFile read_placement(const std::string& path, const PlacementOptions& op
 
 std::string serialize_placement(const PlacementFile& placement, FileFormat format) {
   check_writable(placement);
-  switch (format) {
-    case FileFormat::kJson:
-      return json_placement(placement);
-    case FileFormat::kNpy:
-      return npy_placement(placement);
-    case FileFormat::kSglang:
-      return sglang_placement(placement);
-    case FileFormat::kTrtllm:
-      return trtllm_placement(placement);
-    case FileFormat::kVllm:
-      return vllm_placement(placement);
-    case FileFormat::kVllmAscend:
-      return ascend_placement(placement);
-    case FileFormat::kCsv:
-    case FileFormat::kTopK:
-      break;
-  }
-  refuse(format, "placements");
+  WritePlacement* const write = functions_of(format).write_placement;
+  if (write == nullptr) refuse_placements(format);
+  return write(placement);
 }
 
 void write_placement(const std::string& path, const PlacementFile& placement, FileFormat format) {
-  write_file(path, {bytes_of(serialize_placement(placement, format))});
+  write_text(path, serialize_placement(placement, format));
 }
 
 }  // namespace trimtab

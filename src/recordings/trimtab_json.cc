@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trimtab's own JSON: whatever a Recording or a PlacementFile holds, and the keys under which
-// SGLang looks for the arrays.
+// Trimtab's own JSON. It holds all of a Recording or a PlacementFile, and the arrays under the keys
+// for which SGLang looks.
 #include <map>
 #include <optional>
 
 #include "base/cat.h"
+#include "base/quoted.h"
+#include "recordings/checked_placement.h"
+#include "recordings/checked_recording.h"
+#include "recordings/ids.h"
+#include "recordings/json_table.h"
 #include "recordings/readers.h"
-#include "recordings/tables.h"
 #include "trimtab/error.h"
-#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -47,10 +50,9 @@ std::vector<int64_t> read_ids(JsonReader& json, const std::string& what, int64_t
   return ids;
 }
 
-Fields read_fields(std::string_view text, const std::string& file, std::string_view format,
-                   const char* table) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  JsonReader json(text, file);
+Fields read_fields(const Content& content, std::string_view format, const char* table) {
+  const std::string& file = content.file();
+  JsonReader json(content.text(), file);
   Fields fields;
   std::string key;
   bool known = false;
@@ -68,18 +70,18 @@ Fields read_fields(std::string_view text, const std::string& file, std::string_v
       version = true;
     } else if (key == table) {
       fields.table = read_table(json, key, 2, format == kLoads ? 3 : 2,
-                                format == kLoads ? kMax : kMaxExperts - 1);
+                                format == kLoads ? kMaxCount : kMaxExpertId);
     } else if (key == "layer_ids") {
       fields.layer_ids = read_ids(json, key, kMaxLayerId);
     } else if (key == "step_ids" && format == kLoads) {
-      fields.step_ids = read_ids(json, key, kMax);
+      fields.step_ids = read_ids(json, key, kMaxCount);
     } else if (key == "slots_per_rank" && format == kPlacement) {
       fields.slots_per_rank = read_list(json, key, kMaxExperts);
     } else if (key == "metadata") {
       fields.metadata = read_metadata(json);
     } else if (key == "num_layers" || key == "num_experts" ||
                key == (format == kLoads ? "num_steps" : "num_ranks")) {
-      fields.sizes[key] = json.integer(1, kMax);
+      fields.sizes[key] = json.integer(1, kMaxCount);
     } else {
       json.fail(at, cat("unknown key ", quoted(key)));
     }
@@ -111,9 +113,9 @@ std::string metadata_text(const std::map<std::string, std::string>& metadata) {
 
 }  // namespace
 
-Recording read_json_loads(std::string_view text, const std::string& file,
-                          const RecordingOptions& options) {
-  Fields fields = read_fields(text, file, kLoads, "logical_count");
+Recording read_json_loads(const Content& content, const RecordingOptions& options) {
+  const std::string& file = content.file();
+  Fields fields = read_fields(content, kLoads, "logical_count");
   const int64_t at = fields.table->at;
   Recording recording =
       dense_recording(file, fields.table->shape, std::move(fields.table->values), options);
@@ -149,37 +151,25 @@ std::string json_loads(const Recording& recording) {
   append_list<int>(out, recording.layer_ids);
   out += ",\n\"step_ids\": ";
   append_list<int64_t>(out, recording.step_ids);
-  out += ",\n\"logical_count\": [";
-  const auto step_size = cells(load.num_layers, load.num_experts);
-  for (size_t step = 0; step < recording.step_ids.size(); ++step) {
-    if (step > 0) out += ",\n ";
-    append_rows(out, std::span(load.counts).subspan(step * step_size, step_size), load.num_layers);
-  }
-  return out + "]\n}\n";
+  return out + ",\n\"logical_count\": [" + step_rows(load) + "]\n}\n";
 }
 
-PlacementFile read_json_placement(std::string_view text, const std::string& file,
-                                  const PlacementOptions& options) {
-  Fields fields = read_fields(text, file, kPlacement, "physical_to_logical_map");
+PlacementFile read_json_placement(const Content& content, const PlacementOptions& options) {
+  const std::string& file = content.file();
+  Fields fields = read_fields(content, kPlacement, "physical_to_logical_map");
   if (fields.slots_per_rank.empty()) throw FormatError(file, 0, "no key \"slots_per_rank\"");
-  const int64_t at = fields.table->at;
-  const auto layers = static_cast<size_t>(fields.table->shape[0]);
+  const int64_t num_slots = fields.table->shape[1];
   int64_t sum = 0;
   for (const int64_t n : fields.slots_per_rank) sum += n;
-  if (sum != fields.table->shape[1]) {
-    throw FormatError(
-        file, at,
-        cat("slots_per_rank sum to ", sum, "; a layer has ", fields.table->shape[1], " slots"));
+  if (sum != num_slots) {
+    throw FormatError(file, fields.table->at,
+                      cat("slots_per_rank sum to ", sum, "; a layer has ", num_slots, " slots"));
   }
-  check_size(file, fields, "num_ranks", static_cast<int64_t>(fields.slots_per_rank.size()));
+  check_size(file, fields, "num_ranks", std::ssize(fields.slots_per_rank));
   check_size(file, fields, "num_layers", fields.table->shape[0]);
   std::vector<int> slots = narrow(fields.slots_per_rank);
   check_ranks(file, slots, options);
-  if (!fields.layer_ids.empty() && fields.layer_ids.size() != layers) {
-    throw FormatError(file, at, cat(fields.layer_ids.size(), " layer_ids for ", layers, " layers"));
-  }
-  SlotTable table{layers, std::move(fields.table->values), std::move(fields.table->row_at),
-                  fields.layer_ids.empty() ? counted_layers(layers) : narrow(fields.layer_ids)};
+  SlotTable table = slot_table(file, std::move(*fields.table), narrow(fields.layer_ids));
   const auto experts = fields.sizes.find("num_experts");
   PlacementFile placement =
       make_placement(file, std::move(table), std::move(slots),
@@ -201,7 +191,7 @@ std::string json_placement(const PlacementFile& file) {
   out += cat(",\n\"metadata\": ", metadata_text(file.metadata), ",\n\"layer_ids\": ");
   append_list<int>(out, file.layer_ids);
   out += ",\n\"physical_to_logical_map\": ";
-  append_rows<int32_t>(out, all_slots(placement), placement.num_layers());
+  append_rows(out, slot_rows(placement));
   return out + "\n}\n";
 }
 

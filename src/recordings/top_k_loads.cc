@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing traces as text: a line "S <sample> <tokens>" opens a sample, then comes a line a token:
-// for each layer the ids of its experts, blanks between ids and '|' between layers. Lines with '#'
-// are comments, of which the first may carry layers=, experts=, topk=, samples= and tokens= to
-// check against.
+// Routing traces as text. A line "S <sample> <tokens>" opens a sample; then each token has a line
+// with the ids of its experts for each layer, blanks between ids and '|' between layers. Lines with
+// '#' are comments. The first one may carry layers=, experts=, topk=, samples= and tokens=, against
+// which the reader checks what follows.
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "recordings/lines.h"
+#include "recordings/checked_recording.h"
+#include "recordings/ids.h"
+#include "recordings/line_reader.h"
 #include "recordings/readers.h"
-#include "recordings/tables.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
 
-// The search for ids that come twice is quadratic in it.
-constexpr size_t kMaxTopK = 1024;
+// The search for ids that come twice is quadratic in the number of ids.
+constexpr int64_t kMaxTopK = 1024;
 
 class TopKReader {
  public:
-  TopKReader(std::string_view text, const std::string& file) : file_(file), lines_(text, file) {}
+  explicit TopKReader(const Content& content)
+      : file_(content.file()), lines_(content.text(), file_) {}
 
   void read() {
     while (lines_.next()) {
@@ -46,26 +48,26 @@ class TopKReader {
   }
 
   std::vector<int32_t> ids;      // [tokens, layers, top-k]
-  std::vector<int64_t> samples;  // tokens of each
+  std::vector<int64_t> samples;  // the number of tokens of each sample
   int64_t num_tokens = 0;
-  size_t layers = 0;
-  size_t top_k = 0;
-  int32_t max_id = 0;
+  int64_t layers = 0;
+  int64_t top_k = 0;
+  int max_id = 0;
   std::map<std::string, std::string> metadata;
 
  private:
-  void check_declared(const char* key, size_t found) const {
-    if (const auto want = declared(key); want && *want != static_cast<int64_t>(found)) {
+  void check_declared(const char* key, int64_t found) const {
+    if (const auto want = declared(key); want && *want != found) {
       lines_.fail(cat(found, " ", key, "; the head says ", *want));
     }
   }
 
-  // What stands under one head is complete.
+  // Checks the part that stands under one head when it is complete.
   void end_part() {
     close_sample();
-    check_declared("samples", samples.size() - first_sample_);
+    check_declared("samples", samples_of_part());
     check_declared("tokens", num_tokens - first_token_);
-    first_sample_ = samples.size();
+    first_sample_ = std::ssize(samples);
     first_token_ = num_tokens;
     expected_ = 0;
   }
@@ -95,8 +97,7 @@ class TopKReader {
     for (const char* known : {"layers", "experts", "topk", "samples", "tokens"}) {
       if (key != known) continue;
       const bool unbounded = key == "samples" || key == "tokens";
-      head[key] = lines_.number(value, known,
-                                unbounded ? std::numeric_limits<int64_t>::max() : kMaxExperts);
+      head[key] = lines_.whole_number(value, known, unbounded ? kMaxCount : kMaxExperts);
     }
     metadata.try_emplace(key, value);
   }
@@ -105,26 +106,24 @@ class TopKReader {
     close_sample();
     const size_t blank = text.find(' ');
     if (blank == text.npos) lines_.fail("S <sample> <tokens> expected");
-    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-    if (lines_.number(text.substr(0, blank), "sample", kMax) !=
-        static_cast<int64_t>(samples.size() - first_sample_)) {
-      lines_.fail(cat("sample ", samples.size() - first_sample_, " expected"));
-    }
-    expected_ = lines_.number(text.substr(blank + 1), "tokens", kMax);
+    if (lines_.whole_number(text.substr(0, blank), "sample", kMaxCount) != samples_of_part())
+      lines_.fail(cat("sample ", samples_of_part(), " expected"));
+    expected_ = lines_.whole_number(text.substr(blank + 1), "tokens", kMaxCount);
     if (expected_ == 0) lines_.fail("a sample without tokens");
     samples.push_back(0);
   }
   void close_sample() const {
     if (expected_ == 0 || samples.back() == expected_) return;
-    lines_.fail(cat("sample ", samples.size() - 1 - first_sample_, " has ", samples.back(),
-                    " tokens of ", expected_));
+    lines_.fail(
+        cat("sample ", samples_of_part() - 1, " has ", samples.back(), " tokens of ", expected_));
   }
+  int64_t samples_of_part() const { return std::ssize(samples) - first_sample_; }
 
   void token(std::string_view line) {
-    if (samples.size() == first_sample_) samples.push_back(0);  // what has no samples is one
+    if (samples_of_part() == 0) samples.push_back(0);  // a file without samples is one sample
     if (expected_ != 0 && samples.back() == expected_)
       lines_.fail("a token more than the sample has");
-    size_t groups = 0;
+    int64_t groups = 0;
     for (bool more = true; more; ++groups) {
       const size_t bar = line.find('|');
       group(line.substr(0, bar), groups);
@@ -142,26 +141,28 @@ class TopKReader {
     check_declared("topk", top_k);
   }
 
-  void group(std::string_view text, size_t layer) {
-    const size_t first = ids.size();
+  // Appends the ids of one layer.
+  void group(std::string_view text, int64_t layer) {
+    const int64_t first = std::ssize(ids);
+    const auto found = [&] { return std::ssize(ids) - first; };
+    const int max_expert = static_cast<int>(declared("experts").value_or(kMaxExperts)) - 1;
     for (size_t at = 0; (at = text.find_first_not_of(' ', at)) != text.npos;) {
       const size_t end = std::min(text.find(' ', at), text.size());
       const std::string_view field = text.substr(at, end - at);
-      const auto id = static_cast<int32_t>(
-          lines_.number(field, "expert", declared("experts").value_or(kMaxExperts) - 1));
-      if (std::find(ids.begin() + static_cast<int64_t>(first), ids.end(), id) != ids.end()) {
+      const int id = lines_.id(field, "expert", max_expert);
+      if (std::find(ids.begin() + first, ids.end(), id) != ids.end()) {
         lines_.fail(cat("layer ", layer, " has expert ", id, " twice"), field);
       }
-      if (ids.size() - first == kMaxTopK)
+      if (found() == kMaxTopK)
         lines_.fail(cat("more than ", kMaxTopK, " experts for one token"), field);
       ids.push_back(id);
       max_id = std::max(max_id, id);
-      if (top_k != 0 && ids.size() - first > top_k) break;
+      if (top_k != 0 && found() > top_k) break;
       at = end;
     }
-    if (top_k == 0) top_k = ids.size() - first;
+    if (top_k == 0) top_k = found();
     if (top_k == 0) lines_.fail("a layer without experts", text);
-    if (ids.size() - first != top_k) {
+    if (found() != top_k) {
       lines_.fail(cat("layer ", layer, " has not ", top_k, " experts as the first has"), text);
     }
   }
@@ -169,13 +170,13 @@ class TopKReader {
   const std::string& file_;
   LineReader lines_;
   std::map<std::string, int64_t, std::less<>> declared_;
-  int64_t expected_ = 0;  // tokens of the open sample; 0: none was opened
-  // Where the part under the present head begins.
-  size_t first_sample_ = 0;
+  int64_t expected_ = 0;  // the tokens that the open sample states; 0: no sample is open
+  // The place at which the part under the present head begins.
+  int64_t first_sample_ = 0;
   int64_t first_token_ = 0;
 };
 
-// Tokens of each step.
+// The number of tokens of each step.
 std::vector<int64_t> step_tokens(const TopKReader& text, int64_t tokens_per_step) {
   if (tokens_per_step == 0) return text.samples;
   std::vector<int64_t> steps(text.num_tokens / tokens_per_step, tokens_per_step);
@@ -183,45 +184,45 @@ std::vector<int64_t> step_tokens(const TopKReader& text, int64_t tokens_per_step
   return steps;
 }
 
+int64_t num_experts(const TopKReader& text, const std::string& file, int asked) {
+  const auto declared = text.declared("experts");
+  if (asked != 0 && declared && *declared != asked) {
+    throw FormatError(file, -1, cat("a trace of ", *declared, " experts; ", asked, " asked for"));
+  }
+  int64_t experts = declared.value_or(asked);
+  if (experts == 0) experts = text.max_id + 1;
+  if (text.max_id >= experts)
+    throw FormatError(file, -1, cat("expert ", text.max_id, " of ", experts));
+  return experts;
+}
+
 }  // namespace
 
-Recording read_top_k_loads(std::string_view text, const std::string& file,
-                           const RecordingOptions& options) {
+Recording read_top_k_loads(const Content& content, const RecordingOptions& options) {
   if (options.tokens_per_step < 0)
     throw InvalidArgument(cat("tokens_per_step ", options.tokens_per_step));
-  TopKReader reader(text, file);
-  reader.read();
-  const auto declared = reader.declared("experts");
-  if (options.num_experts != 0 && declared && *declared != options.num_experts) {
-    throw FormatError(
-        file, -1, cat("a trace of ", *declared, " experts; ", options.num_experts, " asked for"));
-  }
-  int64_t experts = declared.value_or(options.num_experts);
-  if (experts == 0) experts = reader.max_id + 1;
-  if (reader.max_id >= experts)
-    throw FormatError(file, -1, cat("expert ", reader.max_id, " of ", experts));
-  const std::vector<int64_t> steps = step_tokens(reader, options.tokens_per_step);
-  check_dense(file, steps.size(), reader.layers, experts, reader.ids.size());
+  TopKReader text(content);
+  text.read();
+  const int64_t experts = num_experts(text, content.file(), options.num_experts);
+  const std::vector<int64_t> steps = step_tokens(text, options.tokens_per_step);
+  check_dense(content.file(), std::ssize(steps), text.layers, experts, std::ssize(text.ids));
 
   Recording recording;
-  recording.file = file;
-  recording.metadata = std::move(reader.metadata);
-  recording.layer_ids = counted_layers(reader.layers);
-  recording.step_ids = counted_steps(steps.size());
-  recording.load = {static_cast<int64_t>(steps.size()),
-                    static_cast<int>(reader.layers),
-                    static_cast<int>(experts),
-                    {}};
-  recording.load.counts.resize(steps.size() * reader.layers * static_cast<size_t>(experts));
-  auto id = reader.ids.begin();
-  for (size_t step = 0; step < steps.size(); ++step) {
-    for (int64_t token = 0; token < steps[step]; ++token) {
-      for (size_t layer = 0; layer < reader.layers; ++layer) {
-        const size_t row = (step * reader.layers + layer) * static_cast<size_t>(experts);
-        for (size_t k = 0; k < reader.top_k; ++k)
-          ++recording.load.counts[row + static_cast<size_t>(*id++)];
+  recording.file = content.file();
+  recording.metadata = std::move(text.metadata);
+  recording.layer_ids = counted_ids<int>(text.layers);
+  recording.step_ids = counted_ids<int64_t>(std::ssize(steps));
+  recording.load = zero_load(std::ssize(steps), text.layers, experts);
+  const Table counts(recording.load.counts, experts);
+  auto id = text.ids.begin();
+  int64_t first_row = 0;  // of the step
+  for (const int64_t tokens : steps) {
+    for (int64_t token = 0; token < tokens; ++token) {
+      for (int64_t layer = 0; layer < text.layers; ++layer) {
+        for (int64_t k = 0; k < text.top_k; ++k) ++counts(first_row + layer, *id++);
       }
     }
+    first_row += text.layers;
   }
   return recording;
 }

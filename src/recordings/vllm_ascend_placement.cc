@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// vllm-ascend's expert_map.json (vllm_ascend/eplb/core/eplb_utils.py). The engine goes by the order
-// of the lists and ignores layer_id and device_id, so a file where they disagree loads wrong there;
-// here it is refused.
+// The expert_map.json of vllm-ascend (vllm_ascend/eplb/core/eplb_utils.py). The engine goes by the
+// order of the lists and ignores layer_id and device_id, so it loads a file wrong where they
+// disagree. This reader refuses such a file.
 #include "base/cat.h"
+#include "base/quoted.h"
+#include "recordings/checked_placement.h"
+#include "recordings/ids.h"
 #include "recordings/readers.h"
-#include "recordings/tables.h"
 #include "trimtab/error.h"
+#include "trimtab/slot_ranges.h"
 
 namespace trimtab {
 namespace {
 
-class MapReader {
+class ExpertMapReader {
  public:
-  MapReader(std::string_view text, const std::string& file) : file_(file), json_(text, file) {}
+  explicit ExpertMapReader(const Content& content)
+      : file_(content.file()), json_(content.text(), file_) {}
 
   void read() {
     int64_t layers = -1;
@@ -26,7 +30,7 @@ class MapReader {
       }
     });
     json_.end();
-    if (layers != static_cast<int64_t>(table.num_layers)) {
+    if (layers != table.num_layers) {
       throw FormatError(file_, 0,
                         cat("moe_layer_count is ", layers, "; layer_list has ", table.num_layers));
     }
@@ -34,8 +38,8 @@ class MapReader {
   }
 
   SlotTable table;
-  size_t num_devices = 0;
-  size_t num_slots = 0;  // of a device
+  int num_devices = 0;
+  int num_slots = 0;  // of a device
 
  private:
   template <class Take>
@@ -55,12 +59,12 @@ class MapReader {
 
   void read_layer() {
     const int64_t at = json_.offset();
-    int64_t id = -1;
+    int id = -1;
     int64_t declared = -1;
-    size_t devices = 0;
+    int devices = 0;
     object([&](const std::string& key) {
       if (key == "layer_id") {
-        id = json_.integer(0, kMaxLayerId);
+        id = json_.id(kMaxLayerId);
       } else if (key == "device_count") {
         declared = json_.count();
       } else if (key == "device_list") {
@@ -75,7 +79,7 @@ class MapReader {
       json_.fail(at, cat(where, ": layer_id ", id, " after ", table.layer_ids.back(),
                          "; the engine goes by the order of the list"));
     }
-    if (declared != static_cast<int64_t>(devices)) {
+    if (declared != devices) {
       json_.fail(at, cat(where, ": device_count is ", declared, "; device_list has ", devices));
     }
     if (table.num_layers++ == 0) num_devices = devices;
@@ -83,25 +87,25 @@ class MapReader {
       json_.fail(at, cat(where, ": ", devices, " devices; the first has ", num_devices));
     }
     table.layer_at.push_back(at);
-    table.layer_ids.push_back(static_cast<int>(id));
+    table.layer_ids.push_back(id);
   }
 
-  void read_device(size_t index) {
+  void read_device(int index) {
     const int64_t at = json_.offset();
     int64_t id = -1;
-    size_t slots = 0;
+    int slots = 0;
     object([&](const std::string& key) {
       if (key == "device_id") {
         id = json_.count();
       } else if (key == "device_expert") {
-        const IntTable experts = read_table(json_, key, 1, 1, kMaxExperts - 1);
-        slots = experts.values.size();
+        const IntTable experts = read_table(json_, key, 1, 1, kMaxExpertId);
+        slots = static_cast<int>(experts.values.size());
         table.logical.insert(table.logical.end(), experts.values.begin(), experts.values.end());
       } else {
         unknown(key);
       }
     });
-    if (id != static_cast<int64_t>(index)) {
+    if (id != index) {
       json_.fail(at, cat("device_id ", id, " at place ", index,
                          "; the engine goes by the order of the list"));
     }
@@ -117,25 +121,25 @@ class MapReader {
 
 }  // namespace
 
-PlacementFile read_ascend_placement(std::string_view text, const std::string& file,
-                                    const PlacementOptions& options) {
-  MapReader reader(text, file);
+PlacementFile read_vllm_ascend_placement(const Content& content, const PlacementOptions& options) {
+  ExpertMapReader reader(content);
   reader.read();
-  std::vector<int> slots(reader.num_devices, static_cast<int>(reader.num_slots));
-  check_ranks(file, slots, options);
-  return make_placement(file, std::move(reader.table), std::move(slots), 0, options);
+  std::vector<int> slots(reader.num_devices, reader.num_slots);
+  check_ranks(content.file(), slots, options);
+  return make_placement(content.file(), std::move(reader.table), std::move(slots), 0, options);
 }
 
-std::string ascend_placement(const PlacementFile& file) {
+std::string vllm_ascend_placement(const PlacementFile& file) {
   const Placement& placement = file.placement;
-  const auto slots = static_cast<size_t>(equal_slots(placement, "vLLM-Ascend"));
+  equal_slots(placement, "vLLM-Ascend");
+  const SlotRanges slots(placement.first_slots());
   std::string out = cat("{\"moe_layer_count\": ", placement.num_layers(), ", \"layer_list\": [");
   for (int layer = 0; layer < placement.num_layers(); ++layer) {
     out += cat(layer > 0 ? ",\n " : "", "{\"layer_id\": ", file.layer_ids[layer],
                ", \"device_count\": ", placement.num_ranks(), ", \"device_list\": [");
     for (int rank = 0; rank < placement.num_ranks(); ++rank) {
       out += cat(rank > 0 ? ",\n  " : "", "{\"device_id\": ", rank, ", \"device_expert\": ");
-      append_list(out, placement.logical(layer).subspan(static_cast<size_t>(rank) * slots, slots));
+      append_list(out, slots.of(rank, placement.logical(layer)));
       out += '}';
     }
     out += "]}";

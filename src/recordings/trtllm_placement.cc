@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorRT-LLM's placement (moe_config.load_balancer), which is YAML. This reads the part of YAML
-// that such a file is made of: three keys, one map from layers to lists of numbers, lists in block
-// or flow form, comments. The rest of YAML is refused by name, never guessed at.
+// TensorRT-LLM's placement (moe_config.load_balancer), which is YAML. This reader knows the part of
+// YAML that such a file is made of: three keys, one mapping of layers to lists of numbers, lists in
+// block or flow form, and comments. It names the rest of YAML when it refuses it, and never
+// guesses.
 #include <optional>
 
-#include "recordings/lines.h"
+#include "recordings/checked_placement.h"
+#include "recordings/ids.h"
+#include "recordings/line_reader.h"
 #include "recordings/readers.h"
-#include "recordings/tables.h"
 
 namespace trimtab {
 namespace {
 
 class YamlReader {
  public:
-  YamlReader(std::string_view text, const std::string& file) : file_(file), lines_(text, file) {}
+  explicit YamlReader(const Content& content)
+      : file_(content.file()), lines_(content.text(), file_) {}
 
   void read() {
     more_ = next_line();
@@ -41,7 +44,7 @@ class YamlReader {
   std::optional<int64_t> layer_updates() const { return layer_updates_; }
 
  private:
-  // Moves to the next line that says something, without comment and blanks around it.
+  // Moves to the next line that has content, and drops comments and the blanks around the content.
   bool next_line() {
     while (lines_.next()) {
       std::string_view line = lines_.line();
@@ -65,7 +68,7 @@ class YamlReader {
     return false;
   }
 
-  // The key at the begin of the line; content_ is then what follows it.
+  // Takes the key at the begin of the line. content_ is then the text behind the key.
   std::string_view take_key() {
     const size_t colon = content_.find(':');
     if (colon == content_.npos || (colon + 1 < content_.size() && content_[colon + 1] != ' ')) {
@@ -81,7 +84,7 @@ class YamlReader {
 
   void take_number(std::string_view key, std::optional<int64_t>& value, int64_t max) {
     if (value) lines_.fail(cat(key, " comes twice"), key);
-    value = lines_.number(content_, "value", max);
+    value = lines_.whole_number(content_, "value", max);
     more_ = next_line();
   }
 
@@ -93,24 +96,24 @@ class YamlReader {
     const size_t indent = indent_;
     while (more_ && indent_ > 0) {
       if (indent_ != indent) lines_.fail("indented otherwise than the layers before", content_);
-      const size_t line_at = lines_.begin();
+      const int64_t line_at = lines_.begin();
       const std::string_view key = take_key();
-      const int64_t layer = lines_.number(key, "layer", kMaxLayerId);
+      const int layer = lines_.id(key, "layer", kMaxLayerId);
       if (!table_.layer_ids.empty() && layer <= table_.layer_ids.back()) {
         lines_.fail(cat("layer ", layer, " after ", table_.layer_ids.back(),
                         "; layers ascend and come once"),
                     key);
       }
-      table_.layer_ids.push_back(static_cast<int>(layer));
-      table_.layer_at.push_back(static_cast<int64_t>(line_at));
+      table_.layer_ids.push_back(layer);
+      table_.layer_at.push_back(line_at);
       ++table_.num_layers;
-      const size_t before = table_.logical.size();
+      const int64_t before = std::ssize(table_.logical);
       if (content_.empty()) {
         read_block_list(indent);
       } else {
         read_flow_list();
       }
-      sizes_.push_back(static_cast<int64_t>(table_.logical.size() - before));
+      sizes_.push_back(std::ssize(table_.logical) - before);
     }
   }
 
@@ -121,7 +124,7 @@ class YamlReader {
     while (more_ && content_.starts_with('-') && indent_ >= indent) {
       if (indent_ != list_indent) lines_.fail("indented otherwise than the list before", content_);
       if (content_.size() > 1 && content_[1] != ' ') lines_.fail("'- number' expected", content_);
-      table_.logical.push_back(lines_.number(content_.substr(1), "expert", kMaxExperts - 1));
+      table_.logical.push_back(lines_.id(content_.substr(1), "expert", kMaxExpertId));
       ++items;
       more_ = next_line();
     }
@@ -131,7 +134,7 @@ class YamlReader {
     }
   }
 
-  // Every layer must have num_slots.
+  // Throws when a layer has other than num_slots slots.
   void check_sizes() const {
     for (size_t i = 0; i < sizes_.size(); ++i) {
       if (sizes_[i] != *num_slots_) {
@@ -142,7 +145,7 @@ class YamlReader {
     }
   }
 
-  // [1, 2, 3], over several lines where the writer folded it.
+  // Reads "[1, 2, 3]", which stands over several lines where the writer folded it.
   void read_flow_list() {
     if (!content_.starts_with('[')) lines_.fail("a list of experts expected", content_);
     content_.remove_prefix(1);
@@ -159,7 +162,7 @@ class YamlReader {
       }
       const bool last = content_[end] == ']';
       if (!(first && last && item.empty())) {
-        table_.logical.push_back(lines_.number(item, "expert", kMaxExperts - 1));
+        table_.logical.push_back(lines_.id(item, "expert", kMaxExpertId));
       }
       content_.remove_prefix(end + 1);
       if (last) break;
@@ -181,13 +184,12 @@ class YamlReader {
 
 }  // namespace
 
-PlacementFile read_trtllm_placement(std::string_view text, const std::string& file,
-                                    const PlacementOptions& options) {
-  YamlReader reader(text, file);
+PlacementFile read_trtllm_placement(const Content& content, const PlacementOptions& options) {
+  YamlReader reader(content);
   reader.read();
-  std::vector<int> slots = slots_per_rank(file, reader.num_slots(), options);
+  std::vector<int> slots = slots_per_rank(content.file(), reader.num_slots(), options);
   PlacementFile placement =
-      make_placement(file, std::move(reader.table()), std::move(slots), 0, options);
+      make_placement(content.file(), std::move(reader.table()), std::move(slots), 0, options);
   if (reader.layer_updates())
     placement.metadata["layer_updates_per_iter"] = std::to_string(*reader.layer_updates());
   return placement;

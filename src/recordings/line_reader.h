@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text files line by line, with the number and the byte that errors name.
+// Reads text files line by line and keeps the line number and the byte that errors name.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,10 @@ namespace trimtab {
 
 class LineReader {
  public:
+  // Both arguments must outlive the reader.
   LineReader(std::string_view text, const std::string& file) : text_(text), file_(file) {}
 
-  // Moves to the next line, without its end ("\n" or "\r\n"); false: there is none.
+  // Moves to the next line and drops its end ("\n" or "\r\n"). Returns false when there is none.
   bool next() {
     if (next_ >= text_.size()) return false;
     begin_ = next_;
@@ -30,18 +31,20 @@ class LineReader {
   }
   std::string_view line() const { return line_; }
   int64_t number() const { return number_; }
-  // Byte of the line in the file.
-  size_t begin() const { return begin_; }
+  // The byte of the file at which the line begins.
+  int64_t begin() const { return static_cast<int64_t>(begin_); }
   bool blank() const { return line_.find_first_not_of(" \t") == line_.npos; }
 
-  // part: of the current line, which is to blame; else the line as a whole.
+  // Throws FormatError. part: the piece of the current line that is to blame; without one the error
+  // names the begin of the line.
   [[noreturn]] void fail(const std::string& what, std::string_view part = {}) const {
-    const size_t at =
-        part.data() == nullptr ? begin_ : static_cast<size_t>(part.data() - text_.data());
-    throw FormatError(file_, static_cast<int64_t>(at), cat("line ", number_, ": ", what));
+    const int64_t at = part.data() == nullptr ? begin() : part.data() - text_.data();
+    throw FormatError(file_, at, cat("line ", number_, ": ", what));
   }
-  // A whole number in [0, max] with nothing beside it but blanks; what: names it in errors.
-  int64_t number(std::string_view field, const char* what, int64_t max) const {
+
+  // The field as a whole number in [0, max] with nothing beside it but blanks. what: the name of
+  // the number in errors.
+  int64_t whole_number(std::string_view field, const char* what, int64_t max) const {
     std::string_view digits = field;
     while (digits.starts_with(' ') || digits.starts_with('\t')) digits.remove_prefix(1);
     while (digits.ends_with(' ') || digits.ends_with('\t')) digits.remove_suffix(1);
@@ -54,6 +57,10 @@ class LineReader {
       fail(cat(what, " ", digits.substr(0, 40), " is out of range, which is 0 to ", max), field);
     }
     return value;
+  }
+  // The same for an id.
+  int id(std::string_view field, const char* what, int max) const {
+    return static_cast<int>(whole_number(field, what, max));
   }
 
  private:

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorRT-LLM's expert statistics (EXPERT_STATISTIC_PATH): a rank{r}.safetensors for each rank,
-// with a tensor
-// "{iteration}_{layer}" of counts [experts], and meta_info.json. The ranks are summed, as
-// examples/wide_ep/ep_load_balancer does.
+// TensorRT-LLM's expert statistics (EXPERT_STATISTIC_PATH): meta_info.json, and for each rank a
+// rank{r}.safetensors with a tensor "{iteration}_{layer}" of counts [experts]. The ranks are
+// summed, as examples/wide_ep/ep_load_balancer does.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -15,15 +13,16 @@
 
 #include "base/cat.h"
 #include "base/file.h"
+#include "recordings/checked_recording.h"
+#include "recordings/ids.h"
+#include "recordings/json_reader.h"
 #include "recordings/readers.h"
-#include "recordings/tables.h"
 #include "trimtab/error.h"
 #include "trimtab/safetensors.h"
 
 namespace trimtab {
 namespace {
 
-constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 using Key = std::pair<int64_t, int>;  // iteration, layer
 
 // "12_3"; nullopt for anything else.
@@ -42,14 +41,15 @@ std::optional<Key> parse_key(std::string_view name) {
   return key;
 }
 
+// The i-th count, or -1 when it exceeds 63 bits.
 template <class T>
-int64_t element(std::span<const std::byte> data, size_t i) {
+int64_t element(std::span<const std::byte> data, int64_t i) {
   T value;
   std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
   return std::in_range<int64_t>(value) ? static_cast<int64_t>(value) : -1;
 }
 
-using Element = int64_t (*)(std::span<const std::byte>, size_t);
+using Element = int64_t (*)(std::span<const std::byte>, int64_t);
 Element element_of(DType dtype) {
   switch (dtype) {
     case DType::kU8:
@@ -88,16 +88,15 @@ class Statistics {
       }
       const Element get = element_of(tensor.dtype);
       if (get == nullptr) fail("whole numbers expected");
-      const auto experts = static_cast<size_t>(tensor.shape[0]);
+      const int64_t experts = tensor.shape[0];
       if (num_experts_ == 0) num_experts_ = experts;
       if (experts != num_experts_) fail(cat(experts, " experts; others have ", num_experts_));
       std::vector<int64_t>& sum = sums_.try_emplace(*key, experts, 0).first->second;
-      for (size_t e = 0; e < experts; ++e) {
+      for (int64_t e = 0; e < experts; ++e) {
         const int64_t count = get(tensor.data, e);
         if (count < 0) fail(cat("expert ", e, ": the count is negative or exceeds 63 bits"));
-        if (count > kMax - sum[e])
+        if (__builtin_add_overflow(sum[e], count, &sum[e]))
           fail(cat("expert ", e, ": the ranks sum to more than 63 bits hold"));
-        sum[e] += count;
       }
     }
   }
@@ -116,9 +115,7 @@ class Statistics {
     }
     std::vector<int64_t> counts;
     for (const auto& [key, sum] : sums_) counts.insert(counts.end(), sum.begin(), sum.end());
-    const int64_t shape[] = {static_cast<int64_t>(steps.size()),
-                             static_cast<int64_t>(layers.size()),
-                             static_cast<int64_t>(num_experts_)};
+    const int64_t shape[] = {std::ssize(steps), std::ssize(layers), num_experts_};
     Recording recording = dense_recording(file, shape, std::move(counts), options);
     recording.step_ids.assign(steps.begin(), steps.end());
     recording.layer_ids.assign(layers.begin(), layers.end());
@@ -138,11 +135,11 @@ class Statistics {
     throw FormatError(file, -1, "no whole grid of iterations and layers");
   }
 
-  size_t num_experts_ = 0;
+  int64_t num_experts_ = 0;
   std::map<Key, std::vector<int64_t>> sums_;
 };
 
-// The ranks whose files stand in a folder; rank{r}_raw.safetensors are none.
+// The ranks whose files stand in a folder. A rank{r}_raw.safetensors does not count.
 std::set<int> ranks_in(const std::string& path) {
   std::set<int> ranks;
   std::error_code error;
@@ -171,7 +168,8 @@ std::set<int> ranks_in(const std::string& path) {
 
 std::map<std::string, int64_t> read_meta(const std::string& path) {
   const std::vector<std::byte> image = read_file(path);
-  JsonReader json(text_of(image), path);
+  const Content content(image, path);
+  JsonReader json(content.text(), path);
   std::map<std::string, int64_t> meta;
   std::string key;
   json.begin_object();
@@ -191,11 +189,10 @@ std::map<std::string, int64_t> read_meta(const std::string& path) {
 
 }  // namespace
 
-Recording read_trtllm_loads(std::span<const std::byte> image, const std::string& file,
-                            const RecordingOptions& options) {
+Recording read_trtllm_loads(const Content& content, const RecordingOptions& options) {
   Statistics statistics;
-  statistics.add(image, file);
-  return statistics.recording(file, options);
+  statistics.add(content.image(), content.file());
+  return statistics.recording(content.file(), options);
 }
 
 Recording read_trtllm_folder(const std::string& path, const RecordingOptions& options) {
@@ -217,7 +214,7 @@ Recording read_trtllm_folder(const std::string& path, const RecordingOptions& op
 
 std::string trtllm_loads(const Recording& recording) {
   const Load& load = recording.load;
-  const size_t row_bytes = static_cast<size_t>(load.num_experts) * sizeof(int64_t);
+  const size_t row_bytes = load.num_experts * sizeof(int64_t);
   std::string header = "{";
   size_t at = 0;
   for (const int64_t step : recording.step_ids) {
