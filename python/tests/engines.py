@@ -26,6 +26,14 @@ SURROUNDINGS = {
             EPLBPolicyOption = Literal["default"]
             """,
         "vllm/distributed/__init__.py": "",
+        "vllm/distributed/parallel_state.py": """
+            class Group:
+                ranks = [0, 1]
+            def get_eplb_group():
+                assert False, "EPLB group is not initialized"
+            def get_ep_group():
+                return Group
+            """,
         "vllm/distributed/eplb/__init__.py": "",
     },
     "sglang": {
@@ -41,6 +49,13 @@ SURROUNDINGS = {
             class envs:
                 SGLANG_PLUGINS = Text("SGLANG_PLUGINS")
                 SGLANG_PLATFORM = Text("SGLANG_PLATFORM")
+            """,
+        "sglang/srt/distributed/__init__.py": "",
+        "sglang/srt/distributed/parallel_state.py": """
+            class Group:
+                ranks = [0, 1]
+            def get_tp_group():
+                return Group
             """,
         "sglang/srt/elastic_ep/__init__.py": "",
         "sglang/srt/elastic_ep/elastic_ep.py": """

@@ -58,6 +58,12 @@ def torch():
     return pytest.importorskip("torch")
 
 
+def torch_zeros(*shape):
+    import torch
+
+    return torch.zeros(shape)
+
+
 PHYSICAL_TO_LOGICAL = np.array([[0, 1, 2, 0], [2, 1, 0, 2]])
 
 
@@ -73,7 +79,7 @@ def record(torch, forward_pass_id, rank, counts, gatherer_key="primary", **more)
 
 
 def save(torch, path, records):
-    torch.save({"records": records, "last_physical_to_logical_map": torch.from_numpy(PHYSICAL_TO_LOGICAL)}, path)
+    torch.save({"records": records, "last_physical_to_logical_map": torch.tensor(PHYSICAL_TO_LOGICAL)}, path)
     return path
 
 
@@ -131,7 +137,18 @@ class TestSglangDumps:
              r"counts \[1, 4\], not \[2, 4\]"),
             (lambda dump: dump["records"][0].pop("forward_pass_id"), "pass None"),
             (lambda dump: dump["records"].clear(), "no records"),
-            (lambda dump: dump["records"][0]["global_physical_count"].neg_(), "-2, not"),
+            (lambda dump: dump.update(records=torch_zeros(2)), "not a list of records"),
+            (lambda dump: dump["records"].append(3), "not a list of records"),
+            (lambda dump: dump["records"][0].update(forward_pass_id=-1), "pass -1"),
+            (lambda dump: dump["records"][0].update(forward_pass_id=1 << 63), "forward_pass_id"),
+            (lambda dump: dump["records"][0].update(forward_pass_id=True), "pass True"),
+            (lambda dump: dump["records"][0].update(global_physical_count=torch_zeros(2, 4) / 0),
+             "is nan, not"),
+            (lambda dump: dump["last_physical_to_logical_map"].fill_(-1), "has no expert"),
+            (lambda dump: dump["last_physical_to_logical_map"].fill_(4), "expert 4 in 4 slots"),
+            (lambda dump: dump["last_physical_to_logical_map"].fill_(1 << 40), "to 1048575"),
+            (lambda dump: dump["last_physical_to_logical_map"].fill_(-2), "is -2, not"),
+            (lambda dump: dump["records"][0]["global_physical_count"].neg_(), "-1, not"),
             (lambda dump: dump.pop("last_physical_to_logical_map"), "last_physical_to_logical_map is NoneType"),
             (lambda dump: dump.pop("records"), "neither logical_count nor records"),
         ],
@@ -139,12 +156,53 @@ class TestSglangDumps:
     def test_refuses(self, torch, tmp_path, change, message):
         dump = {
             "records": [record(torch, 1, 0, [[1] * 4] * 2)],
-            "last_physical_to_logical_map": torch.from_numpy(PHYSICAL_TO_LOGICAL),
+            "last_physical_to_logical_map": torch.tensor(PHYSICAL_TO_LOGICAL),
         }
         change(dump)
         torch.save(dump, tmp_path / "a.pt")
         with pytest.raises(ValueError, match=message):
             trimtab.read_recording(tmp_path / "a.pt")
+
+    def test_an_empty_slot_counts_for_no_expert(self, torch, tmp_path):
+        dump = {
+            "records": [record(torch, 1, 0, [[1, 2, 0]])],
+            "last_physical_to_logical_map": torch.tensor([[0, 1, -1]]),
+        }
+        torch.save(dump, tmp_path / "a.pt")
+        assert trimtab.read_recording(tmp_path / "a.pt").load.counts.tolist() == [[[1, 2]]]
+        dump["records"] = [record(torch, 1, 0, [[1, 2, 30]])]
+        torch.save(dump, tmp_path / "a.pt")
+        with pytest.raises(ValueError, match="30 tokens went to slots that were empty"):
+            trimtab.read_recording(tmp_path / "a.pt")
+
+    def test_sums_beyond_63_bits(self, torch, tmp_path):
+        most = 1 << 62
+        for rank in range(2):
+            one = record(torch, 1, rank, [[1] * 4] * 2)
+            one["global_physical_count"] = torch.full((2, 4), most // 16)
+            save(torch, tmp_path / f"{rank}.pt", [one])
+        assert trimtab.read_recording(tmp_path / "0.pt").load.counts.sum() == most // 2
+        with pytest.raises(ValueError, match="62 bits"):
+            trimtab.read_recording(tmp_path)
+        torch.save({"logical_count": torch.full((3, 1, 1), most)}, tmp_path / "stat.pt")
+        with pytest.raises(ValueError, match="62 bits"):
+            trimtab.read_recording(tmp_path / "stat.pt")
+
+    def test_a_ring_that_may_have_wrapped_is_named(self, torch, tmp_path, caplog):
+        def order(steps):
+            counts = torch.tensor(steps).view(-1, 1, 1).expand(-1, 1, 2)
+            torch.save({"rank": 0, "logical_count": counts}, tmp_path / "dump.pt")
+            return trimtab.read_recording(tmp_path / "dump.pt").metadata.get("step_order")
+
+        assert order([1, 2, 0, 0]) is None  # filled in part, from the first row on
+        assert order([0, 1, 2, 0]) is None
+        assert order([1]) is None
+        assert "a ring may have wrapped" in order([1, 2, 3])
+        assert not caplog.text
+        assert "has wrapped" in order([3, 0, 1, 2])  # it went on behind its end
+        assert "dump.pt: the order of its steps is wrong" in caplog.text
+        torch.save(torch.ones(2, 1, 2), tmp_path / "tensor.pt")
+        assert trimtab.read_recording(tmp_path / "tensor.pt").metadata == {}
 
     def test_dumps_under_different_placements(self, torch, tmp_path):
         save(torch, tmp_path / "a.pt", [record(torch, 1, 0, [[1] * 4] * 2)])
@@ -166,11 +224,15 @@ class TestSglangDumps:
             trimtab.read_recording(tmp_path / "dump.pt")
 
     def test_placement(self, torch, tmp_path):
-        torch.save({"physical_to_logical_map": torch.from_numpy(PHYSICAL_TO_LOGICAL)}, tmp_path / "location.pt")
+        torch.save({"physical_to_logical_map": torch.tensor(PHYSICAL_TO_LOGICAL)}, tmp_path / "location.pt")
         read = trimtab.read_placement(tmp_path / "location.pt", num_ranks=2)
         np.testing.assert_array_equal(read.placement.logical, PHYSICAL_TO_LOGICAL)
         with pytest.raises(ValueError, match="num_ranks"):
             trimtab.read_placement(tmp_path / "location.pt")
+        for wrong, message in ((-1, "is -1, not"), (1 << 40, "to 1048575"), (0.5, "is 0.5, not")):
+            torch.save({"physical_to_logical_map": torch.tensor([[0, wrong]])}, tmp_path / "location.pt")
+            with pytest.raises(ValueError, match=message):
+                trimtab.read_placement(tmp_path / "location.pt", num_ranks=1)
         torch.save({}, tmp_path / "location.pt")
         with pytest.raises(ValueError, match="no placement"):
             trimtab.read_placement(tmp_path / "location.pt", num_ranks=2)
@@ -184,6 +246,33 @@ class TestVllmAscend:
         recording = trimtab.read_recording(tmp_path / "load.pt")
         assert recording.load.counts.tolist() == [[[0, 1, 2], [3, 4, 5]]]
         assert trimtab.plan(recording, ranks=1, slots=3).layer_ids == [0, 1]
+
+    @pytest.mark.parametrize(
+        "counts, message",
+        [
+            ([[1.0, float("nan")]], "is nan, not"),
+            ([[1.0, float("inf")]], "is inf, not"),
+            ([[1.0, 1e30]], "not a whole number"),
+            ([[1.0, 2.0**63]], "not a whole number"),
+            ([[1, -1]], r"\[0, 0, 1\] is -1, not"),
+        ],
+    )
+    def test_numbers_that_are_no_counts(self, torch, tmp_path, counts, message):
+        torch.save(torch.tensor(counts), tmp_path / "load.pt")
+        with pytest.raises(ValueError, match=message):
+            trimtab.read_recording(tmp_path / "load.pt")
+
+    def test_unusual_tensors(self, torch, tmp_path):
+        for tensor in (
+            torch.tensor([[1, 2]], dtype=torch.uint64),
+            torch.nn.Parameter(torch.tensor([[1.0, 2.0]])),
+            torch.tensor([[1.0, 2.0]], dtype=torch.float16),
+        ):
+            torch.save(tensor, tmp_path / "load.pt")
+            assert trimtab.read_recording(tmp_path / "load.pt").load.counts.tolist() == [[[1, 2]]]
+        torch.save(torch.tensor([[1, 2]]).to_sparse(), tmp_path / "load.pt")
+        with pytest.raises(ValueError, match="a sparse or quantised tensor"):
+            trimtab.read_recording(tmp_path / "load.pt")
 
     def test_tensor_of_steps(self, torch, tmp_path):
         torch.save(torch.arange(1, 13).view(2, 2, 3), tmp_path / "load.pt")
@@ -221,6 +310,11 @@ class TestWhatTorchSaved:
             (tmp_path / "dump.pt").write_bytes(broken)
             with pytest.raises(ValueError, match="dump.pt"):
                 trimtab.read_recording(tmp_path / "dump.pt")
+
+    def test_npz_is_no_file_of_torch(self, torch, tmp_path):
+        np.savez(tmp_path / "loads.npz", load=np.ones((2, 3)))
+        with pytest.raises(ValueError, match="NumPy's .npz, which holds several arrays"):
+            trimtab.read_recording(tmp_path / "loads.npz")
 
     def test_is_known_by_content(self, torch, tmp_path):
         torch.save(torch.ones(1, 2), tmp_path / "load.bin")

@@ -255,6 +255,41 @@ def test_that_nothing_can_be_recorded_changes_no_plan(policies, load, monkeypatc
     assert torch.equal(map_of(policy.rebalance_experts(load, *ARGUMENTS, linear_map())), expected)
 
 
+def record_loads(policies, file, load):
+    own = policies.EPLB_POLICIES["default"]
+    settings = trimtab.live_planning.Settings(record=str(file))
+    policy = trimtab.vllm.make_policy(policies.AbstractEplbPolicy, own, settings)
+    return map_of(policy.rebalance_experts(load, *ARGUMENTS, linear_map()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\x93NUMPY\x01\x00\xff\xfe\n\xc8\xc8", b"layer,expert,count\n0,0,1\n", b"{}\n", b"\n",
+     b'{"record_type": "eplb_load_stats", "version": 1, "step": 0, "expert_load": [[1]], "p2l_map": [[0]]}\n'],
+    ids=["binary", "csv", "other json", "blank", "another model"],
+)
+def test_a_file_that_is_no_recording_stays_and_the_plan_too(policies, load, tmp_path, caplog, content):
+    file = tmp_path / "loads.npy"
+    file.write_bytes(content)
+    expected = map_of(ours(policies).rebalance_experts(load, *ARGUMENTS, linear_map()))
+    with caplog.at_level(logging.WARNING, "vllm.trimtab"):
+        assert torch.equal(record_loads(policies, file, load), expected)
+    assert file.read_bytes() == content
+    assert "not recorded" in caplog.text and "loads.npy is there and holds" in caplog.text
+
+
+def test_a_later_run_appends_behind_a_line_that_was_cut_off(policies, load, tmp_path):
+    file = tmp_path / "loads.jsonl"
+    record_loads(policies, file, load)
+    record_loads(policies, file, load * 2)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-40])  # the second record was being written
+    record_loads(policies, file, load * 3)
+    recording = trimtab.read_recording(file)
+    assert recording.step_ids == [0, 1]
+    np.testing.assert_array_equal(recording.load.counts, torch.stack([load, load * 3]))
+
+
 def test_a_placement_from_a_file_is_used(policies, load, monkeypatch, tmp_path):
     plan = trimtab.plan(load, ranks=RANKS, slots=SLOTS)
     file = tmp_path / "placement.json"

@@ -24,19 +24,25 @@ Path = str | os.PathLike
 
 
 def read_recording(
-    paths: Path | Sequence[Path], *, format: str | None = None, num_experts: int = 0, tokens_per_step: int = 0
+    paths: Path | Sequence[Path],
+    *,
+    format: str | None = None,
+    num_experts: int = 0,
+    tokens_per_step: int = 0,
 ) -> Recording:
-    """Loads from a file, or the sum of what several ranks recorded.
+    """Loads from a file, or the sum of the recordings of several ranks.
 
-    paths: a file of docs/formats.md, a folder of TensorRT-LLM statistics, or files that torch saved: SGLang's recorder
-        dumps (modes stat, stat_approx, per_pass, per_token) and vLLM-Ascend's tensor [layers, experts]; also a folder of
-        such dumps. torch reads those, with weights_only. trimtab.torch_recordings says what is made of them.
+    paths: a file of docs/formats.md, a folder of TensorRT-LLM's statistics, or files that torch
+        saved: the dumps of SGLang's recorder (modes stat, stat_approx, per_pass, per_token) and
+        vLLM-Ascend's tensor [layers, experts]; also a folder of such dumps. torch reads those, with
+        weights_only. trimtab.torch_recordings says how they become a recording.
     format: a name of file_formats(); detected when left out.
-    num_experts: where a file tells only the experts that had tokens; elsewhere the two must agree.
-    tokens_per_step: of top-k text: tokens that make one step; a step a sample when left out.
+    num_experts: the number of experts, for formats that list only those that had tokens; in the
+        others the file must have this number.
+    tokens_per_step: for top-k text: tokens that make one step; each sample is one when left out.
 
-    Raises ValueError (FormatError, naming file and byte, for what a file has wrong), RuntimeError when it can't be read,
-    ImportError when it takes torch and there is none.
+    Raises ValueError (FormatError, naming file and byte, for a fault in the file), RuntimeError
+    when it can't be read, ImportError when it takes torch and there is none.
     """
     files = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not files:
@@ -48,9 +54,12 @@ def read_recording(
 
         return torch_recordings.read(files, num_experts=num_experts)
     if any(saved_by_torch):
-        raise ValueError(f"{files[saved_by_torch.index(True)]} was saved by torch: give no format, and only such files")
+        file = os.fspath(files[saved_by_torch.index(True)])
+        raise ValueError(f"{file} was saved by torch: give no format, and only such files")
     parts = [
-        _core.read_recording(file, format=format, num_experts=num_experts, tokens_per_step=tokens_per_step)
+        _core.read_recording(
+            file, format=format, num_experts=num_experts, tokens_per_step=tokens_per_step
+        )
         for file in files
     ]
     return parts[0] if len(parts) == 1 else merge_recordings(parts)
@@ -66,19 +75,26 @@ def read_placement(
 ) -> PlacementFile:
     """A placement from a file.
 
-    path: a file of docs/formats.md, or one that torch saved with SGLang's key physical_to_logical_map.
+    path: a file of docs/formats.md, or one that torch saved with SGLang's key
+        physical_to_logical_map.
     format: a name of file_formats(); detected when left out.
-    num_ranks (equally many slots each) or slots_per_rank: only json and vllm-ascend say it themselves.
+    num_ranks (equally many slots each) or slots_per_rank: needed for all formats but json and
+        vllm-ascend, which state them.
     num_experts: the file's own number, or the highest id + 1, when left out.
 
-    Raises ValueError (FormatError, naming file and byte, for what a file has wrong), RuntimeError when it can't be read.
+    Raises ValueError (FormatError, naming file and byte, for a fault in the file), RuntimeError
+    when it can't be read.
     """
     if format is None and _saved_by_torch(path):
         from . import torch_recordings
 
         return torch_recordings.read_placement(path, num_ranks, slots_per_rank, num_experts)
     return _core.read_placement(
-        path, format=format, num_ranks=num_ranks, slots_per_rank=list(slots_per_rank), num_experts=num_experts
+        path,
+        format=format,
+        num_ranks=num_ranks,
+        slots_per_rank=list(slots_per_rank),
+        num_experts=num_experts,
     )
 
 
@@ -88,7 +104,7 @@ def _dumps_in(file: Path) -> list[Path]:
 
 
 def _saved_by_torch(file: Path) -> bool:
-    """By content: a zip archive, or a pickle of protocol 2 and up, is none of the other formats."""
+    """By content: no other format is a zip archive, or a pickle of protocol 2 and newer."""
     try:
         with open(file, "rb") as opened:
             begin = opened.read(4)
