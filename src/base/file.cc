@@ -76,10 +76,23 @@ void write_in_place(const std::string& path, Parts parts) {
   if (file.fd() < 0 || !write_parts(file.fd(), parts) || !file.close()) fail("write", path);
 }
 
-void replace_file(const std::string& path, Parts parts) {
-  const auto [fd, temporary] = open_temporary(path, 0666);
+// Gives the new file the mode of the old one, and its owner and group where that is allowed.
+bool take_over_mode(int fd, const struct stat& old) {
+  struct stat now = {};
+  if (::fstat(fd, &now) != 0) return false;
+  const bool other_owner = now.st_uid != old.st_uid || now.st_gid != old.st_gid;
+  // Only root may give files away. The file is the writer's own then, as a new one would be.
+  if (other_owner && ::fchown(fd, old.st_uid, old.st_gid) != 0 && errno != EPERM) return false;
+  return ::fchmod(fd, old.st_mode & 07777) == 0;
+}
+
+// old: of the file at path, nullptr when there is none.
+void replace_file(const std::string& path, const struct stat* old, Parts parts) {
+  // Nobody whom the old file keeps out reads the new one before it has its mode.
+  const auto [fd, temporary] = open_temporary(path, old == nullptr ? 0666 : old->st_mode & 0600);
   File file(fd);
-  const bool written = write_parts(file.fd(), parts);
+  const bool written =
+      (old == nullptr || take_over_mode(file.fd(), *old)) && write_parts(file.fd(), parts);
   // Synced before the rename: else a crash could leave the new name with no data behind it.
   if (!written || ::fsync(file.fd()) != 0 || !file.close() ||
       std::rename(temporary.c_str(), path.c_str()) != 0) {
@@ -114,14 +127,16 @@ std::vector<std::byte> read_file(const std::string& path) {
 
 void write_file(const std::string& path, std::initializer_list<std::span<const std::byte>> parts) {
   struct stat info = {};
-  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+  const bool is_there = ::stat(path.c_str(), &info) == 0;
+  if (is_there && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
     write_in_place(path, parts);
     return;
   }
   // A link stays, and its target changes.
   std::error_code no_such_file;
   const std::string target = std::filesystem::canonical(path, no_such_file).string();
-  replace_file(no_such_file ? path : target, parts);
+  replace_file(no_such_file ? path : target, is_there && S_ISREG(info.st_mode) ? &info : nullptr,
+               parts);
 }
 
 }  // namespace trimtab

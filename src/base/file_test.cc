@@ -51,6 +51,34 @@ TEST(WriteFile, ALinkStaysAndItsTargetChanges) {
   EXPECT_EQ(folder.read("target"), "new");
 }
 
+TEST(WriteFile, TheModeOfTheOldFileStays) {
+  const TestFolder folder;
+  for (const mode_t mode : {0600, 0644, 0664, 0444, 0755}) {
+    folder.write("a", "old");
+    ASSERT_EQ(::chmod(folder.path("a").c_str(), mode), 0);
+    fs::remove(folder.path("link"));
+    fs::create_symlink("a", folder.path("link"));
+    for (const char* name : {"a", "link"}) {
+      write(folder.path(name), "new");
+      struct stat info = {};
+      ASSERT_EQ(::stat(folder.path("a").c_str(), &info), 0);
+      EXPECT_EQ(info.st_mode & 07777, mode) << name;
+      EXPECT_EQ(folder.read("a"), "new");
+    }
+    fs::remove(folder.path("a"));
+  }
+}
+
+TEST(WriteFile, ANewFileHasTheModeThatTheUserWants) {
+  const TestFolder folder;
+  const mode_t before = ::umask(027);
+  write(folder.path("a"), "new");
+  ::umask(before);
+  struct stat info = {};
+  ASSERT_EQ(::stat(folder.path("a").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0640U);
+}
+
 TEST(WriteFile, APipeIsWrittenToNotReplaced) {
   const TestFolder folder;
   const std::string path = folder.path("pipe");
