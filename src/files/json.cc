@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "files/stand_in.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -50,6 +51,7 @@ class Guard {
 }  // namespace
 
 json parse_json(std::string_view text, const std::string& file) {
+  refuse_stand_in(text, file);
   // The parser takes a NUL for the end and would ignore the rest.
   if (const size_t nul = text.find('\0'); nul != text.npos) {
     throw FormatError(file, nul, "a NUL byte in JSON");

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/cat.h"
+#include "files/stand_in.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -177,6 +178,7 @@ size_t little_endian(std::span<const std::byte> image, size_t at, size_t bytes) 
 
 NpyHeader parse_npy_header(std::span<const std::byte> image, const std::string& file) {
   const std::string_view text(reinterpret_cast<const char*>(image.data()), image.size());
+  refuse_stand_in(text, file);
   if (!text.starts_with(kMagic))
     throw FormatError(file, 0, "no .npy file: the magic string is missing");
   const size_t version_at = kMagic.size();

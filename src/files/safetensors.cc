@@ -13,6 +13,7 @@
 
 #include "base/cat.h"
 #include "files/safetensors_header.h"
+#include "files/stand_in.h"
 
 namespace trimtab {
 namespace {
@@ -23,6 +24,7 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 // Returns the header after a check of its length against the image.
 std::string_view header_of(std::span<const std::byte> image, const std::string& file) {
+  refuse_stand_in({reinterpret_cast<const char*>(image.data()), image.size()}, file);
   if (image.size() < kSafeTensorsLengthBytes) {
     throw FormatError(
         file, 0,
