@@ -2,6 +2,7 @@
 // Loads as comma-separated values, one cell a line.
 #include <algorithm>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "recordings/checked_recording.h"
@@ -106,6 +107,31 @@ int64_t index_of(const std::vector<Id>& ids, Id id) {
   return std::lower_bound(ids.begin(), ids.end(), id) - ids.begin();
 }
 
+// Throws when the file seems to be cut off between two lines: when its rows are the first cells of
+// [steps, layers, experts], the others are absent, and zeros are listed. A writer that lists zeros
+// leaves no cell out.
+void check_not_cut(const Recording& recording, const std::vector<Row>& rows) {
+  const Row& last = rows.back();
+  int experts = 0;
+  bool lists_zeros = false;
+  for (const Row& row : rows) {
+    experts = std::max(experts, row.expert + 1);
+    lists_zeros |= row.count == 0;
+  }
+  const int64_t layers = std::ssize(recording.layer_ids);
+  const int64_t last_row =
+      index_of(recording.step_ids, last.step) * layers + index_of(recording.layer_ids, last.layer);
+  const bool has_first_cells = last_row * experts + last.expert + 1 == std::ssize(rows);
+  const bool has_all_cells =
+      std::cmp_equal(cells(recording.step_ids.size(), layers, experts), rows.size());
+  if (lists_zeros && has_first_cells && !has_all_cells) {
+    throw FormatError(recording.file, last.at,
+                      cat("line ", last.line, ": the file ends with step ", last.step, ", layer ",
+                          last.layer, ", expert ", last.expert, " of ", experts,
+                          " although it lists zeros; the rest must have been cut off"));
+  }
+}
+
 }  // namespace
 
 Recording read_csv_loads(const Content& content, const RecordingOptions& options) {
@@ -118,6 +144,7 @@ Recording read_csv_loads(const Content& content, const RecordingOptions& options
   const int64_t layers = std::ssize(recording.layer_ids);
   const int64_t steps = std::ssize(recording.step_ids);
   check_dense(content.file(), steps, layers, experts, std::ssize(rows));
+  check_not_cut(recording, rows);
   recording.load = zero_load(steps, layers, experts);
   const Table counts(recording.load.counts, experts);
   for (const Row& row : rows) {

@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/file.h"
 #include "files/npy_header.h"
+#include "files/stand_in.h"
 #include "recordings/content.h"
 #include "recordings/json_reader.h"
 #include "recordings/line_reader.h"
@@ -17,23 +18,6 @@ namespace trimtab {
 namespace {
 
 using std::string_view_literals::operator""sv;
-
-// text: the content of an xz file, or the file itself.
-void refuse_other_containers(std::string_view text, const std::string& file) {
-  if (is_xz(std::as_bytes(std::span(text)))) throw FormatError(file, 0, "compressed with xz twice");
-  const struct {
-    std::string_view magic;
-    std::string_view what;
-  } known[] = {
-      {"\x1f\x8b"sv, "compressed with gzip; decompress it first: gzip -dc FILE"},
-      {"\x28\xb5\x2f\xfd"sv, "compressed with zstd; decompress it first: zstd -dc FILE"},
-      {"PK\x03\x04"sv,
-       "a zip archive: .npz, or PyTorch's .pt, which Trimtab's Python package reads"},
-  };
-  for (const auto& [magic, what] : known) {
-    if (text.starts_with(magic)) throw FormatError(file, 0, std::string(what));
-  }
-}
 
 // Scans the object for the keys that tell formats apart. The first line is enough for JSON lines.
 DetectedFile detect_json(std::string_view text, const std::string& file) {
@@ -104,6 +88,33 @@ DetectedFile detect_npy(std::span<const std::byte> image, const std::string& fil
 
 }  // namespace
 
+void refuse_containers(const Content& content) {
+  const std::string_view text = content.text();
+  const std::string& file = content.file();
+  if (is_xz(content.image())) throw FormatError(file, 0, "compressed with xz twice");
+  refuse_stand_in(text, file);
+  const struct {
+    std::string_view magic;
+    const char* what;
+  } known[] = {
+      {"\x1f\x8b"sv, "compressed with gzip; decompress it first: gzip -dc FILE"},
+      {"\x28\xb5\x2f\xfd"sv, "compressed with zstd; decompress it first: zstd -dc FILE"},
+      {"BZh"sv, "compressed with bzip2; decompress it first: bzip2 -dc FILE"},
+      {"\x04\x22\x4d\x18"sv, "compressed with lz4; decompress it first: lz4 -dc FILE"},
+      {"PK\x03\x04"sv,
+       "a zip archive. PyTorch's .pt is read by Trimtab's Python package; NumPy's .npz is not "
+       "read, "
+       "since it holds several arrays: save the one as .npy"},
+      {"\x80\x02"sv, "a pickle; Trimtab's Python package reads PyTorch's .pt"},
+      {"\x89HDF"sv, "an HDF5 file, which is not read"},
+      {"PAR1"sv, "a Parquet file, which is not read"},
+      {"\xff\xfe"sv, "text in UTF-16; save it as UTF-8"},
+      {"\xfe\xff"sv, "text in UTF-16; save it as UTF-8"},
+  };
+  for (const auto& [magic, what] : known)
+    if (text.starts_with(magic)) throw FormatError(file, 0, what);
+}
+
 DetectedFile detect_format(std::span<const std::byte> image, const std::string& file) {
   return detect_content(Content(image, file));
 }
@@ -112,11 +123,11 @@ DetectedFile detect_content(const Content& content) {
   const std::string_view text = content.text();
   const std::string& file = content.file();
   if (text.empty()) throw FormatError(file, 0, "an empty file");
-  refuse_other_containers(text, file);
+  refuse_containers(content);
   if (text.starts_with("\x93NUMPY")) return detect_npy(content.image(), file);
   if (text.size() > 8 && text[8] == '{' && text[7] == '\0')
     return {FileFormat::kTrtllm, FileKind::kLoads};
-  const size_t first = text.find_first_not_of(" \t\r\n");
+  const size_t first = text.find_first_not_of(" \t\r\n", begin_of_text(text));
   if (first != text.npos && text[first] == '{') return detect_json(text, file);
   if (const auto found = detect_text(text, file)) return *found;
   for (const auto& [end, found] :

@@ -40,6 +40,7 @@ TEST(DetectFormat, SaysTheWayOut) {
   refused("", "empty");
   refused("\x1f\x8b\x08", "gzip -dc FILE");
   refused("PK\x03\x04", "PyTorch's .pt");
+  refused("\xef\xbb\xbf", "of no known format");
   refused("hello\n", "of no known format; known are json, npy");
   refused(R"({"a": 1})", "without a key of a known format");
   refused(R"({"num_experts": 4, "num_experts_per_token": 2})", "give the folder");

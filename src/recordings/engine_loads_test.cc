@@ -110,6 +110,27 @@ TEST(ReadVllmLoads, SumsReplicasAndSkipsTheToolsMarks) {
   EXPECT_EQ(recording.step_ids, (std::vector<int64_t>{3}));
 }
 
+TEST(ReadVllmLoads, AnEmptySlotCountsForNoExpert) {
+  const Recording recording =
+      parse_loads(stats("3", "[[3, 0, 7]]", "[[0, -1, 1]]"), FileFormat::kVllm);
+  EXPECT_EQ(recording.load.counts, (std::vector<int64_t>{3, 7}));
+  expect_loads_refused(FileFormat::kVllm, stats("3", "[[3, 4, 7]]", "[[0, -1, 1]]"),
+                       "layer 0: slot 1 is empty and has 4 tokens");
+  expect_loads_refused(FileFormat::kVllm, stats("3", "[[0, 0]]", "[[-1, -1]]"),
+                       "no slot holds an expert");
+}
+
+TEST(ReadVllmLoads, ALastLineThatWasCutOffIsNamed) {
+  const std::string good = stats("1", "[[3, 7]]", "[[0, 1]]");
+  const std::string cut = stats("2", "[[3, 7]]", "[[0, 1]]").substr(0, 80);
+  expect_loads_refused(FileFormat::kVllm, good + cut,
+                       "line 2: the file ends within this record, whose writing was interrupted");
+  // A writer that was started again has appended to it.
+  expect_loads_refused(FileFormat::kVllm, good + cut + stats("3", "[[3, 7]]", "[[0, 1]]"),
+                       "line 2: ");
+  EXPECT_EQ(parse_loads(good.substr(0, good.size() - 1), FileFormat::kVllm).load.num_steps, 1);
+}
+
 TEST(ReadVllmLoads, Refusals) {
   const auto refused = [](const std::string& text, const std::string& part, int64_t offset = -1) {
     expect_loads_refused(FileFormat::kVllm, text, part, offset);
@@ -126,7 +147,8 @@ TEST(ReadVllmLoads, Refusals) {
   refused(stats("1", "[[3, 7]]", "[[0, 2]]"), "p2l_map: expert 2 in 2 slots");
   refused(stats("1", "[[3, -7]]", "[[0, 1]]"), "-7 is out of range");
   refused(stats("1", "[[9223372036854775807, 1]]", "[[0, 0]]"), "sum to more than 63 bits");
-  refused(stats("-1", "[[3]]", "[[0]]"), "no step");
+  refused(stats("-1", "[[3]]", "[[0]]"), "step -1");
+  refused(stats("\"3\"", "[[3]]", "[[0]]"), "no step");
   refused(good.substr(0, good.size() - 4), "line 1: ");  // killed while it wrote
   refused(meta, "no eplb_load_stats record");
   refused(meta + meta, "line 2: eplb_load_meta must come once");

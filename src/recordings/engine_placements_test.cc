@@ -41,13 +41,14 @@ std::string ascend(const std::string& devices, const std::string& more = "",
          "]}" + more + "]}";
 }
 
+const std::string kDevice0 = R"({"device_id": 0, "device_expert": [0, 1]})";
+const std::string kDevice1 = R"({"device_id": 1, "device_expert": [2, 0]})";
+
 TEST(ReadAscendPlacement, Refusals) {
   const auto refused = [](const std::string& text, const std::string& part) {
     expect_placement_refused(FileFormat::kVllmAscend, text, part);
   };
-  const std::string zero = R"({"device_id": 0, "device_expert": [0, 1]})";
-  const std::string one = R"({"device_id": 1, "device_expert": [2, 0]})";
-  const std::string both = zero + "," + one;
+  const std::string both = kDevice0 + "," + kDevice1;
   ASSERT_EQ(rows(parse_some_placement(ascend(both), FileFormat::kVllmAscend).placement),
             (SlotRows{{0, 1, 2, 0}}));
   const auto layer = [&](const std::string& id) {
@@ -58,22 +59,44 @@ TEST(ReadAscendPlacement, Refusals) {
   refused(ascend(both, layer("3"), "2"), "layer_id 3 after 4");
   refused(ascend(both, layer("4"), "2"), "layer_id 4 after 4");
   refused(ascend(both, "", "2"), "moe_layer_count is 2; layer_list has 1");
-  refused(ascend(one + "," + zero), "device_id 1 at place 0");
-  refused(ascend(zero + "," + zero), "device_id 0 at place 1");
-  refused(ascend(zero), "device_count is 2; device_list has 1");
-  refused(ascend(zero + R"(,{"device_id": 1, "device_expert": [2]})"),
+  refused(ascend(kDevice1 + "," + kDevice0), "device_id 1 at place 0");
+  refused(ascend(kDevice0 + "," + kDevice0), "device_id 0 at place 1");
+  refused(ascend(kDevice0), "device_count is 2; device_list has 1");
+  const auto second = [&](const std::string& device) { return ascend(kDevice0 + "," + device); };
+  refused(second(R"({"device_id": 1, "device_expert": [2]})"),
           "device 1 has 1 slots; the first has 2");
-  refused(ascend(zero + R"(,{"device_id": 1})"), "device 1 has 0 slots");
-  refused(ascend(zero + R"(,{"device_id": 1, "device_expert": []})"), "an empty list");
-  refused(ascend(zero + R"(,{"device_id": 1, "device_expert": [2, -1]})"), "-1 is out of range");
-  refused(ascend(zero + R"(,{"device_id": 1, "device_expert": [3, 0]})"),
+  refused(second(R"({"device_id": 1})"), "device 1: no device_expert");
+  refused(second(R"({"device_id": 1, "device_expert": []})"), "an empty list");
+  refused(second(R"({"device_id": 1, "device_expert": [2, -1]})"), "-1 is out of range");
+  refused(second(R"({"device_id": 1, "device_expert": [3, 0]})"),
           "layer 4: no slot holds expert 2");
-  refused(
-      ascend(both, R"(, {"layer_id": 5, "device_count": 1, "device_list": [)" + zero + "]}", "2"),
-      "1 devices");
-  refused(ascend(both, R"(, {"device_count": 0, "device_list": []})", "2"), "no layer_id");
+  refused(ascend(both, R"(, {"layer_id": 5, "device_count": 1, "device_list": [)" + kDevice0 + "]}",
+                 "2"),
+          "1 devices");
+  refused(ascend(both, R"(, {"layer_id": 5, "device_list": []})", "2"), "no devices");
+  refused(ascend(both, R"(, {"device_list": [)" + both + "]}", "2"),
+          "some entries of layer_list have a layer_id and others have none");
   refused(R"({"moe_layer_count": 0, "layer_list": []})", "no layers");
-  refused(R"({"moe_layers": 0})", "unknown key \"moe_layers\"");
+  refused(R"({"moe_layer_count": 1})", "moe_layer_count is 1; layer_list has 0");
+  refused(R"({"layer_list": []})", "no moe_layer_count, which the engine needs");
+}
+
+TEST(ReadAscendPlacement, KeysThatTheEngineDoesNotReadMayBeAbsentOrMore) {
+  const auto read = [](const std::string& text) {
+    return parse_some_placement(text, FileFormat::kVllmAscend);
+  };
+  const PlacementFile bare =
+      read(R"({"moe_layer_count": 2, "layer_list": [{"device_list": [{"device_expert": [0, 1]},)"
+           R"({"device_expert": [1, 0]}]}, {"device_list": [{"device_expert": [1, 0]},)"
+           R"({"device_expert": [0, 1]}]}]})");
+  EXPECT_EQ(rows(bare.placement), (SlotRows{{0, 1, 1, 0}, {1, 0, 0, 1}}));
+  EXPECT_EQ(bare.layer_ids, (std::vector<int>{0, 1}));
+  const PlacementFile more =
+      read(R"({"strategy_version": 1, "moe_layer_count": 1, "made_by": {"a": [1.5, null]},)"
+           R"("layer_list": [{"layer_id": 3, "par": 1.25, "device_list": [{"device_id": 0,)"
+           R"("device_expert": [0], "load": 7}, {"device_expert": [1]}]}]})");
+  EXPECT_EQ(rows(more.placement), (SlotRows{{0, 1}}));
+  EXPECT_EQ(more.layer_ids, (std::vector<int>{3}));
 }
 
 TEST(ReadVllmPlacement, Refusals) {

@@ -11,16 +11,22 @@
 #include <string_view>
 #include <vector>
 
+#include "recordings/byte_order_mark.h"
+
 namespace trimtab {
 
 // Accepts RFC 8259 strictly, at most 64 levels deep, and no key twice in an object. All functions
 // throw FormatError where the text is not what they ask for.
 class JsonReader {
  public:
-  // text: a part of the file that begins at byte `start`, in line `line`. Text and file must
-  // outlive the reader.
+  // text: a part of the file that begins at byte `start`, in line `line`. A byte order mark at the
+  // begin of the file is passed over. Text and file must outlive the reader.
   JsonReader(std::string_view text, const std::string& file, int64_t start = 0, int64_t line = 1)
-      : text_(text), file_(file), start_(start), line_(line) {}
+      : text_(text),
+        file_(file),
+        start_(start),
+        line_(line),
+        at_(start == 0 ? begin_of_text(text) : 0) {}
 
   void begin_object();
   // Reads the next key of the open object; its value must be read next. Returns false when the
@@ -66,7 +72,7 @@ class JsonReader {
   const std::string& file_;
   int64_t start_;
   int64_t line_;
-  size_t at_ = 0;
+  size_t at_;
   std::vector<Open> open_;
 };
 

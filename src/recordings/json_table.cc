@@ -9,8 +9,9 @@ namespace {
 // Reads one level of a nested list; depth counts from the outside.
 class TableReader {
  public:
-  TableReader(JsonReader& json, std::string_view what, int max_dims, int64_t max, IntTable& table)
-      : json_(json), what_(what), max_dims_(max_dims), max_(max), table_(table) {}
+  TableReader(JsonReader& json, std::string_view what, int max_dims, int64_t min, int64_t max,
+              IntTable& table)
+      : json_(json), what_(what), max_dims_(max_dims), min_(min), max_(max), table_(table) {}
 
   void read(int depth) {
     const int64_t at = json_.offset();
@@ -26,7 +27,7 @@ class TableReader {
       if (list) {
         read(depth + 1);
       } else {
-        table_.values.push_back(json_.integer(0, max_));
+        table_.values.push_back(json_.integer(min_, max_));
       }
     }
     if (length == 0) json_.fail(at, cat(what_, ": an empty list"));
@@ -52,6 +53,7 @@ class TableReader {
   JsonReader& json_;
   std::string_view what_;
   int max_dims_;
+  int64_t min_;
   int64_t max_;
   IntTable& table_;
   int dims_ = 0;
@@ -60,10 +62,10 @@ class TableReader {
 }  // namespace
 
 IntTable read_table(JsonReader& json, std::string_view what, int min_dims, int max_dims,
-                    int64_t max) {
+                    int64_t max, int64_t min) {
   IntTable table;
   table.at = json.offset();
-  TableReader(json, what, max_dims, max, table).read(0);
+  TableReader(json, what, max_dims, min, max, table).read(0);
   if (std::ssize(table.shape) < min_dims) {
     json.fail(table.at, cat(what, ": lists nested ", table.shape.size(), " deep; at least ",
                             min_dims, " expected"));

@@ -23,10 +23,10 @@ struct IntTable {
   Table<const int64_t> rows() const { return {values, shape.back()}; }
 };
 
-// Reads the next value as a table of min_dims to max_dims dimensions of numbers in [0, max]. what:
-// the name of the table in errors. Throws FormatError.
+// Reads the next value as a table of min_dims to max_dims dimensions of numbers in [min, max].
+// what: the name of the table in errors. Throws FormatError.
 IntTable read_table(JsonReader& json, std::string_view what, int min_dims, int max_dims,
-                    int64_t max);
+                    int64_t max, int64_t min = 0);
 
 // Appends "[a, b]".
 template <class Int>

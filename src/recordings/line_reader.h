@@ -9,14 +9,16 @@
 #include <string_view>
 
 #include "base/cat.h"
+#include "recordings/byte_order_mark.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 
 class LineReader {
  public:
-  // Both arguments must outlive the reader.
-  LineReader(std::string_view text, const std::string& file) : text_(text), file_(file) {}
+  // Passes over a byte order mark. Both arguments must outlive the reader.
+  LineReader(std::string_view text, const std::string& file)
+      : text_(text), file_(file), next_(begin_of_text(text)) {}
 
   // Moves to the next line and drops its end ("\n" or "\r\n"). Returns false when there is none.
   bool next() {
@@ -33,6 +35,8 @@ class LineReader {
   int64_t number() const { return number_; }
   // The byte of the file at which the line begins.
   int64_t begin() const { return static_cast<int64_t>(begin_); }
+  // Whether the file ends within the line, which then has no line end.
+  bool is_unfinished() const { return next_ > text_.size(); }
   bool blank() const { return line_.find_first_not_of(" \t") == line_.npos; }
 
   // Throws FormatError. part: the piece of the current line that is to blame; without one the error
@@ -66,7 +70,7 @@ class LineReader {
  private:
   std::string_view text_;
   const std::string& file_;
-  size_t next_ = 0;
+  size_t next_;
   size_t begin_ = 0;
   int64_t number_ = 0;
   std::string_view line_;

@@ -93,6 +93,20 @@ TEST(ReadTrtllmLoads, FoldersThatAreIncomplete) {
   fs::rename(path + "/rank2.safetensors", path + "/rank1.safetensors");
   EXPECT_EQ(read_recording(path).load.counts.back(),
             2 * some_recording().load.counts.back());  // summed
+  Recording shorter = some_recording(1);
+  shorter.step_ids = {50};
+  const std::string rank1 = serialize_recording(shorter, FileFormat::kTrtllm);
+  std::ofstream(path + "/rank1.safetensors") << rank1;
+  expect_refused<FormatError>(
+      [&] { read_recording(path); },
+      "rank1.safetensors: no counts of layer 3 in iteration 52, which the ranks before have");
+  fs::copy_file(path + "/rank0.safetensors", path + "/rank1.safetensors",
+                fs::copy_options::overwrite_existing);
+  std::ofstream(path + "/rank0.safetensors") << rank1;
+  expect_refused<FormatError>([&] { read_recording(path); },
+                              "tensor 52_3: the ranks before have no such counts");
+  fs::remove(path + "/rank0.safetensors");
+  fs::rename(path + "/rank1.safetensors", path + "/rank0.safetensors");
   std::ofstream(path + "/meta_info.json") << R"({"num_experts": 5, "num_experts_per_token": 2})";
   expect_refused<FormatError>([&] { read_recording(path); }, "num_experts is 5; the ranks have 4");
   std::ofstream(path + "/meta_info.json") << R"({"num_experts": 4})";

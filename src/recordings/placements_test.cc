@@ -32,7 +32,8 @@ TEST(ReadPlacement, WhatTheEnginesWrite) {
 TEST(WritePlacement, ReadBackInEveryFormat) {
   for (const FileFormat format : kEngines) {
     SCOPED_TRACE(name(format));
-    const PlacementFile out = some_placement();
+    PlacementFile out = some_placement();
+    if (format == FileFormat::kSglang) out.layer_ids = {0, 1};
     const std::string image = serialize_placement(out, format);
     const DetectedFile detected = detect_format(bytes_of(image), "some");
     EXPECT_EQ(detected.format, format);
@@ -52,6 +53,13 @@ TEST(WritePlacement, ReadBackInEveryFormat) {
     expect_refused<InvalidArgument>([&] { serialize_placement(some_placement(), format); },
                                     "has no placements");
   }
+}
+
+// SGLang has a row for every layer of the model: its row 0 is layer 0.
+TEST(WritePlacement, SglangsRowsAreTheLayersFrom0) {
+  expect_refused<InvalidArgument>(
+      [] { serialize_placement(some_placement(), FileFormat::kSglang); },
+      "SGLang takes row 0 for layer 0");
 }
 
 TEST(WritePlacement, OurJsonKeepsEverything) {

@@ -15,6 +15,9 @@ using WriteLoads = std::string(const Recording&);
 using ReadPlacement = PlacementFile(const Content&, const PlacementOptions&);
 using WritePlacement = std::string(const PlacementFile&);
 
+// Throws FormatError, with the way out, for content that begins as no format does: a compressed
+// file, an archive, UTF-16, or a text that stands in the place of the data.
+void refuse_containers(const Content& content);
 // What detect_format() says about content that is unpacked.
 DetectedFile detect_content(const Content& content);
 

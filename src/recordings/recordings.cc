@@ -89,7 +89,10 @@ std::string names_of_formats(const Has& has) {
 // The format to read: the one that was asked for, else the detected one, which must hold the wanted
 // kind.
 FileFormat choose(std::optional<FileFormat> asked, const Content& content, FileKind wanted) {
-  if (asked) return *asked;
+  if (asked) {
+    refuse_containers(content);
+    return *asked;
+  }
   const DetectedFile found = detect_content(content);
   if (found.kind != FileKind::kUnclear && found.kind != wanted) {
     throw FormatError(

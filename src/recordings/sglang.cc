@@ -60,6 +60,12 @@ PlacementFile read_sglang_placement(const Content& content, const PlacementOptio
 
 std::string sglang_placement(const PlacementFile& file) {
   equal_slots(file.placement, "SGLang");
+  if (file.layer_ids != counted_ids<int>(std::ssize(file.layer_ids))) {
+    throw InvalidArgument(
+        cat("SGLang takes row 0 for layer 0 of the model, and so on; this placement "
+            "begins with layer ",
+            file.layer_ids.front(), " or has gaps"));
+  }
   std::string out = "{\"physical_to_logical_map\": ";
   append_rows(out, slot_rows(file.placement));
   return out + "}\n";

@@ -72,9 +72,12 @@ Element element_of(DType dtype) {
 // The counts of all ranks read so far.
 class Statistics {
  public:
+  // Throws FormatError when the file has other iterations and layers than those before: its counts
+  // would be missing from the sum.
   void add(std::span<const std::byte> image, const std::string& file) {
     const auto tensors = parse_safetensors(image, file);
     std::map<Key, std::string> seen;  // "1_2" and "01_2" are one
+    const bool is_first = sums_.empty();
     for (const auto& [name, tensor] : tensors) {
       const int64_t at = tensor.data.data() - image.data();
       const auto fail = [&](const std::string& what) {
@@ -91,12 +94,21 @@ class Statistics {
       const int64_t experts = tensor.shape[0];
       if (num_experts_ == 0) num_experts_ = experts;
       if (experts != num_experts_) fail(cat(experts, " experts; others have ", num_experts_));
-      std::vector<int64_t>& sum = sums_.try_emplace(*key, experts, 0).first->second;
+      const auto [found, is_new] = sums_.try_emplace(*key, experts, 0);
+      if (is_new && !is_first) fail("the ranks before have no such counts");
+      std::vector<int64_t>& sum = found->second;
       for (int64_t e = 0; e < experts; ++e) {
         const int64_t count = get(tensor.data, e);
         if (count < 0) fail(cat("expert ", e, ": the count is negative or exceeds 63 bits"));
         if (__builtin_add_overflow(sum[e], count, &sum[e]))
           fail(cat("expert ", e, ": the ranks sum to more than 63 bits hold"));
+      }
+    }
+    for (const auto& [key, sum] : sums_) {
+      if (!seen.contains(key)) {
+        throw FormatError(file, -1,
+                          cat("no counts of layer ", key.second, " in iteration ", key.first,
+                              ", which the ranks before have"));
       }
     }
   }
@@ -169,6 +181,7 @@ std::set<int> ranks_in(const std::string& path) {
 std::map<std::string, int64_t> read_meta(const std::string& path) {
   const std::vector<std::byte> image = read_file(path);
   const Content content(image, path);
+  refuse_containers(content);
   JsonReader json(content.text(), path);
   std::map<std::string, int64_t> meta;
   std::string key;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The expert_map.json of vllm-ascend (vllm_ascend/eplb/core/eplb_utils.py). The engine goes by the
-// order of the lists and ignores layer_id and device_id, so it loads a file wrong where they
-// disagree. This reader refuses such a file.
+// The expert_map.json of vllm-ascend (vllm_ascend/eplb/core/eplb_utils.py). The engine reads
+// moe_layer_count, layer_list, device_list and device_expert, goes by the order of the lists and
+// passes over all other keys. So layer_id, device_id and device_count may be absent; but where they
+// disagree with the order of the lists, the engine would load the file wrong, and this reader
+// refuses it.
+#include <optional>
+
 #include "base/cat.h"
 #include "base/quoted.h"
 #include "recordings/checked_placement.h"
@@ -19,22 +23,27 @@ class ExpertMapReader {
       : file_(content.file()), json_(content.text(), file_) {}
 
   void read() {
-    int64_t layers = -1;
+    std::optional<int64_t> layers;
     object([&](const std::string& key) {
       if (key == "moe_layer_count") {
         layers = json_.count();
       } else if (key == "layer_list") {
         list([&] { read_layer(); });
       } else {
-        unknown(key);
+        json_.skip_value();
       }
     });
     json_.end();
-    if (layers != table.num_layers) {
+    if (!layers) throw FormatError(file_, 0, "no moe_layer_count, which the engine needs");
+    if (*layers != table.num_layers) {
       throw FormatError(file_, 0,
-                        cat("moe_layer_count is ", layers, "; layer_list has ", table.num_layers));
+                        cat("moe_layer_count is ", *layers, "; layer_list has ", table.num_layers));
     }
-    if (layers == 0) throw FormatError(file_, 0, "no layers");
+    if (table.num_layers == 0) throw FormatError(file_, 0, "no layers");
+    if (table.layer_ids.empty()) table.layer_ids = counted_ids<int>(table.num_layers);
+    if (std::ssize(table.layer_ids) != table.num_layers)
+      throw FormatError(file_, 0,
+                        "some entries of layer_list have a layer_id and others have none");
   }
 
   SlotTable table;
@@ -53,14 +62,10 @@ class ExpertMapReader {
     json_.begin_array();
     while (json_.next_element()) take();
   }
-  [[noreturn]] void unknown(const std::string& key) {
-    json_.fail(json_.offset(), cat("unknown key ", quoted(key)));
-  }
-
   void read_layer() {
     const int64_t at = json_.offset();
-    int id = -1;
-    int64_t declared = -1;
+    std::optional<int> id;
+    std::optional<int64_t> declared;
     int devices = 0;
     object([&](const std::string& key) {
       if (key == "layer_id") {
@@ -70,29 +75,29 @@ class ExpertMapReader {
       } else if (key == "device_list") {
         list([&] { read_device(devices++); });
       } else {
-        unknown(key);
+        json_.skip_value();
       }
     });
     const std::string where = cat("entry ", table.num_layers, " of layer_list");
-    if (id < 0) json_.fail(at, where + ": no layer_id");
-    if (!table.layer_ids.empty() && id <= table.layer_ids.back()) {
-      json_.fail(at, cat(where, ": layer_id ", id, " after ", table.layer_ids.back(),
+    if (id && !table.layer_ids.empty() && *id <= table.layer_ids.back()) {
+      json_.fail(at, cat(where, ": layer_id ", *id, " after ", table.layer_ids.back(),
                          "; the engine goes by the order of the list"));
     }
-    if (declared != devices) {
-      json_.fail(at, cat(where, ": device_count is ", declared, "; device_list has ", devices));
+    if (declared && *declared != devices) {
+      json_.fail(at, cat(where, ": device_count is ", *declared, "; device_list has ", devices));
     }
+    if (devices == 0) json_.fail(at, where + ": no devices in device_list");
     if (table.num_layers++ == 0) num_devices = devices;
-    if (devices == 0 || devices != num_devices) {
+    if (devices != num_devices) {
       json_.fail(at, cat(where, ": ", devices, " devices; the first has ", num_devices));
     }
     table.layer_at.push_back(at);
-    table.layer_ids.push_back(id);
+    if (id) table.layer_ids.push_back(*id);
   }
 
-  void read_device(int index) {
+  void read_device(int place) {
     const int64_t at = json_.offset();
-    int64_t id = -1;
+    std::optional<int64_t> id;
     int slots = 0;
     object([&](const std::string& key) {
       if (key == "device_id") {
@@ -102,16 +107,17 @@ class ExpertMapReader {
         slots = static_cast<int>(experts.values.size());
         table.logical.insert(table.logical.end(), experts.values.begin(), experts.values.end());
       } else {
-        unknown(key);
+        json_.skip_value();
       }
     });
-    if (id != index) {
-      json_.fail(at, cat("device_id ", id, " at place ", index,
+    if (id && *id != place) {
+      json_.fail(at, cat("device_id ", *id, " at place ", place,
                          "; the engine goes by the order of the list"));
     }
+    if (slots == 0) json_.fail(at, cat("device ", place, ": no device_expert"));
     if (num_slots == 0) num_slots = slots;
-    if (slots == 0 || slots != num_slots) {
-      json_.fail(at, cat("device ", index, " has ", slots, " slots; the first has ", num_slots));
+    if (slots != num_slots) {
+      json_.fail(at, cat("device ", place, " has ", slots, " slots; the first has ", num_slots));
     }
   }
 

@@ -21,12 +21,14 @@ int64_t check_step(const VllmRecordReader& reader, const Recording& recording) {
     reader.fail(cat("expert_load is [", load.shape[0], ", ", load.shape[1], "], p2l_map [",
                     experts_of_slots.shape[0], ", ", experts_of_slots.shape[1], "]"));
   }
-  const int64_t step = reader.number("step", -1);
-  if (step < 0) reader.fail("no step");
-  if (!recording.step_ids.empty() && step <= recording.step_ids.back()) {
-    reader.fail(cat("step ", step, " after ", recording.step_ids.back()));
+  const std::optional<int64_t> step = reader.number("step");
+  if (!step) reader.fail("no step");
+  if (*step < 0) reader.fail(cat("step ", *step));
+  if (!recording.step_ids.empty() && *step <= recording.step_ids.back()) {
+    reader.fail(cat("step ", *step, " after ", recording.step_ids.back()));
   }
   const int64_t experts = *std::ranges::max_element(experts_of_slots.values) + 1;
+  if (experts == 0) reader.fail("p2l_map: no slot holds an expert");
   if (experts > load.shape[1])
     reader.fail(cat("p2l_map: expert ", experts - 1, " in ", load.shape[1], " slots"));
   if (load.shape[0] > kMaxLayerId) reader.fail(cat(load.shape[0], " layers"));
@@ -49,12 +51,18 @@ void add_step(const VllmRecordReader& reader, Recording& recording) {
   const Table rows = all_rows.slice(all_rows.rows() - sum.num_layers, sum.num_layers);
   for (int64_t layer = 0; layer < load.rows(); ++layer) {
     for (int64_t slot = 0; slot < load.cols(); ++slot) {
-      int64_t& count = rows(layer, experts_of_slots(layer, slot));
+      const int64_t expert = experts_of_slots(layer, slot);
+      if (expert < 0) {
+        if (load(layer, slot) == 0) continue;
+        reader.fail(cat("layer ", layer, ": slot ", slot, " is empty and has ", load(layer, slot),
+                        " tokens"));
+      }
+      int64_t& count = rows(layer, expert);
       if (__builtin_add_overflow(count, load(layer, slot), &count))
         reader.fail("the counts of an expert's slots sum to more than 63 bits hold");
     }
   }
-  recording.step_ids.push_back(reader.number("step", -1));
+  recording.step_ids.push_back(*reader.number("step"));
 }
 
 }  // namespace
@@ -63,20 +71,21 @@ Recording read_vllm_loads(const Content& content, const RecordingOptions& option
   VllmRecordReader reader(content);
   Recording recording;
   recording.file = content.file();
-  int64_t layers = -1;
+  bool has_meta = false;
+  std::optional<int64_t> layers;
   while (reader.next()) {
     if (reader.record.type == "eplb_load_meta") {
-      if (layers >= 0 || !recording.step_ids.empty())
+      if (has_meta || !recording.step_ids.empty())
         reader.fail("eplb_load_meta must come once, and first");
-      layers = reader.number("num_layers", 0);
+      has_meta = true;
+      layers = reader.number("num_layers");
       if (reader.record.model) recording.metadata["model"] = *reader.record.model;
-      if (const int64_t ranks = reader.number("num_ranks", 0); ranks > 0) {
-        recording.metadata["num_ranks"] = std::to_string(ranks);
-      }
+      if (const auto ranks = reader.number("num_ranks"); ranks && *ranks > 0)
+        recording.metadata["num_ranks"] = std::to_string(*ranks);
     } else if (reader.record.type == "eplb_load_stats") {
       add_step(reader, recording);
-      if (layers >= 0 && layers != recording.load.num_layers) {
-        reader.fail(cat(recording.load.num_layers, " layers; eplb_load_meta says ", layers));
+      if (layers && *layers != recording.load.num_layers) {
+        reader.fail(cat(recording.load.num_layers, " layers; eplb_load_meta says ", *layers));
       }
     } else {
       reader.fail(cat("record_type ", quoted(reader.record.type), "; eplb_load_stats expected"));

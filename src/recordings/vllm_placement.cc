@@ -20,8 +20,10 @@ PlacementFile read_vllm_placement(const Content& content, const PlacementOptions
           cat("record_type ", quoted(reader.record.type), "; eplb_initial_mapping expected"));
     }
     if (table.num_layers > 0) reader.fail("a second eplb_initial_mapping");
-    num_slots = reader.number("num_slots", -1);
-    redundant = reader.number("num_redundant_experts", -1);
+    if (!reader.number("num_slots")) reader.fail("no num_slots");
+    if (!reader.number("num_redundant_experts")) reader.fail("no num_redundant_experts");
+    num_slots = *reader.number("num_slots");
+    redundant = *reader.number("num_redundant_experts");
     table.num_layers = std::ssize(reader.record.assignments);
     if (table.num_layers == 0) reader.fail("no initial_global_assignments");
     if (num_slots < 1 || num_slots > kMaxExperts || redundant < 0 || redundant >= num_slots) {

@@ -5,6 +5,7 @@
 
 #include "base/quoted.h"
 #include "recordings/ids.h"
+#include "trimtab/error.h"
 
 namespace trimtab {
 namespace {
@@ -44,7 +45,7 @@ VllmRecord read_record(JsonReader& json) {
     } else if (key == "expert_load") {
       record.expert_load = read_table(json, key, 2, 2, kMaxCount);
     } else if (key == "p2l_map") {
-      record.p2l_map = read_table(json, key, 2, 2, kMaxExpertId);
+      record.p2l_map = read_table(json, key, 2, 2, kMaxExpertId, -1);
     } else if (key == "initial_global_assignments") {
       record.assignments = read_assignments(json);
     } else {
@@ -61,17 +62,25 @@ bool VllmRecordReader::next() {
   while (lines_.next()) {
     if (lines_.blank()) continue;
     JsonReader json(lines_.line(), file_, lines_.begin(), lines_.number());
-    record = read_record(json);
+    try {
+      record = read_record(json);
+    } catch (const FormatError& error) {
+      if (!lines_.is_unfinished()) throw;
+      throw FormatError(file_, error.offset(),
+                        cat("line ", lines_.number(),
+                            ": the file ends within this record, whose "
+                            "writing was interrupted; without the line the rest can be read"));
+    }
     if (record.type == "session_metadata" || record.type == "bench_run_start") continue;
-    if (number("version", -1) != 1) lines_.fail(cat(record.type, ": version 1 expected"));
+    if (number("version") != 1) lines_.fail(cat(record.type, ": version 1 expected"));
     return true;
   }
   return false;
 }
 
-int64_t VllmRecordReader::number(const char* key, int64_t absent) const {
+std::optional<int64_t> VllmRecordReader::number(const char* key) const {
   const auto found = record.numbers.find(key);
-  return found == record.numbers.end() ? absent : found->second;
+  return found == record.numbers.end() ? std::nullopt : std::optional(found->second);
 }
 
 }  // namespace trimtab

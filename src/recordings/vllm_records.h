@@ -19,7 +19,7 @@ struct VllmRecord {
   std::map<std::string, int64_t> numbers;
   std::optional<std::string> model;
   std::optional<IntTable> expert_load;
-  std::optional<IntTable> p2l_map;
+  std::optional<IntTable> p2l_map;          // the expert of each slot, -1 for an empty slot
   std::map<int64_t, IntTable> assignments;  // by layer
 };
 
@@ -32,7 +32,7 @@ class VllmRecordReader {
 
   // Moves to the next record, past the marks that vLLM's own tools leave. Returns false at the end.
   bool next();
-  int64_t number(const char* key, int64_t absent) const;
+  std::optional<int64_t> number(const char* key) const;
   [[noreturn]] void fail(const std::string& what) const { lines_.fail(what); }
 
   VllmRecord record;
