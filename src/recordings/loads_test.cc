@@ -69,6 +69,13 @@ TEST(WriteLoads, FilesAndFolders) {
   EXPECT_EQ(read_recording(folder.path("statistics/rank0.safetensors")).load.counts,
             some_recording().load.counts);
 
+  // The files of an engine's other ranks would be summed with what is written.
+  fs::copy_file(folder.path("statistics/rank0.safetensors"),
+                folder.path("statistics/rank1.safetensors"));
+  expect_refused<InvalidArgument>(
+      [&] { write_recording(folder.path("statistics"), some_recording(), FileFormat::kTrtllm); },
+      "holds rank1.safetensors already");
+
   Recording unknown = some_recording();
   unknown.metadata.clear();
   expect_refused<InvalidArgument>(

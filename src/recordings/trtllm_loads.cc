@@ -169,13 +169,17 @@ std::set<int> ranks_in(const std::string& path) {
       ranks.insert(rank);
   }
   if (error) throw Error(cat("can't read ", path, ": ", error.message()));
+  return ranks;
+}
+
+// Throws when there are no ranks, or one is missing before the last.
+void check_complete(const std::string& path, const std::set<int>& ranks) {
   if (ranks.empty()) throw FormatError(path, -1, "no rank*.safetensors in this folder");
   int expected = 0;
   for (const int rank : ranks) {
     if (rank != expected++)
       throw FormatError(path, -1, cat("rank", expected - 1, ".safetensors is missing"));
   }
-  return ranks;
 }
 
 std::map<std::string, int64_t> read_meta(const std::string& path) {
@@ -210,8 +214,10 @@ Recording read_trtllm_loads(const Content& content, const RecordingOptions& opti
 
 Recording read_trtllm_folder(const std::string& path, const RecordingOptions& options) {
   const std::map<std::string, int64_t> meta = read_meta(path + "/meta_info.json");
+  const std::set<int> ranks = ranks_in(path);
+  check_complete(path, ranks);
   Statistics statistics;
-  for (const int rank : ranks_in(path)) {
+  for (const int rank : ranks) {
     const std::string file = cat(path, "/rank", rank, ".safetensors");
     statistics.add(read_file(file), file);
   }
@@ -260,6 +266,13 @@ void write_trtllm_folder(const std::string& path, const Recording& recording) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) throw Error(cat("can't create ", path, ": ", error.message()));
+  for (const int rank : ranks_in(path)) {
+    if (rank != 0) {
+      throw InvalidArgument(cat(path, " holds rank", rank,
+                                ".safetensors already, whose counts "
+                                "would be added to those of rank0.safetensors"));
+    }
+  }
   write_file(path + "/rank0.safetensors", {std::as_bytes(std::span(image))});
   write_file(path + "/meta_info.json", {std::as_bytes(std::span(meta))});
 }

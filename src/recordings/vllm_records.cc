@@ -65,7 +65,7 @@ bool VllmRecordReader::next() {
     try {
       record = read_record(json);
     } catch (const FormatError& error) {
-      if (!lines_.is_unfinished()) throw;
+      if (!lines_.is_unfinished() || lines_.line().ends_with('}')) throw;
       throw FormatError(file_, error.offset(),
                         cat("line ", lines_.number(),
                             ": the file ends within this record, whose "
