@@ -114,8 +114,9 @@ def current_placement(old: np.ndarray | None, num_layers: int, num_experts: int,
     logical = np.full((num_layers, total), -1, np.int32)
     kept = min(total, old.shape[1])
     logical[:, :kept] = old[:, :kept]
-    if logical.max(initial=0) >= num_experts:
-        raise ValueError(f"the map in use has expert {logical.max()} of {num_experts}")
+    if logical.max(initial=0) >= num_experts or logical.min(initial=0) < -1:
+        wrong = logical[(logical >= num_experts) | (logical < -1)][0]
+        raise ValueError(f"the map in use has expert {wrong} of {num_experts}")
     there = np.zeros((num_layers, num_experts + 1), bool)  # the last column: empty slots
     there[np.arange(num_layers)[:, None], logical] = True
     for layer in np.flatnonzero(there[:, -1] | ~there[:, :-1].all(axis=1)):
