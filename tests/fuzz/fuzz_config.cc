@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text is either refused with a FormatError or is a configuration that the router and the
-// decoder can rely on.
+// Fuzzes the reader of config.json. Any text is either refused with a FormatError or is a
+// configuration that the router and the decoder can rely on.
 #include <cstdint>
 #include <cstdlib>
 

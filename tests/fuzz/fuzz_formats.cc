@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of all engines. The first byte picks the format and what is read, or leaves the format to
-// be detected. Any other bytes are either refused with a FormatError or are a value that keeps what
-// formats.h promises, and that reads back the same after it is written.
+// Fuzzes the readers of all engines' files. The first byte chooses the format and the kind, or
+// leaves the format to be detected. The other bytes are either refused with a FormatError or are a
+// value that keeps the promises of recordings.h and reads back the same after it is written.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -50,7 +50,7 @@ void read_loads(std::span<const std::byte> image, std::optional<trimtab::FileFor
 }
 
 void read_placement(std::span<const std::byte> image, std::optional<trimtab::FileFormat> format) {
-  // vLLM-Ascend's and Trimtab's files say how many ranks; the others take one.
+  // The files of vLLM-Ascend and Trimtab state the ranks. The others are read for one rank.
   const bool says = format && (*format == trimtab::FileFormat::kVllmAscend ||
                                *format == trimtab::FileFormat::kJson);
   const auto file =
@@ -87,8 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const trimtab::FormatError& error) {
     check(trimtab::is_xz(image) || error.offset() <= static_cast<int64_t>(size));
   } catch (const trimtab::InvalidArgument&) {
-    check(!format);  // detected as a format that tells the ranks itself, or that lacks what was
-                     // asked for
+    check(!format);  // detected as a format that states its ranks, or that lacks the kind
   }
   return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// .npy images: whatever the bytes, parse_npy returns an array whose data is as long as its shape
-// says, or throws FormatError with an offset inside the image.
+// Fuzzes the reader of .npy images. Whatever the bytes, parse_npy returns an array whose data is as
+// long as its shape says, or throws FormatError with an offset inside the image.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,9 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const trimtab::NpyArray array =
         trimtab::parse_npy({reinterpret_cast<const std::byte*>(data), size}, "fuzz.npy");
     // Any order of multiplication is safe: the reader promises it.
-    size_t bytes = static_cast<size_t>(trimtab::bits(array.dtype)) / 8;
-    for (const int64_t n : array.shape) bytes *= static_cast<size_t>(n);
-    if (bytes != array.data.size()) std::abort();
+    int64_t bytes = trimtab::bits(array.dtype) / 8;
+    for (const int64_t n : array.shape) bytes *= n;
+    if (bytes != std::ssize(array.data)) std::abort();
   } catch (const trimtab::FormatError& e) {
     if (e.offset() < 0 || static_cast<size_t>(e.offset()) > size) std::abort();
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes are either refused with a FormatError or are tensors that lie within them, each as
-// large as its shape says.
+// Fuzzes the reader of safetensors images. Any bytes are either refused with a FormatError or are
+// tensors that lie within them, each as large as its shape says.
 #include <cstdint>
 #include <cstdlib>
 

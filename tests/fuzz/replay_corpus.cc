@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for libFuzzer where there is none: runs the target over every file of a folder. A crash
-// is the failure.
+// Stands in for libFuzzer where there is none: it runs the target over every file of a folder. A
+// crash is the failure.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
