@@ -206,12 +206,12 @@ Spread spread(const std::vector<Times>& rounds, const Figure& figure) {
   return spread_of(std::move(values));
 }
 
-LayerRow row_of(const std::string& dispatcher, const std::vector<Times>& rounds,
-                const std::vector<Times>& first, bool overlap) {
-  LayerRow row{.dispatcher = dispatcher,
-               .ms_layer = spread(rounds, [](const Times& t) { return t.wall; }),
-               .cpu_ms_layer = spread(rounds, [](const Times& t) { return t.cpu; }),
-               .rounds = static_cast<int>(rounds.size())};
+WholeLayerRow row_of(const std::string& dispatcher, const std::vector<Times>& rounds,
+                     const std::vector<Times>& first, bool overlap) {
+  WholeLayerRow row{.dispatcher = dispatcher,
+                    .ms_layer = spread(rounds, [](const Times& t) { return t.wall; }),
+                    .cpu_ms_layer = spread(rounds, [](const Times& t) { return t.cpu; }),
+                    .rounds = static_cast<int>(rounds.size())};
   std::vector<double> ratios;
   for (size_t i = 0; i < rounds.size(); ++i) ratios.push_back(100 * rounds[i].cpu / first[i].cpu);
   row.pct_of_first = spread_of(std::move(ratios));
@@ -226,8 +226,8 @@ LayerRow row_of(const std::string& dispatcher, const std::vector<Times>& rounds,
 
 }  // namespace
 
-std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject,
-                                        const Effort& effort) {
+std::vector<WholeLayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject,
+                                             const Effort& effort) {
   World world(subject, comm);
   std::vector<std::unique_ptr<Runner>> runners;
   std::vector<float> wanted;
@@ -251,7 +251,7 @@ std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& sub
                (times.wall + times.transfer + times.overlapped);
     }
   }
-  std::vector<LayerRow> rows;
+  std::vector<WholeLayerRow> rows;
   for (size_t i = 0; i < runners.size(); ++i) {
     rows.push_back(row_of(subject.dispatchers[i], rounds[i], rounds[0], subject.overlap));
   }

@@ -24,7 +24,7 @@ struct LayerCase {
 
 // Milliseconds a layer; of all ranks the mean, over the rounds the median and the quartiles. In
 // each round every dispatcher has its turn.
-struct LayerRow {
+struct WholeLayerRow {
   std::string dispatcher;
   Spread ms_layer;      // from beginning to end
   Spread cpu_ms_layer;  // what the ranks' own threads ran
@@ -38,7 +38,7 @@ struct LayerRow {
 
 // Collective; every rank gets the same rows. Experts in bf16, one thread a rank. Results are
 // compared first: throws Error when a dispatcher's is not that of the first one.
-std::vector<LayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject,
-                                        const Effort& effort);
+std::vector<WholeLayerRow> bench_whole_layer(Communicator& comm, const LayerCase& subject,
+                                             const Effort& effort);
 
 }  // namespace trimtab::bench

@@ -36,16 +36,16 @@ TEST(WholeLayer, TwoMicrobatchesOverHosts) {
   LayerCase subject = kCase;
   subject.dispatchers = {"packed", "hybrid"};
   subject.overlap = true;
-  run_ranks(
-      2,
-      [&](Communicator& comm) {
-        for (const LayerRow& row : bench_whole_layer(comm, subject, {.seconds = 0, .least = 3})) {
-          EXPECT_GT(row.ms_transfer.median, 0);
-          EXPECT_GT(row.ms_overlapped.median, 0);
-          EXPECT_LT(row.ms_transfer.low, row.ms_layer.high);
-        }
-      },
-      {.hosts = {0, 1}});
+  run_ranks(2,
+            [&](Communicator& comm) {
+              for (const WholeLayerRow& row :
+                   bench_whole_layer(comm, subject, {.seconds = 0, .least = 3})) {
+                EXPECT_GT(row.ms_transfer.median, 0);
+                EXPECT_GT(row.ms_overlapped.median, 0);
+                EXPECT_LT(row.ms_transfer.low, row.ms_layer.high);
+              }
+            },
+            {.hosts = {0, 1}});
 }
 
 TEST(WholeLayer, PartsOfSumsAreRefused) {

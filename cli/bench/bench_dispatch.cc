@@ -62,7 +62,7 @@ struct Result {
   int ranks;
   int hosts = 1;
   std::vector<DispatchRow> rows;
-  std::vector<std::pair<int64_t, bench::LayerRow>> layers;  // with their numbers of tokens
+  std::vector<std::pair<int64_t, bench::WholeLayerRow>> layers;  // with their numbers of tokens
 };
 
 // Threads of a host stand side by side.
@@ -88,7 +88,7 @@ Result measure(const BenchDispatchOptions& options, const Ranks& ranks) {
         const auto rows = bench_whole_layer(comm, subject, {.seconds = options.seconds});
         if (comm.rank() != 0) return;
         result.hosts = 1 + *std::ranges::max_element(comm.hosts());
-        for (const bench::LayerRow& row : rows) result.layers.emplace_back(tokens, row);
+        for (const bench::WholeLayerRow& row : rows) result.layers.emplace_back(tokens, row);
       });
       continue;
     }
