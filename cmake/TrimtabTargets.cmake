@@ -16,6 +16,12 @@ if(TRIMTAB_DEVELOPER)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(trimtab_options INTERFACE -Wno-error=maybe-uninitialized -Wno-error=restrict
       -Wno-error=stringop-overflow -Wno-error=array-bounds)
+    if(CMAKE_UNITY_BUILD)
+      # Files that are compiled as one hide each other's names, and types of one file are no longer
+      # those of the main file.
+      target_compile_options(trimtab_options INTERFACE -Wno-shadow -Wshadow=local
+        -Wno-subobject-linkage)
+    endif()
     # Notes on how g++ 9 for AArch64 passed arguments.
     target_compile_options(trimtab_options INTERFACE -Wno-psabi)
   else()
@@ -32,6 +38,12 @@ endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET default)
+
+# trimtab_alone(FILES...): source files that name something of their own as another file of their
+# target does. The compiler gets them by themselves.
+function(trimtab_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
 
 # Sets `all` to these modules and the modules that they use.
 function(trimtab_modules_and_uses all)
