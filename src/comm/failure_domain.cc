@@ -35,7 +35,7 @@ std::vector<int32_t> checked_hosts(const std::vector<int32_t>& hosts, size_t ran
   return hosts;
 }
 
-// Ranks of the fullest host: the same answer on every rank.
+// The number of ranks on the host that has most: the same answer on every rank.
 size_t most_on_a_host(const std::vector<int32_t>& hosts) {
   std::ptrdiff_t most = 0;
   for (const int32_t host : hosts) most = std::max(most, std::ranges::count(hosts, host));
@@ -45,19 +45,19 @@ size_t most_on_a_host(const std::vector<int32_t>& hosts) {
 struct alignas(64) Member {
   std::atomic<int> reading{0};
   std::atomic<int> sleepers{0};
-  std::atomic<uint32_t> word{0};
+  std::atomic<uint32_t> wake_count{0};
 };
 
 }  // namespace
 
 struct alignas(64) FailureDomain::State {
-  enum Phase { kFine, kBeingSaid, kFailed };
+  enum Phase { kFine, kFailing, kFailed };
 
   std::atomic<int> phase{kFine};
   int culprit = 0;
   int blamed = 0;
   char reason[1024] = {};
-  // Behind it: [ranks]
+  // The members stand in memory behind this object: [ranks].
   Member& member(size_t rank) { return reinterpret_cast<Member*>(this + 1)[rank]; }
 };
 
@@ -102,7 +102,7 @@ const char* FailureDomain::reason() const {
 
 void FailureDomain::fail(int rank, int blamed, const char* reason, bool tell_outside) noexcept {
   int fine = State::kFine;
-  if (state().phase.compare_exchange_strong(fine, State::kBeingSaid)) {
+  if (state().phase.compare_exchange_strong(fine, State::kFailing)) {
     state().culprit = rank;
     state().blamed = blamed;
     std::strncpy(state().reason, reason, sizeof state().reason - 1);
@@ -110,12 +110,12 @@ void FailureDomain::fail(int rank, int blamed, const char* reason, bool tell_out
     for (int r = 0; r < ranks(); ++r) wake(r);
     if (outside_ != nullptr && tell_outside) outside_->tell_failed(rank, blamed, reason);
   }
-  // The rank that says it may be dying: what it has not said soon, it never will.
+  // Another rank is writing the reason, and may die in the middle of it: it is given a second.
   for (int i = 0; state().phase != State::kFailed && i < 1000; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   state().phase = State::kFailed;
-  // No peer begins to read any more; copies that have begun end soon and wait for nobody.
+  // No peer begins to read any more. Copies that have begun wait for nobody and end soon.
   for (int r = 0; r < ranks(); ++r) {
     if (r == rank) continue;
     while (state().member(r).reading > 0 && memory_->alive(r)) std::this_thread::yield();
@@ -142,11 +142,11 @@ FailureDomain::Sleeper::Sleeper(FailureDomain& domain, int rank)
 FailureDomain::Sleeper::~Sleeper() {
   --state_.member(rank_).sleepers;
 }
-uint32_t FailureDomain::Sleeper::word() const {
-  return state_.member(rank_).word;
+uint32_t FailureDomain::Sleeper::wake_count() const {
+  return state_.member(rank_).wake_count;
 }
-void FailureDomain::Sleeper::sleep(uint32_t word, std::chrono::nanoseconds timeout) const {
-  futex_wait(state_.member(rank_).word, word, timeout);
+void FailureDomain::Sleeper::sleep(uint32_t wake_count, std::chrono::nanoseconds timeout) const {
+  futex_wait(state_.member(rank_).wake_count, wake_count, timeout);
 }
 
 bool FailureDomain::sleeps(int rank) const noexcept {
@@ -155,9 +155,9 @@ bool FailureDomain::sleeps(int rank) const noexcept {
 
 void FailureDomain::wake(int rank) noexcept {
   if (!sleeps(rank)) return;
-  std::atomic<uint32_t>& word = state().member(rank).word;
-  ++word;
-  futex_wake_all(word);
+  std::atomic<uint32_t>& count = state().member(rank).wake_count;
+  ++count;
+  futex_wake_all(count);
 }
 
 GroupState* FailureDomain::make_group(int ends) {
@@ -166,7 +166,7 @@ GroupState* FailureDomain::make_group(int ends) {
   groups_.push_back(memory_->allocate(GroupState::bytes(ends)));
   auto* group = new (groups_.back().data()) GroupState;
   group->ends = ends;
-  for (int seat = 0; seat < ends; ++seat) new (&group->seat(seat)) GroupState::Seat;
+  for (int r = 0; r < ends; ++r) new (&group->rank_state(r)) GroupState::RankState;
   return group;
 }
 

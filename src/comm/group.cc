@@ -14,20 +14,20 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// A sleep and a wake-up cost 5 to 50 us; one round of spinning is about 20 ns a rank. A rank that
-// was right to spin may do so for longer the next time, one that was not gives up sooner.
+// A sleep and a wake-up cost 5 to 50 us; one round of spinning takes about 20 ns a rank. A rank for
+// which spinning paid may spin longer the next time; one for which it did not gives up sooner.
 constexpr int kMinSpins = 8;
 constexpr int kMaxSpins = 512;
-// Ranks that share cores can hand them on without sleeping, which saves the wake-ups: 0.10 ms for a
-// round trip of 4 ranks on 2 idle cores instead of 0.15. But a core that others want too may be
-// gone for a time slice of milliseconds, and nobody wakes who has yielded; then it is better to
-// sleep, for so many waits, and for more if it happens again.
+// Ranks that share cores can yield them to each other without sleeping, which saves the wake-ups:
+// 0.10 ms for a round trip of 4 ranks on 2 idle cores instead of 0.15. But other programs may take
+// a core that is yielded for milliseconds, and a peer can't wake a rank that has yielded. If that
+// happens, the next kMinNaps waits sleep, and more of them if it happens again.
 constexpr std::chrono::microseconds kLongYield{200};
 constexpr int kMinNaps = 64, kMaxNaps = 512;
-// How often a rank that waits for a process looks whether it is still there.
+// How often a rank that waits for a process checks that the process is still there.
 constexpr std::chrono::milliseconds kCheckProcesses{100};
-// A message from another host wakes nobody: whoever waits for one looks again after this long, at
-// first and at last.
+// A message from another host wakes nobody. A rank that waits for one looks again after the first
+// of these times, and after longer ones up to the second.
 constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{500};
 
 std::vector<int32_t> number_hosts(const FailureDomain& domain, const std::vector<int>& members) {
@@ -79,11 +79,11 @@ Group::Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, in
       hosts_(number_hosts(*domain_, members_)),
       rank_(rank),
       state_(state),
-      seats_(members_.size()),
+      rank_states_(members_.size()),
       spins_(domain_->may_spin() ? kMaxSpins : 0) {
   for (size_t r = 0; r < members_.size(); ++r) {
     if (domain_->outside() != nullptr && hosts_[r] != hosts_[rank]) continue;
-    seats_[r] = &state->seat(static_cast<int>(here_.size()));
+    rank_states_[r] = &state->rank_state(static_cast<int>(here_.size()));
     here_.push_back(static_cast<int>(r));
   }
 }
@@ -100,7 +100,7 @@ void Group::advance(Milestone what, uint64_t n) {
   // Store, then look for sleepers; a sleeper registers, then looks at the counters. Both orders are
   // seq_cst, so one of the two sees the other. The last rank that comes to n sees all others there:
   // it alone has to wake anybody.
-  seat(rank_).progress[static_cast<size_t>(what)] = n;
+  rank_state(rank_).progress[static_cast<size_t>(what)] = n;
   const bool anybody =
       std::ranges::any_of(here_, [&](int r) { return domain_->sleeps(members_[r]); });
   if (!anybody || standing(what, n).missing >= 0) return;
@@ -109,11 +109,11 @@ void Group::advance(Milestone what, uint64_t n) {
 
 Standing Group::standing(Milestone what, uint64_t n) const {
   Standing found;
-  const auto behind = [&](int r) { return seat(r).progress[static_cast<size_t>(what)] < n; };
+  const auto behind = [&](int r) { return rank_state(r).progress[static_cast<size_t>(what)] < n; };
   for (const int r : here_) {
     if (!behind(r)) continue;
     // A rank may come to n and leave between the two looks; what it did before leaving counts.
-    if (seat(r).left) {
+    if (rank_state(r).left) {
       if (behind(r)) return {r, true};
       continue;
     }
@@ -123,7 +123,7 @@ Standing Group::standing(Milestone what, uint64_t n) const {
 }
 
 void Group::leave() noexcept {
-  seat(rank_).left = true;
+  rank_state(rank_).left = true;
   for (const int r : here_) domain_->wake(members_[r]);
 }
 
@@ -141,7 +141,8 @@ void Group::fail(int peer, const char* operation, const std::string& what) {
 }
 
 void Group::throw_failed(const char* operation) {
-  // Waits for this rank's readers too: its buffers go when the exception passes.
+  // fail() also waits for the readers of this rank's memory, which may be freed when the exception
+  // passes.
   domain_->fail(member(), member(), "");
   const auto blamed = std::ranges::find(members_, domain_->blamed());
   const int peer = blamed == members_.end() ? -1 : static_cast<int>(blamed - members_.begin());
@@ -177,7 +178,7 @@ Group::Nap::Nap(Group& group)
     : group_(group),
       end_(steady_clock::now() + group.domain_->timeout()),
       sleeper_(*group.domain_, group.member()),
-      word_(sleeper_.word()),
+      wake_count_(sleeper_.wake_count()),
       checked_(steady_clock::now()),
       slice_(kFirstNap) {}
 
@@ -198,18 +199,18 @@ bool Group::Nap::over(Standing now, const char* operation) {
 }
 
 void Group::Nap::sleep() {
-  // over() has looked after word_ was read: had a peer come since, the word would be another one.
+  // over() has looked after the count was read: had a peer come since, the count would be higher.
   std::chrono::nanoseconds longest =
       std::min<std::chrono::nanoseconds>(end_ - steady_clock::now(), kCheckProcesses);
   if (Outside* outside = group_.domain_->outside(); outside != nullptr) {
     longest = std::min<std::chrono::nanoseconds>(longest, slice_);
     slice_ = std::min(2 * slice_, kLongestNap);
-    sleeper_.sleep(word_, longest);
+    sleeper_.sleep(wake_count_, longest);
     outside->poll();
   } else {
-    sleeper_.sleep(word_, longest);
+    sleeper_.sleep(wake_count_, longest);
   }
-  word_ = sleeper_.word();
+  wake_count_ = sleeper_.wake_count();
 }
 
 }  // namespace trimtab

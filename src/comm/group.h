@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's end of a group, as far as ranks share memory: how far each has come, what it has
-// published, and the one place where they wait for each other. Counters only grow; all waiting is
-// "until every rank has come to n".
+// One rank's end of a group, for the ranks that share memory with it. Each rank counts how far it
+// has come and publishes what it brings. All waiting of ranks for each other happens here, and it
+// always waits until every rank's counter has come to some n. Counters only grow.
 #pragma once
 
 #include <array>
@@ -16,57 +16,57 @@
 
 #include "comm/failure_domain.h"
 #include "comm/outside.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
-// What a rank counts: items posted, collectives started, collectives completed (its peers' memory
-// is read).
+// The counters of a rank: items that it has posted, collectives that it has started, and
+// collectives that it has completed (it has read its peers' memory).
 enum class Milestone { kPosted, kStarted, kCompleted };
 
-// What a rank brings to a collective.
+// What one rank brings to a collective.
 struct Operation {
   enum class Kind : int32_t { kBarrier, kAllGather, kReduceScatter, kAllToAll };
   Kind kind = Kind::kBarrier;
   std::span<const std::byte> send;
-  std::span<const int64_t>
-      counts;  // kReduceScatter: floats of each rank; kAllToAll: bytes for each rank
+  // kReduceScatter: the floats for each rank; kAllToAll: the bytes for each rank; else empty.
+  std::span<const int64_t> counts;
 
-  // The part of send that is for a rank.
+  // The part of `send` that goes to a rank.
   std::span<const std::byte> block_for(int rank) const;
-  // Of counts, to compare those of ranks that can't see each other's.
+  // A checksum of the counts. Ranks on different hosts compare it, since they can't see each
+  // other's counts.
   uint64_t checksum() const;
 };
 const char* name(Operation::Kind kind);
 
-// The memory that the ranks of one group on one host share, a seat each.
+// The memory that the ranks of one group on one host share: a RankState for each.
 struct GroupState {
-  // Items and operations of a rank that are kept at a time.
+  // The items and operations of a rank that are kept at a time.
   static constexpr uint64_t kRing = 8;
 
-  // Plain members belong to the seat's rank and are published by its counters.
-  struct alignas(64) Seat {
+  // The rank alone writes its state; its counters publish the members that are not atomic.
+  struct alignas(64) RankState {
     std::array<std::atomic<uint64_t>, 3> progress{};  // by Milestone
     std::atomic<bool> left{false};
     std::array<const void*, kRing> items{};
     std::array<Operation, kRing> operations{};
-    GroupState* offer = nullptr;  // a new group, while split() hands it round
+    GroupState* offer = nullptr;  // a new group, while split() hands it to the others
   };
 
   alignas(64) std::atomic<int> ends{0};
-  // Behind it: the seats.
-  Seat& seat(int seat) { return reinterpret_cast<Seat*>(this + 1)[seat]; }
-  static size_t bytes(int seats) {
-    return sizeof(GroupState) + static_cast<size_t>(seats) * sizeof(Seat);
-  }
+  // The rank states stand in memory behind this object.
+  RankState& rank_state(int index) { return reinterpret_cast<RankState*>(this + 1)[index]; }
+  static size_t bytes(int ranks) { return sizeof(GroupState) + cells(ranks, sizeof(RankState)); }
 };
 
 class Group {
  public:
   static constexpr uint64_t kRing = GroupState::kRing;
-  using Seat = GroupState::Seat;
+  using RankState = GroupState::RankState;
 
-  // members [size]: the rank in the domain of each rank here. state: shared by those that share
-  // memory with this one, which are all of them but where the domain has an Outside.
+  // members [size]: the rank in the domain of each rank of the group. state: shared by the ranks
+  // that share memory with this one; these are all ranks unless the domain has an Outside.
   Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank,
         GroupState* state);
   ~Group();
@@ -81,34 +81,34 @@ class Group {
   // [size] numbered in order of first appearance.
   const std::vector<int32_t>& hosts() const { return hosts_; }
   bool on_one_host() const;
-  // Does the rank have a seat here?
-  bool is_here(int rank) const { return seats_[rank] != nullptr; }
-  Seat& seat(int rank) { return *seats_[rank]; }
-  const Seat& seat(int rank) const { return *seats_[rank]; }
+  // Does the rank share memory with this one?
+  bool is_here(int rank) const { return rank_states_[rank] != nullptr; }
+  RankState& rank_state(int rank) { return *rank_states_[rank]; }
+  const RankState& rank_state(int rank) const { return *rank_states_[rank]; }
 
-  // Publishes that this rank has come to n, one more than before, and wakes those who waited for
-  // it.
+  // Publishes that this rank has come to n, one more than before, and wakes the ranks that wait
+  // for it.
   void advance(Milestone what, uint64_t n);
-  // Which of the ranks here has not come to n?
+  // Which of the ranks that share memory has not come to n?
   Standing standing(Milestone what, uint64_t n) const;
   // This rank takes no further part.
   void leave() noexcept;
 
-  // Asks `look` for a Standing. True when all are there; throws CommError when some are not and
-  // never will be.
+  // Calls `look` for a Standing. Returns true when all ranks are there. Throws CommError when a
+  // rank is not there and never will be.
   template <class Look>
   bool reached(const char* operation, const Look& look) {
     return settled(look(), operation);
   }
-  // Blocks until reached(): spins where there are cores for it, where there are not lets peers have
-  // this one, then sleeps.
+  // Blocks until reached(), at most for the timeout of the domain. It spins where every rank has a
+  // core, and otherwise lets peers have this core; then it sleeps.
   template <class Look>
   void wait(const char* operation, const Look& look) {
     if (reached(operation, look) || spin(look) || yield(look)) return;
     Nap nap(*this);
     while (!nap.over(look(), operation)) nap.sleep();
   }
-  // The same for what all ranks here count.
+  // The same for a counter of the ranks that share memory.
   bool reached(Milestone what, uint64_t n, const char* operation) {
     return reached(operation, [&] { return standing(what, n); });
   }
@@ -116,13 +116,13 @@ class Group {
     wait(operation, [&] { return standing(what, n); });
   }
 
-  // Fails the domain on behalf of this rank, which missed `peer`, and throws.
+  // Fails the domain on behalf of this rank, which missed `peer`, and throws CommError.
   [[noreturn]] void fail(int peer, const char* operation, const std::string& what);
-  // For this rank, that the domain has failed.
+  // Throws CommError on this rank because the domain has failed already.
   [[noreturn]] void throw_failed(const char* operation);
 
  private:
-  // One wait: when it began, and how it is slept through.
+  // One wait that sleeps: when it ends at the latest, and how long to sleep at a time.
   class Nap {
    public:
     explicit Nap(Group& group);
@@ -134,7 +134,7 @@ class Group {
     Group& group_;
     const std::chrono::steady_clock::time_point end_;
     const FailureDomain::Sleeper sleeper_;
-    uint32_t word_;
+    uint32_t wake_count_;
     std::chrono::steady_clock::time_point checked_;
     std::chrono::microseconds slice_;
   };
@@ -159,7 +159,8 @@ class Group {
     return false;
   }
   static constexpr int kYields = 4;
-  // Was this rank soon back? If not, the next waits sleep at once.
+  // Lets peers have this core. Returns whether this rank soon had it back; if not, the next waits
+  // sleep at once.
   bool yield_core();
   bool tune_spins(bool right);
   static void pause();
@@ -169,9 +170,9 @@ class Group {
   const std::vector<int32_t> hosts_;
   const int rank_;
   GroupState* const state_;
-  std::vector<Seat*> seats_;  // [size] null: on another host, out of reach
-  std::vector<int> here_;     // the ranks with a seat
-  int spins_;                 // how long to spin before sleeping
+  std::vector<RankState*> rank_states_;  // [size] null: the rank is on another host
+  std::vector<int> here_;                // the ranks that share memory with this one
+  int spins_;                            // how often to look before sleeping
   int naps_before_yield_ = 0, naps_after_long_yield_ = 1;
 };
 

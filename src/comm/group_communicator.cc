@@ -49,10 +49,10 @@ void copy(std::span<const std::byte> from, std::byte* to) {
 
 uint64_t GroupBoard::post(const void* item) {
   const uint64_t n = last_ + 1;
-  // The ring's place was item n - kRing, which a peer may read until it has posted the one after
-  // that.
+  // The place in the ring held item n - kRing, which a peer may read until it has posted the item
+  // after that.
   if (n > Group::kRing) group_.wait(Milestone::kPosted, n - Group::kRing + 1, "board post");
-  group_.seat(group_.rank()).items[n % Group::kRing] = item;
+  group_.rank_state(group_.rank()).items[n % Group::kRing] = item;
   last_ = n;
   group_.advance(Milestone::kPosted, n);
   return n;
@@ -159,10 +159,10 @@ std::unique_ptr<Communicator> GroupCommunicator::split(int color, int key) {
   std::ranges::copy_if(ranks, std::back_inserter(here),
                        [this](int r) { return group_.is_here(r); });
 
-  // The first rank makes the state. It hands it round in its seat, not on its stack: should a peer
-  // fail here, others may still be taking their share.
+  // The first rank makes the state. It offers it in shared memory and not on its stack: should a
+  // peer fail here, others may still be reading the offer.
   if (!here.empty() && here.front() == rank()) {
-    group_.seat(rank()).offer = domain.make_group(static_cast<int>(here.size()));
+    group_.rank_state(rank()).offer = domain.make_group(static_cast<int>(here.size()));
   }
   barrier();
   std::unique_ptr<Communicator> end;
@@ -170,7 +170,7 @@ std::unique_ptr<Communicator> GroupCommunicator::split(int color, int key) {
     const auto place = std::ranges::find(ranks, rank()) - ranks.begin();
     end = std::make_unique<GroupCommunicator>(group_.domain(), std::move(members),
                                               static_cast<int>(place),
-                                              group_.seat(here.front()).offer, number);
+                                              group_.rank_state(here.front()).offer, number);
   }
   barrier();
   return end;
@@ -188,7 +188,7 @@ bool GroupCommunicator::done(uint64_t ticket, bool block) {
     const uint64_t next = completed_ + 1;
     const char* what = name(operation(rank(), next).kind);
     if (outside_ != nullptr) group_.domain()->outside()->poll();
-    if (!asked_) {
+    if (!has_begun_) {
       const bool all_started = reached(what, block, [&] {
         const Standing here = group_.standing(Milestone::kStarted, next);
         return here.missing < 0 && outside_ != nullptr ? outside_->standing(next) : here;
@@ -218,9 +218,9 @@ uint64_t GroupCommunicator::start(const Operation& operation, const Destination&
   }
   const uint64_t ticket = started_ + 1;
   const size_t place = ticket % Group::kRing;
-  // The place in the ring belonged to a collective that slower peers may still be reading for.
+  // The place in the ring held an earlier collective that slower peers may still be reading.
   if (ticket > Group::kRing) released(ticket - Group::kRing, true);
-  const Operation& published = group_.seat(rank()).operations[place] =
+  const Operation& published = group_.rank_state(rank()).operations[place] =
       shared(operation, staging_[place]);
   destinations_[place] = destination;
   started_ = ticket;
@@ -241,7 +241,7 @@ Operation GroupCommunicator::shared(const Operation& operation, Buffer& staging)
   if (staging.bytes() < bytes) {
     staging = {};
     staging =
-        memory.allocate(bytes + bytes / 2);  // and some more, so that sizes that creep up end soon
+        memory.allocate(bytes + bytes / 2);  // more than is needed, for sizes that grow slowly
   }
   copy(std::as_bytes(operation.counts), staging.data());
   copy(operation.send, staging.data() + counts_bytes);
@@ -251,7 +251,7 @@ Operation GroupCommunicator::shared(const Operation& operation, Buffer& staging)
 }
 
 const Operation& GroupCommunicator::operation(int rank, uint64_t ticket) const {
-  return group_.seat(rank).operations[ticket % Group::kRing];
+  return group_.rank_state(rank).operations[ticket % Group::kRing];
 }
 
 void GroupCommunicator::begin_to_complete(uint64_t ticket) {
@@ -288,7 +288,7 @@ void GroupCommunicator::begin_to_complete(uint64_t ticket) {
       if (!group_.is_here(r)) outside_->receive(r, into_[r]);
     }
   }
-  asked_ = true;
+  has_begun_ = true;
 }
 
 void GroupCommunicator::complete(uint64_t ticket) {
@@ -302,7 +302,7 @@ void GroupCommunicator::complete(uint64_t ticket) {
       gather(ticket);
     }
   }
-  asked_ = false;
+  has_begun_ = false;
   completed_ = ticket;
   group_.advance(Milestone::kCompleted, ticket);
   if (missing_bytes_ > 0) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's end of a group: of threads, of processes on one host, or of processes on several. Within
-// a host nothing is sent: a rank publishes where its data is, and each receiver reads it from there
-// when it completes the operation. Between hosts the Outside carries it. Memory that peers can't
-// read is copied to some that they can first.
+// A rank's end of a group of threads, of processes on one host, or of processes on several hosts.
+// Within a host nothing is sent: a rank publishes where its data is, and each receiver reads it
+// there when it completes the operation. Between hosts the Outside carries the data. Data in memory
+// that peers can't read is first copied to memory that they can read.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace trimtab {
 
-// A ring of pointers a rank.
+// The board of a group: each rank has a ring of pointers to its latest items.
 class GroupBoard final : public Board {
  public:
   explicit GroupBoard(Group& group) : group_(group) {}
@@ -25,7 +25,7 @@ class GroupBoard final : public Board {
     group_.wait(Milestone::kPosted, n, operation);
   }
   const void* item(int rank, uint64_t n) const override {
-    return group_.seat(rank).items[n % Group::kRing];
+    return group_.rank_state(rank).items[n % Group::kRing];
   }
   bool shares(const void* memory, size_t bytes) const override {
     return group_.domain()->memory().shares(memory, bytes);
@@ -41,7 +41,7 @@ class GroupBoard final : public Board {
 
 class GroupCommunicator final : public Communicator {
  public:
-  // number: of the group; see Outside::peers. Needed where the domain has an Outside.
+  // number: the number of the group, see Outside::peers; needed where the domain has an Outside.
   GroupCommunicator(std::shared_ptr<FailureDomain> domain, std::vector<int> members, int rank,
                     GroupState* state, int64_t number = 0);
   ~GroupCommunicator() override;
@@ -64,7 +64,7 @@ class GroupCommunicator final : public Communicator {
   void abort(const char* reason) noexcept override;
 
  private:
-  // Where the result of a collective goes; the peers need not know.
+  // Where this rank puts the result of a collective.
   struct Destination {
     std::span<std::byte> bytes;
     std::span<int64_t> bytes_of_rank;
@@ -81,8 +81,8 @@ class GroupCommunicator final : public Communicator {
   template <class Look>
   bool reached(const char* what, bool block, const Look& look);
 
-  // A collective that all ranks have started: first what is on other hosts is asked for, then all
-  // is put together.
+  // Complete a collective that all ranks have started: the first call begins to receive from other
+  // hosts, the second puts everything together.
   void begin_to_complete(uint64_t ticket);
   void complete(uint64_t ticket);
   void check_agreement(uint64_t ticket);
@@ -93,17 +93,17 @@ class GroupCommunicator final : public Communicator {
 
   Group group_;
   GroupBoard board_;
-  std::unique_ptr<OutsidePeers> outside_;  // null: all ranks have a seat in the group's state
+  std::unique_ptr<OutsidePeers> outside_;  // null: all ranks share memory
   uint64_t started_ = 0;
   uint64_t completed_ = 0;
   std::array<Destination, Group::kRing> destinations_{};
   std::array<Buffer, Group::kRing> staging_;
 
-  // Of the collective that is being completed.
-  bool asked_ = false;        // begin_to_complete() is through
-  size_t missing_bytes_ = 0;  // by which the destination is too short; then it is not written
-  std::vector<std::span<std::byte>> into_;  // [size] where each rank's block goes
-  std::vector<std::byte> scratch_;  // for blocks of other hosts that can't go to the destination
+  // The collective that is being completed.
+  bool has_begun_ = false;    // begin_to_complete() has been called
+  size_t missing_bytes_ = 0;  // If the destination is too short by this much, it is not written.
+  std::vector<std::span<std::byte>> into_;  // [size] the place for each rank's block
+  std::vector<std::byte> scratch_;  // holds blocks of other hosts that can't go to the destination
 };
 
 }  // namespace trimtab

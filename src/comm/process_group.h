@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a first group come to share the memory of their hosts when they are processes.
-// Whoever starts them brings a way for all to exchange a few bytes; MPI is one.
+// Makes the first group of ranks that are processes, so that the ranks of a host share memory. The
+// caller brings a way to exchange a few bytes between all ranks, such as MPI.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace trimtab {
 
 struct ProcessGroup {
   std::shared_ptr<FailureDomain> domain;
-  GroupState* state = nullptr;  // of the group of all ranks, on this host
+  GroupState* state = nullptr;  // the state of the group of all ranks, on this host
 };
 
 // Collective over all ranks. options.hosts: the host of each, as find_hosts() numbers them.
 ProcessGroup begin_process_group(int rank, const GroupOptions& options,
                                  const HostMemory::Exchange& exchange);
-// [ranks] in order of first appearance.
+// The host of each rank, numbered in order of first appearance: [ranks].
 std::vector<int32_t> find_hosts(const HostMemory::Exchange& exchange);
 
 }  // namespace trimtab

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of ranks that do not know how many the others have; not for the hot path. All are
-// collective and blocking, and when a peer fails they wait for those who read this rank's before
-// their memory goes.
+// Brings bytes of all ranks together when ranks do not know how many bytes the others have; not for
+// the hot path. All functions are collective and block. When a peer fails they wait for the ranks
+// that read this rank's bytes before they throw.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace trimtab {
 
-// What every rank has, in rank order, on every rank. Throws CommError.
+// Returns every rank's bytes, in rank order, on every rank. Throws CommError.
 std::vector<std::vector<std::byte>> bytes_of_ranks(Communicator& comm,
                                                    std::span<const std::byte> mine);
-// The same on rank 0 alone; the others get nothing, and nothing is sent to them.
+// The same for rank 0 alone: the other ranks get empty ones, and nothing is sent to them.
 std::vector<std::vector<std::byte>> bytes_to_rank_0(Communicator& comm,
                                                     std::span<const std::byte> mine);
 

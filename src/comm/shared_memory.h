@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of one host share: memory that means the same at the same address on all of them.
+// Memory that the ranks of one host share: it has the same address on all of them.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,13 @@ class SharedMemory {
   // Zeroed. Throws Error when there is no more.
   virtual Buffer allocate(size_t bytes) = 0;
   virtual bool shares(const void* p, size_t bytes) const = 0;
-  // From now on memory that is given back stays as it is while peers, who may be behind, have it
-  // mapped.
+  // From now on memory that is given back stays as it is, since a slower peer may still read it.
   virtual void close() noexcept = 0;
   // Is the process of this rank (of the domain) still there?
   virtual bool alive(int rank) const = 0;
 };
 
-// Ranks that are threads share all memory.
+// For ranks that are threads, which share all memory.
 class ProcessMemory final : public SharedMemory {
  public:
   Buffer allocate(size_t bytes) override { return Buffer(bytes); }

@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr int kNewsTag = 0;  // groups begin at 1
+constexpr int kFailureTag = 0;  // groups begin at 1
 
 }  // namespace
 
@@ -25,7 +25,7 @@ MpiNetwork::MpiNetwork(MPI_Comm comm, FailureDomain& domain, int rank, bool prog
   mpi::check(MPI_Comm_get_attr(comm_, MPI_TAG_UB, static_cast<void*>(&tag), &found),
              "MPI_Comm_get_attr");
   if (found != 0) largest_tag_ = *tag;
-  listen();
+  post_failure_receive();
   if (!progress_thread) return;
   progress_ = std::jthread([this](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
@@ -47,17 +47,17 @@ MpiNetwork::~MpiNetwork() {
        !all_away() && steady_clock::now() < end;) {
     std::this_thread::yield();
   }
-  MPI_Cancel(&news_request_);
-  MPI_Wait(&news_request_, MPI_STATUS_IGNORE);
+  MPI_Cancel(&failure_request_);
+  MPI_Wait(&failure_request_, MPI_STATUS_IGNORE);
   // What has not left by now may still be read by MPI.
-  if (!letters_.empty()) new std::list<Letter>(std::move(letters_));
+  if (!small_messages_.empty()) new std::list<SmallMessage>(std::move(small_messages_));
   // The MPI communicator is not freed: farewells of peers may still come, and MPI would deliver
   // them to the next communicator of that number.
 }
 
-void MpiNetwork::listen() {
-  const int code =
-      MPI_Irecv(&news_, sizeof news_, MPI_BYTE, MPI_ANY_SOURCE, kNewsTag, comm_, &news_request_);
+void MpiNetwork::post_failure_receive() {
+  const int code = MPI_Irecv(&failure_, sizeof failure_, MPI_BYTE, MPI_ANY_SOURCE, kFailureTag,
+                             comm_, &failure_request_);
   if (code != MPI_SUCCESS) fail(rank_, "MPI_Irecv", code);
 }
 
@@ -72,31 +72,31 @@ std::unique_ptr<OutsidePeers> MpiNetwork::peers(std::vector<int> members, int ra
 }
 
 void MpiNetwork::poll() noexcept {
-  Failure news;
+  Failure failure;
   {
     const std::lock_guard lock(mpi::calls());
     if (domain_.failed()) return;
-    forget_sent_letters();
+    drop_sent_messages();
     int arrived = 0;
-    if (const int code = MPI_Test(&news_request_, &arrived, MPI_STATUS_IGNORE);
+    if (const int code = MPI_Test(&failure_request_, &arrived, MPI_STATUS_IGNORE);
         code != MPI_SUCCESS) {
       return fail(rank_, "MPI_Test", code);
     }
     if (arrived == 0) return;
-    news = news_;
-    listen();
+    failure = failure_;
+    post_failure_receive();
   }
-  domain_.fail(news.culprit, news.blamed, news.reason, false);
+  domain_.fail(failure.culprit, failure.blamed, failure.reason, false);
 }
 
 void MpiNetwork::tell_failed(int culprit, int blamed, const char* reason) noexcept {
-  Failure news;
-  news.culprit = culprit;
-  news.blamed = blamed;
-  std::strncpy(news.reason, reason, sizeof news.reason - 1);
+  Failure failure;
+  failure.culprit = culprit;
+  failure.blamed = blamed;
+  std::strncpy(failure.reason, reason, sizeof failure.reason - 1);
   for (int r = 0; r < domain_.ranks(); ++r) {
     if (domain_.host(r) != domain_.host(rank_))
-      send_away(std::as_bytes(std::span(&news, 1)), r, kNewsTag);
+      send_away(std::as_bytes(std::span(&failure, 1)), r, kFailureTag);
   }
   // This process may end soon.
   for (const auto end = steady_clock::now() + std::chrono::milliseconds(200);
@@ -111,24 +111,24 @@ void MpiNetwork::fail(int peer, const char* call, int code) noexcept {
 
 void MpiNetwork::send_away(std::span<const std::byte> message, int member, int tag) noexcept {
   const std::lock_guard lock(mpi::calls());
-  Letter& letter =
-      letters_.emplace_back(Letter{{message.begin(), message.end()}, MPI_REQUEST_NULL});
+  SmallMessage& small = small_messages_.emplace_back(
+      SmallMessage{{message.begin(), message.end()}, MPI_REQUEST_NULL});
   // A rank that can't be told is one that has gone.
-  MPI_Isend(letter.message.data(), static_cast<int>(message.size()), MPI_BYTE, member, tag, comm_,
-            &letter.request);
+  MPI_Isend(small.message.data(), static_cast<int>(message.size()), MPI_BYTE, member, tag, comm_,
+            &small.request);
 }
 
-void MpiNetwork::forget_sent_letters() {
-  std::erase_if(letters_, [](Letter& letter) {
+void MpiNetwork::drop_sent_messages() {
+  std::erase_if(small_messages_, [](SmallMessage& small) {
     int sent = 0;
-    return MPI_Test(&letter.request, &sent, MPI_STATUS_IGNORE) != MPI_SUCCESS || sent != 0;
+    return MPI_Test(&small.request, &sent, MPI_STATUS_IGNORE) != MPI_SUCCESS || sent != 0;
   });
 }
 
 bool MpiNetwork::all_away() noexcept {
   const std::lock_guard lock(mpi::calls());
-  forget_sent_letters();
-  return letters_.empty();
+  drop_sent_messages();
+  return small_messages_.empty();
 }
 
 }  // namespace trimtab

@@ -44,21 +44,21 @@ class MpiNetwork final : public Outside {
     int32_t blamed = 0;
     char reason[1000] = {};
   };
-  struct Letter {
+  struct SmallMessage {
     std::vector<std::byte> message;
     MPI_Request request;
   };
 
-  void listen();
-  void forget_sent_letters();
+  void post_failure_receive();
+  void drop_sent_messages();
 
   const MPI_Comm comm_;
   FailureDomain& domain_;
   const int rank_;
   int largest_tag_ = 32767;
-  Failure news_;
-  MPI_Request news_request_ = MPI_REQUEST_NULL;
-  std::list<Letter> letters_;
+  Failure failure_;
+  MPI_Request failure_request_ = MPI_REQUEST_NULL;
+  std::list<SmallMessage> small_messages_;
   std::jthread progress_;
 };
 

@@ -27,17 +27,17 @@ MpiPeers::MpiPeers(MpiNetwork& network, std::vector<int> members, int rank,
   for (size_t r = 0; r < here.size(); ++r) {
     if (!here[r]) peers_.emplace_back().rank = static_cast<int>(r);
   }
-  listening_.assign(peers_.size(), MPI_REQUEST_NULL);
-  heard_.resize(peers_.size());
+  header_requests_.assign(peers_.size(), MPI_REQUEST_NULL);
+  arrived_headers_.resize(peers_.size());
   const std::lock_guard lock(mpi::calls());
-  for (size_t p = 0; p < peers_.size(); ++p) listen(p);
+  for (size_t p = 0; p < peers_.size(); ++p) post_header_receive(p);
 }
 
 MpiPeers::~MpiPeers() {
   const std::lock_guard lock(mpi::calls());
   int finalized = 0;
   if (MPI_Finalized(&finalized); finalized != 0) return;
-  for (std::vector<MPI_Request>* requests : {&listening_, &receives_.requests}) {
+  for (std::vector<MPI_Request>* requests : {&header_requests_, &receives_.requests}) {
     for (MPI_Request& request : *requests) {
       if (request == MPI_REQUEST_NULL) continue;
       MPI_Cancel(&request);
@@ -50,30 +50,31 @@ const MpiPeers::Peer& MpiPeers::peer(int rank) const {
   return *std::ranges::find(peers_, rank, &Peer::rank);
 }
 
-void MpiPeers::listen(size_t p) {
+void MpiPeers::post_header_receive(size_t p) {
   const int from = member(peers_[p].rank);
   const int code = MPI_Irecv(&peers_[p].incoming, int_size<Announcement>(), MPI_BYTE, from,
-                             header_tag_, network_.comm(), &listening_[p]);
+                             header_tag_, network_.comm(), &header_requests_[p]);
   if (code != MPI_SUCCESS) network_.fail(from, "MPI_Irecv", code);
 }
 
 // Takes in the headers that have come.
-void MpiPeers::hear() {
+void MpiPeers::take_headers() {
   if (network_.domain().failed()) return;
   int count = 0;
   do {
-    const int code = MPI_Testsome(static_cast<int>(listening_.size()), listening_.data(), &count,
-                                  heard_.data(), MPI_STATUSES_IGNORE);
+    const int code =
+        MPI_Testsome(static_cast<int>(header_requests_.size()), header_requests_.data(), &count,
+                     arrived_headers_.data(), MPI_STATUSES_IGNORE);
     if (code != MPI_SUCCESS) return network_.fail(member(rank_), "MPI_Testsome", code);
     for (int i = 0; i < count; ++i) {  // count is MPI_UNDEFINED, below 0, once all have left
-      const auto p = static_cast<size_t>(heard_[i]);
+      const auto p = static_cast<size_t>(arrived_headers_[i]);
       Peer& peer = peers_[p];
       if (peer.incoming.kind == kLeft) {
         peer.left = true;
         continue;
       }
       peer.headers[++peer.started % kHeaders] = peer.incoming;
-      listen(p);
+      post_header_receive(p);
     }
   } while (count > 0);
 }
@@ -142,7 +143,7 @@ Standing MpiPeers::sending(uint64_t ticket) {
 
 Standing MpiPeers::standing(uint64_t ticket) {
   const std::lock_guard lock(mpi::calls());
-  hear();
+  take_headers();
   Standing found;
   for (const Peer& peer : peers_) {
     if (peer.started >= ticket) continue;

@@ -57,8 +57,8 @@ class MpiPeers final : public OutsidePeers {
 
   int member(int rank) const { return members_[rank]; }
   const Peer& peer(int rank) const;
-  void listen(size_t peer);
-  void hear();
+  void post_header_receive(size_t peer);
+  void take_headers();
   // Cuts bytes into messages and calls begin(data, bytes, request) for each.
   template <class Byte, class Begin>
   void in_messages(int rank, std::span<Byte> bytes, Transfers& transfers, const Begin& begin);
@@ -69,8 +69,8 @@ class MpiPeers final : public OutsidePeers {
   const int rank_;
   const int header_tag_;
   std::vector<Peer> peers_;
-  std::vector<MPI_Request> listening_;  // [peers_]
-  std::vector<int> heard_;              // [peers_] what MPI_Testsome fills
+  std::vector<MPI_Request> header_requests_;  // [peers_]
+  std::vector<int> arrived_headers_;          // [peers_] what MPI_Testsome fills
   std::array<Transfers, GroupState::kRing> sends_;
   Transfers receives_;
 };
