@@ -87,10 +87,10 @@ void measure(const ModelShape& shape, WeightFormat format, int experts, int repe
     Migrator migrator(slots, placements[0].first_slots(), comm.duplicate());
     // The first round touches the spares.
     for (int round = 0; round < repeat + 1; ++round) {
-      const auto transfers = plan_transfers(placements[round % 2], placements[(round + 1) % 2], 0);
+      const auto moves = plan_moves(placements[round % 2], placements[(round + 1) % 2], 0);
       comm.barrier();
       StageResult result;
-      const Times staged = timed([&] { result = migrator.stage(transfers); });
+      const Times staged = timed([&] { result = migrator.stage(moves); });
       if (!result.ok) throw Error(result.reason);
       migrator.commit(0);
       comm.barrier();

@@ -57,7 +57,7 @@ class EplbRank final : public StepObserver {
   EplbRank(const Eplb& eplb, Decoder& decoder, ExpertSlots* slots, size_t expert_bytes,
            int64_t max_steps, Watchers watchers);
 
-  uint64_t status() override { return balancer_ ? balancer_->word() : 0; }
+  uint64_t status() override { return balancer_ ? balancer_->status() : 0; }
   LoadRecorder* before_step(const Step& step) override;
   void after_step() override;
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's experts of all MoE layers, in memory that is taken once and can be given other experts
-// while the model serves. Each slot owns its memory alone: an expert there is one block, a header
-// and then all its weights, scales, zero points and biases, which is also the message that takes it
-// to another rank. Beside the slots there are spares, blocks of the same size, into which the next
-// experts of a layer are brought while the old ones go on working; rearrange() then changes blocks,
-// not bytes, so that what a layer gives up becomes the spares for the next.
+// while the model serves. Each slot has one block of memory: a header, then all weights, scales,
+// zero points and biases of the expert that it holds. The same block is the message that takes the
+// expert to another rank. Beside the slots there are spares, which are blocks of the same size. The
+// next experts of a layer come into the spares while the old ones go on working. rearrange() then
+// exchanges blocks and copies no bytes: the blocks that a layer gives up are the spares for the
+// next layer.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +35,8 @@ enum class MessageFault {
 // another thread fills spares.
 class ExpertSlots {
  public:
-  // What a slot of this rank (counted from 0) begins with. Called once for each; the weights are
-  // copied and may go.
+  // The expert that a slot of this rank (counted from 0) begins with. A Source is called once for
+  // each slot; the weights are copied, so the caller may free them afterwards.
   struct Expert {
     std::shared_ptr<const Mlp> weights;
     int32_t logical = 0;
@@ -54,14 +55,14 @@ class ExpertSlots {
   int num_layers() const;
   int num_slots() const;  // of this rank, in each layer
   int num_spares() const;
-  // Of one expert as a message, which is what a spare takes.
+  // The size of one block, which is the message that an expert travels as.
   size_t expert_bytes() const;
   size_t staging_bytes() const { return static_cast<size_t>(num_spares()) * expert_bytes(); }
-  size_t bytes() const;  // of all blocks
+  size_t bytes() const;  // the size of all blocks together
 
-  // A layer's experts as they are now, for MoeLayer. They stay the layer's until its next
-  // rearrange(); then the bytes of those that it gives up are overwritten at the next staging, so
-  // whoever has them must have let go by then.
+  // A layer's experts as they are now, for MoeLayer. They are valid until the layer's next
+  // rearrange(). The next staging overwrites the blocks that the layer gives up there, so nobody
+  // may still use the old Experts by then; in_use() tells.
   std::shared_ptr<const Experts> experts(int layer, Format format = Format::kStandard) const;
   int32_t logical(int layer, int slot) const;
 
@@ -69,26 +70,26 @@ class ExpertSlots {
   std::span<const std::byte> message(int layer, int slot) const;
   // A spare to receive into, [expert_bytes()].
   std::span<std::byte> spare(int spare);
-  // Is some Experts of before the last rearrange() still there that works with this spare's memory?
+  // Does an Experts from before the last rearrange() still use this spare's memory?
   bool in_use(int spare) const;
-  // Is in the spare what it should be? Reads it all. text, if there is a fault, says what and
-  // where.
+  // Does the spare hold the expert that it should? This reads the whole block.
   struct Finding {
     MessageFault fault = MessageFault::kNone;
-    std::string text;
+    std::string text;  // If there is a fault, this says what it is and where.
   };
   Finding check_spare(int spare, int layer, int32_t logical) const;
 
-  // One slot's next block: that of another slot, which gives it up, or a spare.
-  struct Change {
-    int slot = 0;
+  // The next block of one slot: the block of another slot, which gives it up, or a spare. A Move
+  // can't say this, since a spare is no slot of any placement. Exactly one of the last two is set.
+  struct BlockChange {
+    int slot = 0;  // counted from 0 on this rank, as is from_slot
     int from_slot = -1;
     int from_spare = -1;
   };
-  // Puts blocks into the slots of a layer, all at once; what is given up becomes the spares. Each
-  // block may be named once, and from_slots must be among the slots that change. Throws
-  // InvalidArgument before anything has changed.
-  void rearrange(int layer, std::span<const Change> changes);
+  // Gives slots of a layer other blocks, all at once. The blocks that are given up become the
+  // spares. Each block may be named once, and every from_slot must be among the slots that change.
+  // Throws InvalidArgument before anything has changed.
+  void rearrange(int layer, std::span<const BlockChange> changes);
 
  private:
   struct State;

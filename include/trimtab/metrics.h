@@ -26,7 +26,7 @@ struct BalanceEvent {
   int64_t step = 0;  // at which it took effect
   Kind kind = Kind::kPlanned;
   int layer = -1;         // MoE layer; -1: the whole plan
-  int64_t moves = 0;      // transfers of one expert's weights, of this layer or plan
+  int64_t moves = 0;      // moves of this layer or plan
   int64_t bytes = 0;      // that they take between ranks
   double seconds = 0;     // that it took: to plan, to move
   double predicted = 0;   // gain, on the window that the plan was made from
@@ -47,7 +47,7 @@ struct BalanceMetrics {
   int64_t rebalances = 0;     // plans of which at least one layer was switched
   double plan_seconds = 0;    // in planners
   double stall_seconds = 0;   // by which balancing held up steps
-  int64_t moves = 0;          // transfers of one expert's weights, of layers that were switched
+  int64_t moves = 0;          // moves of layers that were switched
   int64_t moved_bytes = 0;    // sent between ranks, those of layers that were rolled back included
   double predicted_gain = 0;  // of the last plan that was applied
   double realised_gain = 0;   // of the last plan whose next window has come

@@ -66,11 +66,15 @@ struct Problem {
       nullptr;  // what the last plan returned; `load` then holds only the steps since
 };
 
-// One expert's weights to one slot.
+// One expert's weights go to one slot. This is the one type for a change of a slot, from a policy's
+// plan to the rank that sends or receives the weights. Slots are those of all ranks, as in
+// Placement.
 struct Move {
   int32_t layer = 0;
   int32_t slot = 0;
-  int32_t expert = 0;
+  int32_t expert = 0;      // the expert that the slot gets
+  int32_t from_slot = -1;  // a slot that holds the expert now; -1: it is not decided yet
+                           // (plan_moves() in migrator.h decides it)
   bool operator==(const Move&) const = default;
 };
 

@@ -132,8 +132,9 @@ are read-only views, no copies; those of PAR are float64 [layers].)")
           "moves",
           [](nb::handle self) {
             const std::vector<Move>& moves = nb::cast<const Planned&>(self).plan.moves;
-            static_assert(sizeof(Move) == 3 * sizeof(int32_t));
-            return view(moves.empty() ? nullptr : &moves[0].layer, {moves.size(), 3}, self);
+            constexpr int64_t kStride = sizeof(Move) / sizeof(int32_t);
+            return view(moves.empty() ? nullptr : &moves[0].layer, {moves.size(), 3}, self,
+                        {kStride, 1});
           },
           "int32 [moves, 3]: layer, slot, expert of each weight that a rank must receive; by "
           "layer, then slot.",

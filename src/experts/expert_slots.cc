@@ -153,7 +153,7 @@ ExpertSlots::Finding ExpertSlots::check_spare(int spare, int layer, int32_t logi
   return state_->layout.check(state_->bytes(state_->spare(spare)), layer, logical);
 }
 
-void ExpertSlots::rearrange(int layer, std::span<const Change> changes) {
+void ExpertSlots::rearrange(int layer, std::span<const BlockChange> changes) {
   if (layer < 0 || layer >= num_layers())
     throw InvalidArgument(cat("expert slots: layer ", layer, " of ", num_layers()));
   std::vector<State::Block> next;
@@ -166,7 +166,7 @@ void ExpertSlots::rearrange(int layer, std::span<const Change> changes) {
     }
     named[index] = true;
   };
-  for (const Change& change : changes) {
+  for (const BlockChange& change : changes) {
     state_->at(layer, change.slot);
     once(changes_slot, change.slot);
     if ((change.from_slot < 0) == (change.from_spare < 0)) {
@@ -187,7 +187,7 @@ void ExpertSlots::rearrange(int layer, std::span<const Change> changes) {
 
   // The blocks that nobody takes over go where spares were taken from: there are equally many.
   size_t spare = 0;
-  for (const Change& change : changes) {
+  for (const BlockChange& change : changes) {
     if (takes_slot[change.slot]) continue;
     while (!takes_spare[spare]) ++spare;
     state_->spares[spare++] = std::move(state_->at(layer, change.slot));

@@ -81,7 +81,7 @@ TEST_P(ExpertSlotsTest, ExpertsKeepTheirBitsInSlotsAndOnTheirWay) {
     const Finding finding = slots->check_spare(1, 0, 2);
     ASSERT_EQ(finding.fault, MessageFault::kNone) << finding.text;
     copy(slots->message(0, 0), slots->spare(0));
-    const ExpertSlots::Change changes[] = {
+    const ExpertSlots::BlockChange changes[] = {
         {.slot = 0, .from_spare = 1}, {.slot = 1, .from_slot = 2}, {.slot = 2, .from_spare = 0}};
     slots->rearrange(0, changes);
     EXPECT_EQ(slots->logical(0, 0), 2);
@@ -223,7 +223,7 @@ TEST(ExpertSlots, RearrangeKeepsCountOfEveryBlock) {
     changing.resize(random() % (kSlots + 1));
     std::vector<int> givers = changing;
     std::shuffle(givers.begin(), givers.end(), random);
-    std::vector<ExpertSlots::Change> changes;
+    std::vector<ExpertSlots::BlockChange> changes;
     const std::vector<int32_t> before(now.begin(), now.end());
     int spare = 0;
     for (size_t c = 0; c < changing.size(); ++c) {
@@ -260,7 +260,7 @@ TEST(ExpertSlots, RearrangeKeepsCountOfEveryBlock) {
 
 TEST(ExpertSlots, ImpossibleChangesChangeNothing) {
   const auto slots = make_slots(make_table(3, Scheme::kF32, nullptr), 1, 2);
-  const auto refuses = [&](std::vector<ExpertSlots::Change> changes) {
+  const auto refuses = [&](std::vector<ExpertSlots::BlockChange> changes) {
     EXPECT_THROW(slots->rearrange(0, changes), InvalidArgument);
     for (int s = 0; s < 3; ++s) EXPECT_EQ(slots->logical(0, s), s);
   };
@@ -280,7 +280,7 @@ TEST(ExpertSlots, TellsThatOldExpertsAreStillThere) {
   copy(slots->message(0, 0), slots->spare(0));
   auto old = slots->experts(0);
   EXPECT_FALSE(slots->in_use(0));
-  const ExpertSlots::Change change[] = {{.slot = 0, .from_spare = 0}};
+  const ExpertSlots::BlockChange change[] = {{.slot = 0, .from_spare = 0}};
   slots->rearrange(0, change);
   EXPECT_TRUE(slots->in_use(0));
   old = nullptr;

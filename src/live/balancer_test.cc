@@ -347,7 +347,7 @@ TEST(BalancerTest, WithoutAsyncTheSameRunSwitchesAtTheSameSteps) {
           std::this_thread::sleep_for(pace);
           return plans->rebalance(problem);
         });
-    scenario.migration.received = [=](const Transfer&, std::span<std::byte>) {
+    scenario.migration.received = [=](const Move&, std::span<std::byte>) {
       std::this_thread::sleep_for(pace);
     };
     scenario.during_step = [=](int rank, int64_t) { std::this_thread::sleep_for(rank * pace); };
@@ -384,27 +384,28 @@ TEST(BalancerTest, EveryKeptStepCounts) {
   });
 }
 
-TEST(BalancerTest, WordsMayGoWithTheCallersOwn) {
+TEST(BalancerTest, StatusesMayGoWithTheCallersOwn) {
   const Scenario scenario;
   const int ranks = rank_counts({4, 2, 1}).front();
   run_group(ranks, [&](Communicator& comm) {
     Server server(scenario, comm, start_placement(ranks));
     Balancer& balancer = server.balancer();
-    std::vector<uint64_t> words(ranks);
-    std::vector<int64_t> bytes(words.size());
+    std::vector<uint64_t> statuses(ranks);
+    std::vector<int64_t> bytes(statuses.size());
     for (int step = 0; step < 60; ++step) {
-      const uint64_t mine = balancer.word();
+      const uint64_t mine = balancer.status();
       comm.all_gather_v(std::as_bytes(std::span(&mine, 1)),
-                        std::as_writable_bytes(std::span(words)), bytes)
+                        std::as_writable_bytes(std::span(statuses)), bytes)
           .wait_released();
-      balancer.before_step(Phase::kDecode, words);
+      balancer.before_step(Phase::kDecode, statuses);
       for (int layer = 0; layer < kLayers; ++layer) {
         for (int32_t& rows : balancer.recorder().counts(layer)) rows = comm.rank() == 0 ? 100 : 1;
       }
       balancer.after_step();
     }
     EXPECT_GT(ranks == 1 ? 1 : balancer.layers_switched(), 0);
-    EXPECT_THROW(balancer.before_step(Phase::kDecode, std::span(words).first(0)), InvalidArgument);
+    EXPECT_THROW(balancer.before_step(Phase::kDecode, std::span(statuses).first(0)),
+                 InvalidArgument);
   });
 }
 
@@ -535,7 +536,7 @@ TEST(BalancerTest, ALayerWhoseExpertsDoNotArriveKeepsItsOldOnes) {
     Scenario scenario = restless(2);
     std::atomic<int> received{0};
     // Layer 1 fails every second time.
-    scenario.migration.received = [&](const Transfer& transfer, std::span<std::byte> message) {
+    scenario.migration.received = [&](const Move& transfer, std::span<std::byte> message) {
       if (transfer.layer != 1 || ++received % 2 != 0) return;
       if (!corrupt) throw std::runtime_error("the wire is cut");
       message[message.size() / 2] ^= std::byte{4};
@@ -707,7 +708,7 @@ TEST(BalancerTest, RandomDelays) {
           wait();
           return plans->rebalance(problem);
         });
-    scenario.migration.received = [&](const Transfer&, std::span<std::byte>) { wait(); };
+    scenario.migration.received = [&](const Move&, std::span<std::byte>) { wait(); };
     scenario.during_step = [&](int, int64_t) { wait(); };
     run_group(ranks, [&](Communicator& comm) {
       Server server(scenario, comm, start_placement(ranks));

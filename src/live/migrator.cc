@@ -17,10 +17,10 @@
 namespace trimtab {
 namespace {
 
-// What a rank has to say about a staging, as the ranks exchange it.
+// What a rank says about a staging when the ranks agree.
 struct Verdict {
   StageError error = StageError::kNone;
-  uint64_t plan = 0;  // checksum of its transfers
+  uint64_t plan = 0;  // the checksum of the rank's moves
   std::array<char, 240> reason{};
 };
 
@@ -42,7 +42,7 @@ StageError as_stage_error(MessageFault fault) {
   return StageError::kDamaged;
 }
 
-// Whatever has become of its end on the way.
+// The reason of a verdict, also if its end was damaged on the way.
 std::string text_of(const Verdict& verdict) {
   return {verdict.reason.begin(), std::ranges::find(verdict.reason, '\0')};
 }
@@ -50,10 +50,10 @@ std::string text_of(const Verdict& verdict) {
 }  // namespace
 
 struct Migrator::State {
-  State(ExpertSlots& slots, std::span<const int32_t> first_slots,
-        std::unique_ptr<Communicator> comm, const MigratorOptions& options);
+  State(ExpertSlots& slots, SlotRanges ranges, std::unique_ptr<Communicator> comm,
+        const MigratorOptions& options);
 
-  void begin(std::span<const Transfer> transfers);
+  void begin(std::span<const Move> moves);
   bool agree(StageResult& result);
   void bring_experts(StageResult& result);
   void keep();
@@ -64,73 +64,73 @@ struct Migrator::State {
   std::optional<LayerWork> staged;
 
  private:
-  // A round under way.
+  // A round that has started.
   struct Flight {
-    Buffer shared;                    // memory that peers can read, for the next two
+    Buffer shared;                    // memory that peers can read, which the next two view
     std::span<int64_t> send_bytes;    // [ranks]
-    std::span<std::byte> message;     // empty where peers can read the slots themselves
+    std::span<std::byte> message;     // empty if peers can read the slots themselves
     std::vector<int64_t> recv_bytes;  // [ranks]
     Pending pending;
-    int receive = -1;  // as LayerWork::Round
+    int receive = -1;  // as in LayerWork::Round
   };
 
-  void check_sources(std::span<const Transfer> transfers) const;
+  SlotRanges ranges() const { return SlotRanges(first_slots_); }
+  void check_sources(std::span<const Move> moves) const;
   void start(const LayerWork::Round& round, Flight& flight, StageResult& result);
   void finish(Flight& flight, StageResult& result);
-  void verify(const SlotChange& change);
+  void verify(int64_t move);
   void note(StageError error, const std::string& reason);
-  static std::string say(const SlotChange& change, const std::string& what);
+  std::string say(const Move& move, const std::string& what) const;
 
   ExpertSlots& slots_;
   const std::vector<int32_t> first_slots_;
   const MigratorOptions options_;
   std::vector<Flight> flights_;
-  LayerWork work_;   // of the staging at hand
-  Verdict verdict_;  // on it
+  LayerWork work_;   // this rank's part in the staging
+  Verdict verdict_;  // this rank's verdict on it
   std::vector<Verdict> verdicts_;
   std::vector<int64_t> verdict_bytes_;
-  std::unique_ptr<Communicator> comm_;  // goes before what its operations read
+  std::unique_ptr<Communicator> comm_;  // last: it is destroyed before what its operations read
 };
 
-Migrator::State::State(ExpertSlots& slots, std::span<const int32_t> first_slots,
+Migrator::State::State(ExpertSlots& slots, SlotRanges slot_ranges,
                        std::unique_ptr<Communicator> comm, const MigratorOptions& options)
     : slots_(slots),
-      first_slots_(first_slots.begin(), first_slots.end()),
+      first_slots_(slot_ranges.firsts().begin(), slot_ranges.firsts().end()),
       options_(options),
       verdicts_(comm->size()),
       verdict_bytes_(verdicts_.size()),
       comm_(std::move(comm)) {
-  const size_t ranks = verdicts_.size();
-  const auto rank = static_cast<size_t>(comm_->rank());
-  if (first_slots_.size() != ranks + 1) {
+  const int ranks = comm_->size(), rank = comm_->rank();
+  if (ranges().num_ranks() != ranks) {
     throw InvalidArgument(
-        cat("migrator: first slots of ", first_slots_.size(), " ranks, with the end, for ", ranks));
+        cat("migrator: slots of ", ranges().num_ranks(), " ranks, there are ", ranks));
   }
-  if (first_slots_[rank + 1] - first_slots_[rank] != slots_.num_slots()) {
+  if (ranges().count(rank) != slots_.num_slots()) {
     throw InvalidArgument(cat("migrator: rank ", rank, " has ", slots_.num_slots(), " slots, not ",
-                              first_slots_[rank + 1] - first_slots_[rank]));
+                              ranges().count(rank)));
   }
   if (options_.max_in_flight < 1 || options_.max_in_flight > Communicator::kMaxInFlight) {
     throw InvalidArgument(cat("migrator: ", options_.max_in_flight, " messages in flight; at most ",
                               Communicator::kMaxInFlight));
   }
-  // Threads read each other's slots where they are; processes only what is copied to memory that
-  // they share.
+  // Threads read each other's slots where they are. Processes can read only what is copied to
+  // memory that they share.
   const auto host = comm_->split(comm_->hosts()[rank], comm_->rank());
   const bool readable = slots_.num_slots() == 0 ||
                         host->board()->shares(slots_.message(0, 0).data(), slots_.expert_bytes());
-  const size_t counts = Workspace::padded(ranks * sizeof(int64_t)),
+  const size_t counts = Workspace::padded(verdicts_.size() * sizeof(int64_t)),
                message = readable ? 0 : slots_.expert_bytes();
   for (int f = 0; f < options_.max_in_flight; ++f) {
     Flight& flight = flights_.emplace_back();
     flight.shared = comm_->allocate(counts + message);
-    flight.send_bytes = {flight.shared.as<int64_t>(), ranks};
+    flight.send_bytes = {flight.shared.as<int64_t>(), verdicts_.size()};
     flight.message = {flight.shared.data() + counts, message};
-    flight.recv_bytes.resize(ranks);
+    flight.recv_bytes.resize(verdicts_.size());
   }
 }
 
-// The first problem stays.
+// Notes a problem of this rank. The first one is kept.
 void Migrator::State::note(StageError error, const std::string& reason) {
   if (verdict_.error != StageError::kNone) return;
   verdict_.error = error;
@@ -139,13 +139,13 @@ void Migrator::State::note(StageError error, const std::string& reason) {
               std::min(text.size(), verdict_.reason.size() - 1));
 }
 
-// Whatever is wrong is told to all by agree().
-void Migrator::State::begin(std::span<const Transfer> transfers) {
-  verdict_ = {.plan = checksum(std::as_bytes(transfers))};
+// Works out this rank's part. agree() tells all ranks what is wrong with it.
+void Migrator::State::begin(std::span<const Move> moves) {
+  verdict_ = {.plan = checksum(std::as_bytes(moves))};
   work_ = {};
   try {
-    work_ = layer_work(transfers, first_slots_, comm_->rank());
-    check_sources(transfers);
+    work_ = layer_work(moves, ranges(), comm_->rank());
+    check_sources(moves);
   } catch (const InvalidArgument& error) {
     note(StageError::kPlan, error.what());
   }
@@ -160,20 +160,21 @@ void Migrator::State::begin(std::span<const Transfer> transfers) {
   }
 }
 
-// Do this rank's slots hold what they are to give?
-void Migrator::State::check_sources(std::span<const Transfer> transfers) const {
-  const int32_t first = first_slots_[comm_->rank()];
-  for (const Transfer& t : transfers) {
-    const int32_t slot = t.from_slot - first;
+// Do this rank's slots hold the experts that they are to give?
+void Migrator::State::check_sources(std::span<const Move> moves) const {
+  const int32_t first = ranges().first(comm_->rank());
+  for (const Move& move : moves) {
+    const int32_t slot = move.from_slot - first;
     if (slot < 0 || slot >= slots_.num_slots()) continue;
-    if (const int32_t held = slots_.logical(t.layer, slot); held != t.expert) {
-      throw InvalidArgument(cat("slot ", t.from_slot, " of layer ", t.layer, " holds expert ", held,
-                                ", not ", t.expert));
+    if (const int32_t held = slots_.logical(move.layer, slot); held != move.expert) {
+      throw InvalidArgument(cat("slot ", move.from_slot, " of layer ", move.layer, " holds expert ",
+                                held, ", not ", move.expert));
     }
   }
 }
 
-// Are all ranks content, and were they given the same? The same answer on every rank.
+// Have all ranks found no fault, and were they given the same moves? The answer is the same on
+// every rank.
 bool Migrator::State::agree(StageResult& result) {
   Pending pending =
       comm_->all_gather_v(std::as_bytes(std::span(&verdict_, 1)),
@@ -187,26 +188,27 @@ bool Migrator::State::agree(StageResult& result) {
     const bool other_plan = verdict.error == StageError::kNone;
     result.error = other_plan ? StageError::kPlan : verdict.error;
     result.reason =
-        other_plan ? cat("rank ", r, " was given other transfers than rank 0") : text_of(verdict);
+        other_plan ? cat("rank ", r, " was given other moves than rank 0") : text_of(verdict);
   }
   return result.ok;
 }
 
 void Migrator::State::bring_experts(StageResult& result) {
-  for (const SlotChange& c : work_.changes) {
-    if (c.how != SlotChange::How::kCopy) continue;
-    const int from = c.transfer.from_slot - first_slots_[comm_->rank()];
-    std::ranges::copy(slots_.message(work_.layer, from), slots_.spare(c.change.from_spare).begin());
+  for (int64_t m = 0; m < std::ssize(work_.moves); ++m) {
+    if (work_.how[m] != LayerWork::How::kCopy) continue;
+    const int from = work_.moves[m].from_slot - ranges().first(comm_->rank());
+    std::ranges::copy(slots_.message(work_.layer, from),
+                      slots_.spare(work_.blocks[m].from_spare).begin());
     ++result.local_copies;
-    verify(c);
+    verify(m);
   }
   for (size_t r = 0; r < work_.rounds.size(); ++r) {
     Flight& flight = flights_[r % flights_.size()];
     if (r >= flights_.size()) finish(flight, result);
     start(work_.rounds[r], flight, result);
   }
-  const size_t under_way = std::min(work_.rounds.size(), flights_.size());
-  for (size_t r = work_.rounds.size() - under_way; r < work_.rounds.size(); ++r) {
+  const size_t started = std::min(work_.rounds.size(), flights_.size());
+  for (size_t r = work_.rounds.size() - started; r < work_.rounds.size(); ++r) {
     finish(flights_[r % flights_.size()], result);
   }
 }
@@ -227,47 +229,48 @@ void Migrator::State::start(const LayerWork::Round& round, Flight& flight, Stage
   }
   flight.receive = round.receive;
   std::span<std::byte> spare;
-  if (round.receive >= 0) spare = slots_.spare(work_.changes[round.receive].change.from_spare);
+  if (round.receive >= 0) spare = slots_.spare(work_.blocks[round.receive].from_spare);
   flight.pending = comm_->all_to_all_v(message, flight.send_bytes, spare, flight.recv_bytes);
 }
 
-// Until nobody reads what this rank has sent: a slot may change once its layer is staged.
+// Waits until nobody reads what this rank has sent, since a slot may change once its layer is
+// staged.
 void Migrator::State::finish(Flight& flight, StageResult& result) {
   try {
     flight.pending.wait();
-  } catch (const InvalidArgument& error) {  // longer than a message of this rank
+  } catch (const InvalidArgument& error) {  // the message is longer than this rank's are
     note(StageError::kDamaged, error.what());
   }
   if (flight.receive >= 0) {
-    const SlotChange& change = work_.changes[flight.receive];
-    const int64_t bytes = flight.recv_bytes[change.from_rank];
+    const Move& move = work_.moves[flight.receive];
+    const int64_t bytes = flight.recv_bytes[ranges().rank_of(move.from_slot)];
     ++result.messages_received;
     result.bytes_received += bytes;
-    if (bytes != static_cast<int64_t>(slots_.expert_bytes())) {
-      note(StageError::kDamaged,
-           say(change, cat(bytes, " bytes came, not ", slots_.expert_bytes())));
-    }
-    verify(change);
+    if (std::cmp_not_equal(bytes, slots_.expert_bytes()))
+      note(StageError::kDamaged, say(move, cat(bytes, " bytes came, not ", slots_.expert_bytes())));
+    verify(flight.receive);
   }
   flight.pending.wait_released();
 }
 
-std::string Migrator::State::say(const SlotChange& change, const std::string& what) {
-  const Transfer& t = change.transfer;
-  return cat("expert ", t.expert, " for slot ", t.slot, " of layer ", t.layer, ", from slot ",
-             t.from_slot, " of rank ", change.from_rank, ": ", what);
+std::string Migrator::State::say(const Move& move, const std::string& what) const {
+  return cat("expert ", move.expert, " for slot ", move.slot, " of layer ", move.layer,
+             ", from slot ", move.from_slot, " of rank ", ranges().rank_of(move.from_slot), ": ",
+             what);
 }
 
-void Migrator::State::verify(const SlotChange& change) {
-  const Transfer& t = change.transfer;
+// Is the expert of this move, by its index in the work, in its spare as it should be?
+void Migrator::State::verify(int64_t index) {
+  const Move& move = work_.moves[index];
+  const int spare = work_.blocks[index].from_spare;
   try {
-    if (options_.received) options_.received(t, slots_.spare(change.change.from_spare));
+    if (options_.received) options_.received(move, slots_.spare(spare));
   } catch (const std::exception& error) {
-    return note(StageError::kHook, say(change, error.what()));
+    return note(StageError::kHook, say(move, error.what()));
   }
-  const auto finding = slots_.check_spare(change.change.from_spare, t.layer, t.expert);
+  const auto finding = slots_.check_spare(spare, move.layer, move.expert);
   if (finding.fault != MessageFault::kNone)
-    note(as_stage_error(finding.fault), say(change, finding.text));
+    note(as_stage_error(finding.fault), say(move, finding.text));
 }
 
 void Migrator::State::keep() {
@@ -280,13 +283,13 @@ Migrator::Migrator(ExpertSlots& slots, std::span<const int32_t> first_slots,
 
 Migrator::~Migrator() = default;
 
-StageResult Migrator::stage(std::span<const Transfer> transfers) {
+StageResult Migrator::stage(std::span<const Move> moves) {
   if (staged_layer() >= 0)
     throw InvalidArgument(cat("migrator: layer ", staged_layer(), " is staged already"));
   const auto start = std::chrono::steady_clock::now();
   StageResult result;
   try {
-    state_->begin(transfers);
+    state_->begin(moves);
     if (state_->agree(result)) {
       state_->bring_experts(result);
       if (state_->agree(result)) state_->keep();
@@ -307,9 +310,7 @@ void Migrator::commit(int layer) {
   if (layer < 0 || layer != staged_layer()) {
     throw InvalidArgument(cat("migrator: layer ", layer, " to commit, staged is ", staged_layer()));
   }
-  std::vector<ExpertSlots::Change> changes;
-  for (const SlotChange& c : state_->staged->changes) changes.push_back(c.change);
-  state_->slots().rearrange(layer, changes);
+  state_->slots().rearrange(layer, state_->staged->blocks);
   state_->staged.reset();
 }
 

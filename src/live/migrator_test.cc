@@ -97,7 +97,7 @@ TEST_F(MigratorFaults, DamageAnywhereInAMessageRollsBack) {
   for (const size_t at : places) {
     SCOPED_TRACE(at);
     bool faulty = true;
-    const auto flip = [&](const Transfer& t, std::span<std::byte> message) {
+    const auto flip = [&](const Move& t, std::span<std::byte> message) {
       if (faulty && t.slot == 4) message[at] ^= std::byte{4};
     };
     // Gaps between parts are sent too.
@@ -113,7 +113,7 @@ TEST_F(MigratorFaults, AForeignMessageIsRefusedByWhatItIs) {
   bool faulty = true;
   const auto other = make_mlp(Scheme::kBF16, 1, nullptr, 32, 16);
   const ExpertBlock foreign(kind_of(*other));
-  const auto replace = [&](const Transfer& t, std::span<std::byte> message) {
+  const auto replace = [&](const Move& t, std::span<std::byte> message) {
     if (!faulty || t.slot != 4) return;
     ASSERT_LE(foreign.bytes(), message.size());
     foreign.fill(message.first(foreign.bytes()), *other, 0, 3);
@@ -125,7 +125,7 @@ TEST_F(MigratorFaults, AForeignMessageIsRefusedByWhatItIs) {
 TEST_F(MigratorFaults, AThrowingHookRollsBack) {
   TRIMTAB_NEEDS_RANKS(kRanks);
   bool faulty = true;
-  const auto fail = [&](const Transfer& t, std::span<std::byte>) {
+  const auto fail = [&](const Move& t, std::span<std::byte>) {
     if (faulty && t.slot == 4) throw std::runtime_error("no luck");
   };
   expect_rolled_back(StageError::kHook, std::string(kOfRank2) + "no luck", {.received = fail}, 2,
@@ -202,23 +202,23 @@ TEST_F(MigratorFaults, RanksWithOtherPlansDoNothing) {
   TRIMTAB_NEEDS_RANKS(kRanks);
   run_group(kRanks, [&](Communicator& comm) {
     MigratingRank rank(from, experts, 2, comm);
-    auto transfers = plan_transfers(from, to, 0);
-    if (comm.rank() == 3) transfers.pop_back();
-    const StageResult result = rank.migrator.stage(transfers);
+    auto moves = plan_moves(from, to, 0);
+    if (comm.rank() == 3) moves.pop_back();
+    const StageResult result = rank.migrator.stage(moves);
     EXPECT_FALSE(result.ok);
     EXPECT_EQ(result.error, StageError::kPlan);
-    EXPECT_EQ(result.reason, "rank 3 was given other transfers than rank 0");
+    EXPECT_EQ(result.reason, "rank 3 was given other moves than rank 0");
     EXPECT_EQ(result.messages_sent + result.messages_received, 0);
     // From a placement that is not the present one.
-    const StageResult wrong = rank.migrator.stage(plan_transfers(to, from, 0));
+    const StageResult wrong = rank.migrator.stage(plan_moves(to, from, 0));
     EXPECT_EQ(wrong.error, StageError::kPlan);
     EXPECT_EQ(wrong.reason, "rank 0: slot 0 of layer 0 holds expert 0, not 2");
     // No plan at all.
-    for (const std::vector<Transfer>& odd : {std::vector<Transfer>{{0, 0, 4, 4}, {1, 1, 4, 4}},
-                                             {{0, 0, 4, 8}},
-                                             {{0, -1, 4, 4}},
-                                             {{2, 0, 4, 4}},
-                                             {{0, 0, 4, 4}, {0, 0, 5, 5}}}) {
+    for (const std::vector<Move>& odd : {std::vector<Move>{{0, 0, 4, 4}, {1, 1, 4, 4}},
+                                         {{0, 0, 4, 8}},
+                                         {{0, -1, 4, 4}},
+                                         {{2, 0, 4, 4}},
+                                         {{0, 0, 4, 4}, {0, 0, 5, 5}}}) {
       EXPECT_EQ(rank.migrator.stage(odd).error, StageError::kPlan);
     }
     rank.expect_right();
@@ -274,15 +274,15 @@ TEST_F(MigratorFaults, ResultsCountWhatMoved) {
   TRIMTAB_NEEDS_RANKS(kRanks);
   run_group(kRanks, [&](Communicator& comm) {
     MigratingRank rank(from, experts, 2, comm);
-    const auto transfers = plan_transfers(from, to, 0);
+    const auto moves = plan_moves(from, to, 0);
     int64_t sent = 0, received = 0;
-    for (const Transfer& t : transfers) {
+    for (const Move& t : moves) {
       const int source = from.rank_of_slot(t.from_slot), target = from.rank_of_slot(t.slot);
       if (source == target) continue;
       sent += source == comm.rank();
       received += target == comm.rank();
     }
-    const StageResult result = rank.migrator.stage(transfers);
+    const StageResult result = rank.migrator.stage(moves);
     EXPECT_TRUE(result.ok);
     EXPECT_EQ(result.messages_sent, sent);
     EXPECT_EQ(result.messages_received, received);

@@ -93,13 +93,12 @@ void judge(const PlanTask& task, const Placement& next, PlanResult& result) {
 // The plan without the layers for which a rank would need more spares than it has.
 Placement take_what_fits(const PlanTask& task, const Placement& planned, PlanResult& result) {
   for (int layer = 0; layer < planned.num_layers(); ++layer) {
-    const std::vector<Transfer> transfers =
-        plan_transfers(task.current, planned, layer, task.topology);
+    const std::vector<Move> moves = plan_moves(task.current, planned, layer, task.topology);
     const bool fits =
-        std::ranges::max(spares_needed(transfers, task.current.first_slots())) <= task.max_receive;
+        std::ranges::max(spares_needed(moves, task.current.first_slots())) <= task.max_receive;
     const auto logical = (fits ? planned : task.current).logical(layer);
     result.logical.insert(result.logical.end(), logical.begin(), logical.end());
-    for (const Transfer& t : fits ? transfers : std::vector<Transfer>()) {
+    for (const Move& t : fits ? moves : std::vector<Move>()) {
       ++result.moves;
       const bool is_sent =
           task.current.rank_of_slot(t.slot) != task.current.rank_of_slot(t.from_slot);

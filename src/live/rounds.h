@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages in rounds: in each, a rank sends at most one and receives at most one.
+// Sorts messages between ranks into rounds. In each round a rank sends at most one message and
+// receives at most one.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,9 @@ struct Route {
   int32_t from, to;  // ranks
 };
 
-// [routes] the round of each, from 0. There are as many rounds as the busiest rank sends or
-// receives messages, the fewest that can be (Koenig: a bipartite graph's edges take as many colours
-// as its largest degree). Deterministic.
+// Returns the round of each route, counted from 0: [routes]. There are as many rounds as the
+// busiest rank sends or receives messages, the fewest that can be (Koenig: a bipartite graph's
+// edges take as many colours as its largest degree). Deterministic.
 std::vector<int32_t> rounds(std::span<const Route> routes, int num_ranks);
 
 }  // namespace trimtab

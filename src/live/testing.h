@@ -57,7 +57,7 @@ struct MigratingRank {
         migrator(*slots, p.first_slots(), std::move(own), options) {}
 
   StageResult stage(const Placement& to, int layer) {
-    return migrator.stage(plan_transfers(placement, to, layer));
+    return migrator.stage(plan_moves(placement, to, layer));
   }
   // To another placement, all layers.
   void switch_to(const Placement& to) {

@@ -15,20 +15,27 @@ struct Worker::State {
   std::mutex mutex;
   std::condition_variable changed;
   Job job;
+  const char* name = nullptr;
+  TraceBuffer* trace = nullptr;  // null once the Worker is gone
   bool stop = false;
   bool ended = false;
-  // Written by the worker with what the job made; read without the mutex at every step.
+  // The worker's thread writes it, after what the job made; it is read without the mutex at every
+  // step.
   std::atomic<JobStatus> status{JobStatus::kIdle};
   std::exception_ptr error;
 };
 
-Worker::Worker() : state_(std::make_shared<State>()), thread_([state = state_] { run(state); }) {}
+Worker::Worker(TraceBuffer* trace) : state_(std::make_shared<State>()) {
+  state_->trace = trace;
+  thread_ = std::thread([state = state_] { run(state); });
+}
 
 Worker::~Worker() {
   std::unique_lock lock(state_->mutex);
   state_->stop = true;
   state_->changed.notify_all();
   const bool ended = state_->changed.wait_for(lock, patience_, [this] { return state_->ended; });
+  state_->trace = nullptr;
   lock.unlock();
   ended ? thread_.join() : thread_.detach();
 }
@@ -36,6 +43,7 @@ Worker::~Worker() {
 void Worker::run(const std::shared_ptr<State>& state) {
   for (;;) {
     Job job;
+    const char* name = nullptr;
     {
       std::unique_lock lock(state->mutex);
       state->changed.wait(lock, [&] { return state->stop || state->job; });
@@ -45,7 +53,9 @@ void Worker::run(const std::shared_ptr<State>& state) {
         return;
       }
       job = std::exchange(state->job, nullptr);
+      name = state->name;
     }
+    const int64_t begin = TraceBuffer::now();
     JobStatus status = JobStatus::kDone;
     try {
       job();
@@ -58,13 +68,15 @@ void Worker::run(const std::shared_ptr<State>& state) {
     }
     job = nullptr;
     const std::lock_guard lock(state->mutex);
+    if (state->trace != nullptr && name != nullptr) state->trace->slice(name, begin);
     state->status.store(status, std::memory_order_release);
     state->changed.notify_all();
   }
 }
 
-void Worker::start(Job job) {
+void Worker::start(Job job, const char* name) {
   const std::lock_guard lock(state_->mutex);
+  state_->name = name;
   state_->error = nullptr;
   state_->status.store(JobStatus::kRunning, std::memory_order_relaxed);
   state_->job = std::move(job);
@@ -78,8 +90,8 @@ JobStatus Worker::status() const {
 void Worker::wait(Clock::time_point until) const {
   const auto through = [this] { return status() != JobStatus::kRunning; };
   std::unique_lock lock(state_->mutex);
-  // Not wait_until() for a time that never comes: some systems count it from another clock, past
-  // the end of that.
+  // wait_until() is not used for a time that never comes: some systems convert it to another
+  // clock, where it overflows.
   if (until == Clock::time_point::max()) {
     state_->changed.wait(lock, through);
   } else {

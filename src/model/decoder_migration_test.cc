@@ -70,7 +70,7 @@ std::vector<std::vector<float>> logits_under_migration(const Model& model,
       std::exception_ptr error;
       std::jthread background([&] {
         try {
-          staged = migrator.stage(plan_transfers(placement, next, layer));
+          staged = migrator.stage(plan_moves(placement, next, layer));
         } catch (...) {
           error = std::current_exception();
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the experts of a new placement come from.
+// Decides which slot each expert of a new placement comes from.
 #include <algorithm>
 #include <utility>
 
@@ -15,9 +15,9 @@ class Sources {
   Sources(const Placement& from, const Placement& to, int layer, const Topology& topology)
       : placement_(from), topology_(topology), holders_(from.num_experts()) {
     const auto before = from.logical(layer), after = to.logical(layer);
-    for (size_t s = 0; s < before.size(); ++s) {
-      holders_[before[s]].push_back(static_cast<int32_t>(s));
-      gives_up_.push_back(before[s] != after[s]);
+    for (int32_t slot = 0; slot < from.num_slots(); ++slot) {
+      holders_[before[slot]].push_back(slot);
+      gives_up_.push_back(before[slot] != after[slot]);
     }
     sent_.resize(from.num_ranks());
   }
@@ -45,7 +45,7 @@ class Sources {
     return best;
   }
 
-  // Takes a transfer from a rank that sends at least two more than another rank could that is as
+  // Takes a move from a rank that sends at least two more than another rank could that is as
   // near. True if it did.
   bool relieve(int32_t slot, int32_t expert, int32_t& source) {
     for (const int32_t holder : holders(expert)) {
@@ -77,44 +77,43 @@ class Sources {
 void check(const Placement& from, const Placement& to, const Topology& topology) {
   if (!std::ranges::equal(from.first_slots(), to.first_slots()) ||
       from.num_layers() != to.num_layers() || from.num_experts() != to.num_experts()) {
-    throw InvalidArgument(cat("transfers between placements of ", from.num_layers(), " layers, ",
+    throw InvalidArgument(cat("moves between placements of ", from.num_layers(), " layers, ",
                               from.num_experts(), " experts, ", from.num_slots(), " slots and ",
                               to.num_layers(), ", ", to.num_experts(), ", ", to.num_slots(),
                               " or other slots per rank"));
   }
   if (!topology.node_of_rank.empty() && std::ssize(topology.node_of_rank) != from.num_ranks()) {
-    throw InvalidArgument(cat("transfers: nodes of ", topology.node_of_rank.size(), " ranks for ",
+    throw InvalidArgument(cat("moves: nodes of ", topology.node_of_rank.size(), " ranks for ",
                               from.num_ranks(), " ranks"));
   }
 }
 
 }  // namespace
 
-std::vector<Transfer> plan_transfers(const Placement& from, const Placement& to, int layer,
-                                     const Topology& topology) {
+std::vector<Move> plan_moves(const Placement& from, const Placement& to, int layer,
+                             const Topology& topology) {
   check(from, to, topology);
   const auto before = from.logical(layer), after = to.logical(layer);
   Sources sources(from, to, layer, topology);
-  std::vector<Transfer> transfers;
-  std::vector<size_t> from_others;
-  for (size_t s = 0; s < before.size(); ++s) {
-    if (before[s] == after[s]) continue;
-    const auto slot = static_cast<int32_t>(s);
-    const int32_t source = sources.on_own_rank(slot, after[s]);
-    if (source < 0) from_others.push_back(transfers.size());
-    transfers.push_back({layer, slot, after[s], source});
+  std::vector<Move> moves;
+  std::vector<int64_t> from_others;  // moves whose source is on another rank
+  for (int32_t slot = 0; slot < from.num_slots(); ++slot) {
+    if (before[slot] == after[slot]) continue;
+    const int32_t source = sources.on_own_rank(slot, after[slot]);
+    if (source < 0) from_others.push_back(std::ssize(moves));
+    moves.push_back({layer, slot, after[slot], source});
   }
   std::ranges::stable_sort(from_others, {},
-                           [&](size_t t) { return sources.num_holders(transfers[t].expert); });
-  for (const size_t t : from_others) {
-    transfers[t].from_slot = sources.on_another_rank(transfers[t].slot, transfers[t].expert);
+                           [&](int64_t t) { return sources.num_holders(moves[t].expert); });
+  for (const int64_t t : from_others) {
+    moves[t].from_slot = sources.on_another_rank(moves[t].slot, moves[t].expert);
   }
-  const auto relieve = [&](size_t t) {
-    return sources.relieve(transfers[t].slot, transfers[t].expert, transfers[t].from_slot);
+  const auto relieve = [&](int64_t t) {
+    return sources.relieve(moves[t].slot, moves[t].expert, moves[t].from_slot);
   };
   while (std::ranges::any_of(from_others, relieve)) {
   }
-  return transfers;
+  return moves;
 }
 
 }  // namespace trimtab

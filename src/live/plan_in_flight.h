@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// One plan on its way from loads to slots: the loads of a window are gathered on rank 0, a plan is
+// made there and shared with all ranks, and then the layers that change are staged and switched one
+// by one. This object makes the background jobs of these steps and keeps what they bring about.
+// Which job runs when is the Balancer's decision (balancer.cc), by what the ranks agree on
+// (agreement.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "live/planner.h"
+#include "live/worker.h"
+#include "trimtab/balancer.h"
+
+namespace trimtab {
+
+// The placement after these moves.
+Placement with_moves(const Placement& placement, std::span<const Move> moves, uint64_t version);
+// The moves that lead to other experts in the slots, logical: [layers, slots]. Where the weights
+// come from is left open.
+std::vector<Move> moves_to(const Placement& from, std::span<const int32_t> logical);
+
+// What a job makes may be read, and the next job be made, only while no job runs.
+class PlanInFlight {
+ public:
+  // Collective. config and parts must outlive this object.
+  PlanInFlight(const BalancerConfig& config, const Balancer::Parts& parts, Communicator& comm);
+
+  // Gather: brings every rank's packed window (window.h) to rank 0, where windows() then has them.
+  Worker::Job gather(std::vector<std::byte> window);
+  std::span<const std::vector<std::byte>> windows() const { return windows_; }
+
+  // Plan, on rank 0 alone. The job owns what it needs, so a planner that hangs may be left behind.
+  Worker::Job make(PlanTask task);
+  // The plan comes too late: whatever its job still makes of it is not read.
+  void drop() { result_ = nullptr; }
+  PlanResult& result() { return *result_; }
+
+  // Share: tells all ranks the moves of rank 0's plan. A plan that is not carried out has none.
+  Worker::Job share(const Placement& current);
+  // Reads what rank 0 has shared. True: there are moves, and has_layers() from now on.
+  bool begin_migration(const Placement& current);
+
+  // Stage: brings the experts of the next layer to this rank's spares. `step` tells the arrows of
+  // this staging from those of others in traces.
+  bool has_layers() const { return !layers_.empty(); }
+  Worker::Job stage(const Placement& current, int64_t step);
+  // The layer whose staging job is over. It leaves the plan.
+  struct StagedLayer {
+    int layer = 0;
+    std::vector<Move> moves;
+    int64_t bytes = 0;  // bytes sent between ranks for these moves
+    StageResult result;
+    std::shared_ptr<const SplitTable> table;  // null unless result.ok
+  };
+  StagedLayer take_layer(const Placement& current);
+  // The staged experts become the layer's, or are dropped.
+  void commit(const StagedLayer& staged);
+  void roll_back() { migrator_->rollback(); }
+
+  // The plan so far.
+  struct Totals {
+    double predicted = 0;  // gain on the window that the plan was made from
+    int64_t switched_layers = 0;
+    int64_t moves = 0;   // moves of the layers that were switched
+    int64_t bytes = 0;   // bytes sent between ranks, for layers that were rolled back too
+    double seconds = 0;  // time that stagings took
+  };
+  const Totals& totals() const { return totals_; }
+  // The placement from before the plan.
+  const Placement& before() const { return *before_; }
+
+ private:
+  void trace_moves(std::span<const Move> moves, const Placement& current, int64_t step) const;
+
+  const BalancerConfig& config_;
+  const Balancer::Parts& parts_;
+  const int rank_;
+  std::unique_ptr<Communicator> comm_;
+
+  std::vector<std::vector<std::byte>> windows_;  // [ranks], on rank 0
+  std::shared_ptr<PlanResult> result_;           // rank 0 alone
+  std::vector<std::byte> shared_;                // what rank 0 has told
+
+  std::optional<Placement> before_, target_;
+  std::vector<std::vector<Move>> layers_;  // the moves of each layer still to switch, the next last
+  StageResult stage_result_;
+  std::shared_ptr<const SplitTable> staged_table_;
+  Totals totals_;
+  std::optional<Migrator> migrator_;  // none where plans are only screened
+};
+
+}  // namespace trimtab
