@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM and SGLang as far as the plug-ins meet them: packages with the same names and signatures, written here.
+"""Stands in for vLLM and SGLang as far as the plug-ins meet them: packages with the same names and
+signatures, written here.
 
-surround() writes what lies around the balancers, contract_balancer() the balancers themselves and the plug-in loaders.
-tools/check_engine_plugins.py puts the real ones, from released wheels, between the same surroundings.
+surround() writes the modules around the balancers, contract_balancer() the balancers themselves and
+the plug-in loaders. tools/check_engine_plugins.py puts the real ones, from released wheels, between
+the same surroundings.
 """
 
 import contextlib
@@ -18,7 +20,8 @@ SURROUNDINGS = {
         "vllm/__init__.py": "",
         "vllm/envs.py": """
             import os
-            VLLM_PLUGINS = os.environ["VLLM_PLUGINS"].split(",") if "VLLM_PLUGINS" in os.environ else None
+            names = os.environ.get("VLLM_PLUGINS")
+            VLLM_PLUGINS = None if names is None else names.split(",")
             """,
         "vllm/config/__init__.py": "",
         "vllm/config/parallel.py": """
@@ -122,8 +125,8 @@ _SGLANG_ALGORITHMS = """
     class EplbAlgorithm(Enum):
         deepseek = auto()
         elasticity_aware = auto()
-    def rebalance_experts(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes,
-                          algorithm):
+    def rebalance_experts(tokens_per_expert, num_physical_experts, num_local_physical_experts,
+                          num_groups, num_nodes, algorithm):
         _, layers, experts = tokens_per_expert.shape
         phy2log = (torch.arange(num_physical_experts) % experts).repeat(layers, 1)
         count = torch.ones(layers, experts, dtype=torch.int64)
@@ -146,7 +149,8 @@ _SGLANG_HOOKS = """
             for target, hook, hook_type in cls.hooks:
                 assert hook_type == HookType.REPLACE
                 module, name = target.rsplit(".", 1)
-                setattr(pkgutil.resolve_name(module), name, lambda *args, **kwargs: hook(*args, **kwargs))
+                setattr(pkgutil.resolve_name(module), name,
+                        lambda *args, **kwargs: hook(*args, **kwargs))
     """
 
 _SGLANG_PLUGINS = """
@@ -210,16 +214,18 @@ def contract_balancer(folder, name):
 
 def _write_entry_points(folder):
     """As pip would from pyproject.toml."""
-    project = tomllib.loads((pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    pyproject = pathlib.Path(__file__).parents[2] / "pyproject.toml"
+    project = tomllib.loads(pyproject.read_text())["project"]
     lines = []
     for group, points in project["entry-points"].items():
         lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    metadata = "Metadata-Version: 2.1\nName: trimtab\nVersion: 0"
     write(folder, {"trimtab-0.dist-info/entry_points.txt": "\n".join(lines),
-                   "trimtab-0.dist-info/METADATA": "Metadata-Version: 2.1\nName: trimtab\nVersion: 0"})
+                   "trimtab-0.dist-info/METADATA": metadata})
 
 
 def real_folders(engine):
-    """Those that tools/check_engine_plugins.py made: folders of engine-VERSION below TRIMTAB_ENGINES."""
+    """The folders ENGINE-VERSION below TRIMTAB_ENGINES, made by tools/check_engine_plugins.py."""
     root = os.environ.get("TRIMTAB_ENGINES")
     return sorted(pathlib.Path(root).glob(f"{engine}-*")) if root else []
 

@@ -79,9 +79,11 @@ class TestRanksOfEngine:
         assert rank_agreement.ranks_of_engine("no_such_engine.groups", ("get_group",), 2) is None
 
     def test_the_first_group_of_this_release(self, tmp_path):
-        engines.write(tmp_path, {
-            "vllm/__init__.py": "",
-            "vllm/groups.py": """
+        engines.write(
+            tmp_path,
+            {
+                "vllm/__init__.py": "",
+                "vllm/groups.py": """
                 class Group:
                     ranks = [4, 5]
                 def get_new():
@@ -89,7 +91,8 @@ class TestRanksOfEngine:
                 def get_old():
                     return Group
                 """,
-        })
+            },
+        )
         with engines.importable(tmp_path, "vllm"):
             getters = ("get_newest", "get_new", "get_old")
             assert rank_agreement.ranks_of_engine("vllm.groups", getters, 2) == [4, 5]

@@ -13,8 +13,14 @@ FORMATS = pathlib.Path(__file__).parents[2] / "tests/fixtures/formats"
 class TestFilesOfTheLibrary:
     @pytest.mark.parametrize(
         "name, format",
-        [("sglang_stat.json", "sglang"), ("sglang_users.csv", "csv"), ("deepseek_weight.npy", "npy"),
-         ("vllm_stats.jsonl", "vllm"), ("trtllm_statistics", "trtllm"), ("trace.topk.txt", "topk")],
+        [
+            ("sglang_stat.json", "sglang"),
+            ("sglang_users.csv", "csv"),
+            ("deepseek_weight.npy", "npy"),
+            ("vllm_stats.jsonl", "vllm"),
+            ("trtllm_statistics", "trtllm"),
+            ("trace.topk.txt", "topk"),
+        ],
     )
     def test_are_read(self, name, format):
         recording = trimtab.read_recording(FORMATS / name)
@@ -25,12 +31,17 @@ class TestFilesOfTheLibrary:
 
     def test_several_are_summed(self):
         one = trimtab.read_recording(FORMATS / "sglang_stat.json")
-        both = trimtab.read_recording([FORMATS / "sglang_stat.json", str(FORMATS / "sglang_stat.json")])
+        both = trimtab.read_recording(
+            [FORMATS / "sglang_stat.json", str(FORMATS / "sglang_stat.json")]
+        )
         np.testing.assert_array_equal(both.load.counts, 2 * one.load.counts)
 
     def test_are_written(self, tmp_path):
         recording = trimtab.Recording(
-            trimtab.Load(np.arange(12).reshape(2, 2, 3)), [4, 6], [10, 20], {"num_experts_per_token": "2"}
+            trimtab.Load(np.arange(12).reshape(2, 2, 3)),
+            [4, 6],
+            [10, 20],
+            {"num_experts_per_token": "2"},
         )
         for format in (one.name for one in trimtab.file_formats() if one.writes_loads):
             recording.write(tmp_path / format, format)
@@ -79,7 +90,10 @@ def record(torch, forward_pass_id, rank, counts, gatherer_key="primary", **more)
 
 
 def save(torch, path, records):
-    torch.save({"records": records, "last_physical_to_logical_map": torch.tensor(PHYSICAL_TO_LOGICAL)}, path)
+    torch.save(
+        {"records": records, "last_physical_to_logical_map": torch.tensor(PHYSICAL_TO_LOGICAL)},
+        path,
+    )
     return path
 
 
@@ -97,9 +111,16 @@ class TestSglangDumps:
 
     def test_stat_dumps_follow_one_another(self, torch, tmp_path):
         for i in (1, 2):
-            torch.save({"rank": 0, "logical_count": torch.full((i, 1, 2), i)}, tmp_path / f"dump_{i}.pt")
+            torch.save(
+                {"rank": 0, "logical_count": torch.full((i, 1, 2), i)}, tmp_path / f"dump_{i}.pt"
+            )
         assert trimtab.read_recording(tmp_path).load.counts[:, 0, 0].tolist() == [1, 2, 2]
-        assert trimtab.read_recording([tmp_path / "dump_2.pt", tmp_path / "dump_1.pt"]).load.counts[0, 0, 0] == 2
+        assert (
+            trimtab.read_recording([tmp_path / "dump_2.pt", tmp_path / "dump_1.pt"]).load.counts[
+                0, 0, 0
+            ]
+            == 2
+        )
 
     def test_per_pass(self, torch, tmp_path):
         ones, some = [[1, 1, 1, 1]] * 2, [[5, 0, 0, 2], [0, 0, 3, 0]]
@@ -113,16 +134,32 @@ class TestSglangDumps:
 
     def test_microbatches_of_a_pass_are_summed(self, torch, tmp_path):
         ones = [[1, 1, 1, 1]] * 2
-        save(torch, tmp_path / "a.pt", [record(torch, 1, 0, ones, "child_a"), record(torch, 1, 0, ones, "child_b")])
-        assert trimtab.read_recording(tmp_path / "a.pt").load.counts.tolist() == [[[4, 2, 2], [2, 2, 4]]]
+        save(
+            torch,
+            tmp_path / "a.pt",
+            [record(torch, 1, 0, ones, "child_a"), record(torch, 1, 0, ones, "child_b")],
+        )
+        assert trimtab.read_recording(tmp_path / "a.pt").load.counts.tolist() == [
+            [[4, 2, 2], [2, 2, 4]]
+        ]
 
     def test_per_token(self, torch, tmp_path):
         ids = torch.tensor([[[0, 3], [3, -1]], [[1, 2], [0, 1]]], dtype=torch.int32)
         counts = [np.bincount(layer[layer >= 0], minlength=4).tolist() for layer in ids.numpy()]
-        more = {"input_ids": [4, 5], "positions": [0, 1], "extend_seq_lens": None, "forward_mode": 1}
-        more |= {"topk_ids_of_layer": ids, "misc_objects": [{"layer_id": 0, "num_tokens_per_rank": [1, 1]}]}
+        more = {
+            "input_ids": [4, 5],
+            "positions": [0, 1],
+            "extend_seq_lens": None,
+            "forward_mode": 1,
+        }
+        more |= {
+            "topk_ids_of_layer": ids,
+            "misc_objects": [{"layer_id": 0, "num_tokens_per_rank": [1, 1]}],
+        }
         save(torch, tmp_path / "a.pt", [record(torch, 1, 0, counts, **more)])
-        assert trimtab.read_recording(tmp_path / "a.pt").load.counts.tolist() == [[[3, 0, 0], [1, 2, 1]]]
+        assert trimtab.read_recording(tmp_path / "a.pt").load.counts.tolist() == [
+            [[3, 0, 0], [1, 2, 1]]
+        ]
 
     def test_experts_that_no_slot_held_can_be_named(self, torch, tmp_path):
         save(torch, tmp_path / "a.pt", [record(torch, 1, 0, [[1] * 4] * 2)])
@@ -131,10 +168,20 @@ class TestSglangDumps:
     @pytest.mark.parametrize(
         "change, message",
         [
-            (lambda dump: dump["records"].append(dump["records"][0]), "pass 1 of rank 0, gatherer primary is there twice"),
-            (lambda dump: dump["records"][0].pop("global_physical_count"), "global_physical_count of pass 1 is NoneType"),
-            (lambda dump: dump["records"][0].update(global_physical_count=dump["last_physical_to_logical_map"][:1]),
-             r"counts \[1, 4\], not \[2, 4\]"),
+            (
+                lambda dump: dump["records"].append(dump["records"][0]),
+                "pass 1 of rank 0, gatherer primary is there twice",
+            ),
+            (
+                lambda dump: dump["records"][0].pop("global_physical_count"),
+                "global_physical_count of pass 1 is NoneType",
+            ),
+            (
+                lambda dump: dump["records"][0].update(
+                    global_physical_count=dump["last_physical_to_logical_map"][:1]
+                ),
+                r"counts \[1, 4\], not \[2, 4\]",
+            ),
             (lambda dump: dump["records"][0].pop("forward_pass_id"), "pass None"),
             (lambda dump: dump["records"].clear(), "no records"),
             (lambda dump: dump.update(records=torch_zeros(2)), "not a list of records"),
@@ -142,14 +189,19 @@ class TestSglangDumps:
             (lambda dump: dump["records"][0].update(forward_pass_id=-1), "pass -1"),
             (lambda dump: dump["records"][0].update(forward_pass_id=1 << 63), "forward_pass_id"),
             (lambda dump: dump["records"][0].update(forward_pass_id=True), "pass True"),
-            (lambda dump: dump["records"][0].update(global_physical_count=torch_zeros(2, 4) / 0),
-             "is nan, not"),
+            (
+                lambda dump: dump["records"][0].update(global_physical_count=torch_zeros(2, 4) / 0),
+                "is nan, not",
+            ),
             (lambda dump: dump["last_physical_to_logical_map"].fill_(-1), "has no expert"),
             (lambda dump: dump["last_physical_to_logical_map"].fill_(4), "expert 4 in 4 slots"),
             (lambda dump: dump["last_physical_to_logical_map"].fill_(1 << 40), "to 1048575"),
             (lambda dump: dump["last_physical_to_logical_map"].fill_(-2), "is -2, not"),
             (lambda dump: dump["records"][0]["global_physical_count"].neg_(), "-1, not"),
-            (lambda dump: dump.pop("last_physical_to_logical_map"), "last_physical_to_logical_map is NoneType"),
+            (
+                lambda dump: dump.pop("last_physical_to_logical_map"),
+                "last_physical_to_logical_map is NoneType",
+            ),
             (lambda dump: dump.pop("records"), "neither logical_count nor records"),
         ],
     )
@@ -224,13 +276,17 @@ class TestSglangDumps:
             trimtab.read_recording(tmp_path / "dump.pt")
 
     def test_placement(self, torch, tmp_path):
-        torch.save({"physical_to_logical_map": torch.tensor(PHYSICAL_TO_LOGICAL)}, tmp_path / "location.pt")
+        torch.save(
+            {"physical_to_logical_map": torch.tensor(PHYSICAL_TO_LOGICAL)}, tmp_path / "location.pt"
+        )
         read = trimtab.read_placement(tmp_path / "location.pt", num_ranks=2)
         np.testing.assert_array_equal(read.placement.logical, PHYSICAL_TO_LOGICAL)
         with pytest.raises(ValueError, match="num_ranks"):
             trimtab.read_placement(tmp_path / "location.pt")
         for wrong, message in ((-1, "is -1, not"), (1 << 40, "to 1048575"), (0.5, "is 0.5, not")):
-            torch.save({"physical_to_logical_map": torch.tensor([[0, wrong]])}, tmp_path / "location.pt")
+            torch.save(
+                {"physical_to_logical_map": torch.tensor([[0, wrong]])}, tmp_path / "location.pt"
+            )
             with pytest.raises(ValueError, match=message):
                 trimtab.read_placement(tmp_path / "location.pt", num_ranks=1)
         torch.save({}, tmp_path / "location.pt")
@@ -279,7 +335,11 @@ class TestVllmAscend:
         assert trimtab.read_recording(tmp_path / "load.pt").load.num_steps == 2
 
     def test_refuses(self, torch, tmp_path):
-        for value, message in ((torch.ones(3), "3"), (torch.ones(2, 3) / 2, "0.5"), ([1, 2], "a list")):
+        for value, message in (
+            (torch.ones(3), "3"),
+            (torch.ones(2, 3) / 2, "0.5"),
+            ([1, 2], "a list"),
+        ):
             torch.save(value, tmp_path / "load.pt")
             with pytest.raises(ValueError, match=message):
                 trimtab.read_recording(tmp_path / "load.pt")
@@ -298,7 +358,11 @@ class TestWhatTorchSaved:
     def test_can_bring_no_code(self, torch, tmp_path, legacy):
         payload = Payload()
         payload.path = str(tmp_path / "touched")
-        torch.save({"logical_count": payload}, tmp_path / "dump.pt", _use_new_zipfile_serialization=not legacy)
+        torch.save(
+            {"logical_count": payload},
+            tmp_path / "dump.pt",
+            _use_new_zipfile_serialization=not legacy,
+        )
         with pytest.raises(ValueError, match="dump.pt: torch can't read it as data"):
             trimtab.read_recording(tmp_path / "dump.pt")
         assert not (tmp_path / "touched").exists()
@@ -306,7 +370,12 @@ class TestWhatTorchSaved:
     def test_may_be_broken(self, torch, tmp_path):
         torch.save(torch.ones(2, 3), tmp_path / "dump.pt")
         whole = (tmp_path / "dump.pt").read_bytes()
-        for broken in (whole[: len(whole) // 2], b"PK\x03\x04", b"\x80\x02", pickle.dumps({"a": 1})):
+        for broken in (
+            whole[: len(whole) // 2],
+            b"PK\x03\x04",
+            b"\x80\x02",
+            pickle.dumps({"a": 1}),
+        ):
             (tmp_path / "dump.pt").write_bytes(broken)
             with pytest.raises(ValueError, match="dump.pt"):
                 trimtab.read_recording(tmp_path / "dump.pt")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What SGLang asks of rebalance_experts: on a package with its signatures, on the balancers of released wheels
-(tools/check_engine_plugins.py), and on an installed SGLang."""
+"""Checks what SGLang asks of rebalance_experts: on a package with its signatures, on the balancers
+of released wheels (tools/check_engine_plugins.py), and on an installed SGLang."""
 
 import inspect
 import logging
@@ -23,7 +23,9 @@ STEPS, LAYERS, EXPERTS, RANKS, SLOTS = 6, 3, 16, 4, 5
 @pytest.fixture(params=["sglang", "installed", *engines.real_folders("sglang")], ids=str)
 def sglang(request, tmp_path, monkeypatch):
     """The module sglang.srt.eplb.eplb_algorithms, not yet ours."""
-    for name in [name for name in os.environ if name.startswith("TRIMTAB_EPLB_") or name == "SGLANG_PLUGINS"]:
+    for name in [
+        name for name in os.environ if name.startswith("TRIMTAB_EPLB_") or name == "SGLANG_PLUGINS"
+    ]:
         monkeypatch.delenv(name)
     if request.param == "installed":
         pytest.importorskip("sglang.srt.plugins")
@@ -100,8 +102,12 @@ def test_sglang_loads_it_as_a_plugin(sglang, load):
     assert hook is not own
     result = hook(**arguments(sglang, load))
     assert not torch.equal(result[0], expected[0])
-    assert torch.equal(result[0], trimtab.sglang.make_rebalance_experts(own, trimtab.live_planning.Settings())(
-        **arguments(sglang, load))[0])
+    assert torch.equal(
+        result[0],
+        trimtab.sglang.make_rebalance_experts(own, trimtab.live_planning.Settings())(
+            **arguments(sglang, load)
+        )[0],
+    )
 
 
 def test_it_is_registered_once(sglang, caplog):
@@ -118,7 +124,9 @@ def test_sglang_can_be_told_not_to_load_it(sglang, monkeypatch):
 
 def test_signature_is_that_of_sglangs_own(sglang):
     hook = trimtab.sglang.make_rebalance_experts(None, trimtab.live_planning.Settings())
-    assert list(inspect.signature(hook).parameters) == list(inspect.signature(sglang.rebalance_experts).parameters)
+    assert list(inspect.signature(hook).parameters) == list(
+        inspect.signature(sglang.rebalance_experts).parameters
+    )
 
 
 def test_returns_what_sglangs_own_does(sglang, load):
@@ -147,7 +155,9 @@ def test_experts_that_stay_on_their_rank_stay_in_their_slot(sglang, load, monkey
     kept = 0
     for layer in range(LAYERS):
         for rank in range(RANKS):
-            before, after = (one[layer, rank * SLOTS : (rank + 1) * SLOTS].tolist() for one in (old, result))
+            before, after = (
+                one[layer, rank * SLOTS : (rank + 1) * SLOTS].tolist() for one in (old, result)
+            )
             for slot, expert in enumerate(before):
                 if expert in after:
                     kept += 1
@@ -163,7 +173,9 @@ def test_its_own_map_moves_nothing_when_planned_again(sglang, load, monkeypatch)
 
 def test_an_empty_buffer_changes_nothing(sglang, load, monkeypatch):
     use_map(linear_map(), monkeypatch)
-    assert torch.equal(plugged(sglang)(**arguments(sglang, torch.zeros_like(load)))[0], linear_map())
+    assert torch.equal(
+        plugged(sglang)(**arguments(sglang, torch.zeros_like(load)))[0], linear_map()
+    )
 
 
 @pytest.mark.parametrize("dead", [[], [0], [1, 3]], ids=str)
@@ -176,7 +188,9 @@ def test_dead_ranks_serve_nobody(sglang, load, monkeypatch, dead):
     state = types.SimpleNamespace(active_ranks=active)
     monkeypatch.setattr(ElasticEPStateManager, "instance", classmethod(lambda cls: state))
     own = sglang.rebalance_experts(**arguments(sglang, load, "elasticity_aware"))
-    physical_to_logical, logical_to_physical, count = plugged(sglang)(**arguments(sglang, load, "elasticity_aware"))
+    physical_to_logical, logical_to_physical, count = plugged(sglang)(
+        **arguments(sglang, load, "elasticity_aware")
+    )
     used = np.repeat(active.numpy().astype(bool), SLOTS)
     assert physical_to_logical.shape == own[0].shape
     assert (physical_to_logical[:, ~used] == 0).all()
@@ -184,7 +198,9 @@ def test_dead_ranks_serve_nobody(sglang, load, monkeypatch, dead):
     for layer in range(LAYERS):
         for expert in range(10):
             slots = [slot for slot in logical_to_physical[layer, expert].tolist() if slot >= 0]
-            assert slots and used[slots].all() and (physical_to_logical[layer, slots] == expert).all()
+            assert (
+                slots and used[slots].all() and (physical_to_logical[layer, slots] == expert).all()
+            )
 
 
 def test_where_it_cannot_plan_sglangs_own_does(sglang, load, caplog):

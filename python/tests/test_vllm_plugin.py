@@ -22,10 +22,14 @@ LAYERS, EXPERTS, RANKS, SLOTS = 3, 16, 4, 5  # slots of a rank
 ARGUMENTS = (RANKS * SLOTS, 1, 1, RANKS)  # num_replicas, num_groups, num_nodes, num_ranks
 
 
-@pytest.fixture(params=["vllm-tables", "vllm-map", "installed", *engines.real_folders("vllm")], ids=str)
+@pytest.fixture(
+    params=["vllm-tables", "vllm-map", "installed", *engines.real_folders("vllm")], ids=str
+)
 def policies(request, tmp_path, monkeypatch):
     """The module vllm.distributed.eplb.policy, not yet ours."""
-    for name in [name for name in os.environ if name.startswith("TRIMTAB_EPLB_") or name == "VLLM_PLUGINS"]:
+    for name in [
+        name for name in os.environ if name.startswith("TRIMTAB_EPLB_") or name == "VLLM_PLUGINS"
+    ]:
         monkeypatch.delenv(name)
     if request.param == "installed":
         policies = pytest.importorskip("vllm.distributed.eplb.policy")
@@ -90,7 +94,10 @@ def test_vllm_can_be_told_not_to_load_it(policies, monkeypatch):
 
 def test_signature_is_that_of_vllms_own(policies):
     def parameters(policy):
-        return [(p.name, p.kind, p.default) for p in inspect.signature(policy.rebalance_experts).parameters.values()]
+        return [
+            (p.name, p.kind, p.default)
+            for p in inspect.signature(policy.rebalance_experts).parameters.values()
+        ]
 
     own = policies.EPLB_POLICIES["default"]
     assert parameters(ours(policies)) == parameters(own) == parameters(policies.AbstractEplbPolicy)
@@ -103,12 +110,20 @@ def test_returns_what_vllms_own_does(policies, load, old, dtype):
     result = ours(policies).rebalance_experts(load.to(dtype), *ARGUMENTS, old)
     assert type(result) is type(own)
     assert len(result) == len(own)
-    for ours_, theirs in zip(result if isinstance(result, tuple) else [result], own if isinstance(own, tuple) else [own]):
-        assert (ours_.shape, ours_.dtype, ours_.device) == (theirs.shape, theirs.dtype, theirs.device)
+    for ours_, theirs in zip(
+        result if isinstance(result, tuple) else [result], own if isinstance(own, tuple) else [own]
+    ):
+        assert (ours_.shape, ours_.dtype, ours_.device) == (
+            theirs.shape,
+            theirs.dtype,
+            theirs.device,
+        )
 
 
 def test_every_expert_has_a_slot_and_the_ranks_are_more_level(policies, load):
-    own = map_of(policies.EPLB_POLICIES["default"].rebalance_experts(load, *ARGUMENTS, linear_map()))
+    own = map_of(
+        policies.EPLB_POLICIES["default"].rebalance_experts(load, *ARGUMENTS, linear_map())
+    )
     result = map_of(ours(policies).rebalance_experts(load, *ARGUMENTS, linear_map()))
     for layer in result:
         assert set(layer.tolist()) == set(range(EXPERTS))
@@ -126,7 +141,10 @@ def test_tables_say_where_experts_are(policies, load):
         for expert in range(EXPERTS):
             slots = logical_to_physical[layer, expert]
             assert (slots[count[layer, expert] :] == -1).all()
-            assert slots[: count[layer, expert]].tolist() == np.flatnonzero(physical_to_logical[layer] == expert).tolist()
+            assert (
+                slots[: count[layer, expert]].tolist()
+                == np.flatnonzero(physical_to_logical[layer] == expert).tolist()
+            )
 
 
 def test_experts_that_stay_on_their_rank_stay_in_their_slot(policies, load):
@@ -135,7 +153,9 @@ def test_experts_that_stay_on_their_rank_stay_in_their_slot(policies, load):
     kept = 0
     for layer in range(LAYERS):
         for rank in range(RANKS):
-            before, after = (one[layer, rank * SLOTS : (rank + 1) * SLOTS].tolist() for one in (old, result))
+            before, after = (
+                one[layer, rank * SLOTS : (rank + 1) * SLOTS].tolist() for one in (old, result)
+            )
             assert len(set(before)) == SLOTS
             for slot, expert in enumerate(before):
                 if expert in after:
@@ -148,13 +168,19 @@ def test_what_is_level_stays(policies):
     old = linear_map()
     level = torch.bincount(old[0]).repeat(LAYERS, 1) * 100  # every slot gets 100
     assert torch.equal(map_of(ours(policies).rebalance_experts(level, *ARGUMENTS, old)), old)
-    assert torch.equal(map_of(ours(policies).rebalance_experts(torch.zeros_like(level), *ARGUMENTS, old)), old)
+    assert torch.equal(
+        map_of(ours(policies).rebalance_experts(torch.zeros_like(level), *ARGUMENTS, old)), old
+    )
 
 
 def test_all_ranks_and_threads_get_the_same(policies, load):
     policy, results = ours(policies), []
     threads = [
-        threading.Thread(target=lambda: results.append(map_of(policy.rebalance_experts(load, *ARGUMENTS, linear_map()))))
+        threading.Thread(
+            target=lambda: results.append(
+                map_of(policy.rebalance_experts(load, *ARGUMENTS, linear_map()))
+            )
+        )
         for _ in range(4)
     ]
     for thread in threads:
@@ -206,7 +232,9 @@ def test_moves_can_be_limited(policies, load, monkeypatch):
 def test_another_policy_can_be_named(policies, load, monkeypatch):
     monkeypatch.setenv("TRIMTAB_EPLB_POLICY", "deepseek")
     result = map_of(ours(policies).rebalance_experts(load, *ARGUMENTS, linear_map()))
-    expected = trimtab.plan(load, trimtab.Placement(linear_map(), num_ranks=RANKS), policy="deepseek")
+    expected = trimtab.plan(
+        load, trimtab.Placement(linear_map(), num_ranks=RANKS), policy="deepseek"
+    )
     np.testing.assert_array_equal(result, expected.placement.logical)
 
 
@@ -220,7 +248,9 @@ def test_another_policy_can_be_named(policies, load, monkeypatch):
         ("MAX_MOVES", "3", "no such setting.*TRIMTAB_EPLB_MAX_MOVES_PER_LAYER"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_at_the_start(policies, monkeypatch, name, text, message):
+def test_settings_that_cannot_be_are_refused_at_the_start(
+    policies, monkeypatch, name, text, message
+):
     monkeypatch.setenv(f"TRIMTAB_EPLB_{name}", text)
     with pytest.raises(ValueError, match=message):
         trimtab.vllm.register()
@@ -240,10 +270,14 @@ def test_records_loads_that_trimtab_reads(policies, load, monkeypatch, tmp_path)
 
 
 def test_records_while_vllms_own_plans(policies, load, monkeypatch, tmp_path):
-    expected = map_of(policies.EPLB_POLICIES["default"].rebalance_experts(load, *ARGUMENTS, linear_map()))
+    expected = map_of(
+        policies.EPLB_POLICIES["default"].rebalance_experts(load, *ARGUMENTS, linear_map())
+    )
     monkeypatch.setenv("TRIMTAB_EPLB_POLICY", "off")
     monkeypatch.setenv("TRIMTAB_EPLB_RECORD", str(tmp_path / "loads.jsonl"))
-    assert torch.equal(map_of(ours(policies).rebalance_experts(load, *ARGUMENTS, linear_map())), expected)
+    assert torch.equal(
+        map_of(ours(policies).rebalance_experts(load, *ARGUMENTS, linear_map())), expected
+    )
     assert trimtab.read_recording(tmp_path / "loads.jsonl").load.counts.sum() == load.sum()
 
 
@@ -264,11 +298,19 @@ def record_loads(policies, file, load):
 
 @pytest.mark.parametrize(
     "content",
-    [b"\x93NUMPY\x01\x00\xff\xfe\n\xc8\xc8", b"layer,expert,count\n0,0,1\n", b"{}\n", b"\n",
-     b'{"record_type": "eplb_load_stats", "version": 1, "step": 0, "expert_load": [[1]], "p2l_map": [[0]]}\n'],
+    [
+        b"\x93NUMPY\x01\x00\xff\xfe\n\xc8\xc8",
+        b"layer,expert,count\n0,0,1\n",
+        b"{}\n",
+        b"\n",
+        b'{"record_type": "eplb_load_stats", "version": 1, "step": 0, '
+        b'"expert_load": [[1]], "p2l_map": [[0]]}\n',
+    ],
     ids=["binary", "csv", "other json", "blank", "another model"],
 )
-def test_a_file_that_is_no_recording_stays_and_the_plan_too(policies, load, tmp_path, caplog, content):
+def test_a_file_that_is_no_recording_stays_and_the_plan_too(
+    policies, load, tmp_path, caplog, content
+):
     file = tmp_path / "loads.npy"
     file.write_bytes(content)
     expected = map_of(ours(policies).rebalance_experts(load, *ARGUMENTS, linear_map()))
@@ -297,8 +339,13 @@ def test_a_placement_from_a_file_is_used(policies, load, monkeypatch, tmp_path):
     monkeypatch.setenv("TRIMTAB_EPLB_PLACEMENT", str(file))
     policy = ours(policies)
     other = load.flip(1)
-    np.testing.assert_array_equal(map_of(policy.rebalance_experts(other, *ARGUMENTS, linear_map())), plan.placement.logical)
-    assert map_of(policy.rebalance_experts(load[:1], *ARGUMENTS, linear_map()[:1])).shape == (1, RANKS * SLOTS)
+    np.testing.assert_array_equal(
+        map_of(policy.rebalance_experts(other, *ARGUMENTS, linear_map())), plan.placement.logical
+    )
+    assert map_of(policy.rebalance_experts(load[:1], *ARGUMENTS, linear_map()[:1])).shape == (
+        1,
+        RANKS * SLOTS,
+    )
 
 
 def test_a_placement_file_that_is_none_is_refused_at_the_start(policies, monkeypatch, tmp_path):
