@@ -3,44 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "trimtab/error.h"
 
 namespace trimtab::cli {
 
-namespace {
-
-// Options that one policy has alone need it.
-void check_own_options(const std::vector<std::string>& names, const PlannerOptions& options) {
-  const struct {
-    const char* option;
-    bool given;
-    const char* policy;
-  } own[] = {{"--preset", !options.preset.empty(), "trim"},
-             {"--time-budget", options.time_budget_s.has_value(), "trim"},
-             {"--move-price", options.move_price.has_value(), "trim"},
-             {"--no-keep-slots", !options.keep_slots, "deepseek"}};
-  for (const auto& [option, given, policy] : own) {
-    if (!given || std::find(names.begin(), names.end(), policy) != names.end()) continue;
-    throw InvalidArgument(fmt::format("{}: only {} has it, and the policy is {}", option, policy,
-                                      fmt::join(names, ", ")));
-  }
-}
-
-}  // namespace
-
 std::vector<std::unique_ptr<Policy>> make_policies(const std::vector<std::string>& names,
                                                    const PlannerOptions& options) {
-  check_own_options(names, options);
-  PolicyOptions how;
-  if (!options.preset.empty()) how.preset = options.preset;
-  how.time_budget_s = options.time_budget_s;
-  how.move_price = options.move_price;
-  how.keep_slots = options.keep_slots;
-  std::vector<std::unique_ptr<Policy>> policies;
-  for (const std::string& name : names) policies.push_back(make_policy(name, how));
-  return policies;
+  return trimtab::make_policies(names, {.preset = options.preset,
+                                        .time_budget_s = options.time_budget_s,
+                                        .move_price = options.move_price,
+                                        .keep_slots = options.keep_slots});
 }
 
 PlacementFile starting_placement(const PlannerOptions& options, const Recording& loads) {

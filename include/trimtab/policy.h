@@ -86,8 +86,10 @@ struct LayerPrediction {
   // steps (steps close in time resemble each other, so single steps would claim too much). Equal to
   // par_step_after below two steps.
   double par_step_after_high = 1;
-  // No placement with these slots, and no expert twice on a rank where that can be avoided, has a
-  // lower window PAR: with tokens shared equally among replicas, and shared freely.
+  // Proved lower bounds of the window PAR of every placement with these slots in which no rank
+  // holds an expert twice where that can be avoided: with tokens shared equally among replicas, and
+  // shared freely. A placement with an expert twice on one rank may have a lower PAR with equal
+  // sharing.
   double bound_equal = 1;
   double bound_exact = 1;
 };
@@ -120,22 +122,30 @@ class Policy {
   virtual Plan rebalance(const Problem& problem) const = 0;
 };
 
-// Options of all policies; each reads its own and ignores none of its own silently.
+// Options that one policy alone has. make_policy() refuses those that its policy does not have.
 struct PolicyOptions {
-  std::string preset = "balanced";  // trim: fast, balanced, deep
-  std::optional<double>
-      time_budget_s;       // trim: a soft limit, at the price of determinism across machines
-  bool keep_slots = true;  // deepseek: kept experts stay in their slots
+  // trim: how hard it searches: fast, balanced or deep. Empty: balanced.
+  std::string preset;
+  // trim: a soft limit on the time of a plan, at the price of determinism across machines.
+  std::optional<double> time_budget_s;
   // trim: PAR (mean over steps) that one move in a layer must gain. 0: moves are free. Unset:
   // trim's own, next to nothing for a first plan, more once the current map is good or a history
   // shows how long gains last.
   std::optional<double> move_price;
-  uint64_t seed = 0;  // random
+  // deepseek: an expert that stays on its rank stays in its slot.
+  bool keep_slots = true;
+  // random: other seeds give other placements.
+  uint64_t seed = 0;
 };
 
-// static, round_robin, random, deepseek, swift, flashlb, trim, optimal. Throws InvalidArgument
-// listing the names.
+// static, round_robin, random, deepseek, swift, flashlb, trim, optimal. Throws InvalidArgument for
+// any other name, with the names, and for an option that the policy does not have, with the policy
+// that has it.
 std::unique_ptr<Policy> make_policy(std::string_view name, const PolicyOptions& options = {});
+// Several policies, of which each gets the options that it has. Throws InvalidArgument as
+// make_policy(), and for an option that none of them has.
+std::vector<std::unique_ptr<Policy>> make_policies(std::span<const std::string> names,
+                                                   const PolicyOptions& options = {});
 std::span<const std::string_view> policy_names();
 
 }  // namespace trimtab

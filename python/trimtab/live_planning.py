@@ -13,7 +13,7 @@ import os
 
 import numpy as np
 
-from trimtab.planning import Load, Placement, Plan, default_placement, plan, policy_names
+from trimtab.planning import Load, Placement, Plan, default_placement, make_policy, plan, policy_names
 
 _PREFIX = "TRIMTAB_EPLB_"
 
@@ -54,10 +54,14 @@ class Settings:
         if self.policy not in known:
             raise ValueError(f"{_PREFIX}POLICY={self.policy}: there are {', '.join(known)}")
         for name in ("preset", "move_price"):
-            if getattr(self, name) is not None and self.policy != "trim":
-                raise ValueError(f"{_PREFIX}{name.upper()}: only trim has it, and {_PREFIX}POLICY is {self.policy}")
-        if self.preset not in (None, "fast", "balanced", "deep"):
-            raise ValueError(f"{_PREFIX}PRESET={self.preset}: there are fast, balanced, deep")
+            if getattr(self, name) is None:
+                continue
+            if self.policy == "off":
+                raise ValueError(f"{_PREFIX}{name.upper()}: {_PREFIX}POLICY is off, so it has no effect")
+            try:
+                make_policy(self.policy, **{name: getattr(self, name)})
+            except ValueError as error:
+                raise ValueError(f"{_PREFIX}{name.upper()}={getattr(self, name)}: {error}") from None
 
     def plan(self, load: Load, current: Placement, num_nodes: int, num_groups: int) -> Plan:
         return plan(

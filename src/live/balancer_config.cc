@@ -141,6 +141,9 @@ BalancerConfig parse_balancer_config(std::string_view text, const std::string& f
     }
     found->set(config, {file, key, value});
   }
+  // The effort that `preset` chose is trim's: another policy goes without.
+  if (config.policy != "trim" && !object.contains("policy_preset"))
+    config.policy_options.preset.clear();
   check_balancer_config(config);
   return config;
 }

@@ -27,8 +27,8 @@ std::string refusal(const std::string& text) {
 TEST(BalancerConfig, ReadsEveryKey) {
   const BalancerConfig c =
       parse(R"({"screen": true, "interval": 7, "warmup_steps": 3, "phase": "decode",
-    "max_episodes": 5, "plan_above_par": 1.5, "policy": "swift", "policy_preset": "deep", "move_price": 0.25,
-    "time_budget_seconds": 0.5, "seed": 9, "max_moves_per_layer": 2, "max_bytes": 1000, "max_layers": 4,
+    "max_episodes": 5, "plan_above_par": 1.5, "policy": "trim", "policy_preset": "deep", "move_price": 0.25,
+    "time_budget_seconds": 0.5, "max_moves_per_layer": 2, "max_bytes": 1000, "max_layers": 4,
     "use_async": false, "plan_deadline_seconds": 2.5, "plan_deadline_steps": 11, "split": "round_robin",
     "gate": false, "expected_life_windows": 3, "expert_share": 0.75, "screen_gain": 0.125, "steps_per_layer": 6, "spares": 12})");
   EXPECT_TRUE(c.screen);
@@ -37,11 +37,10 @@ TEST(BalancerConfig, ReadsEveryKey) {
   EXPECT_EQ(c.phase, Phase::kDecode);
   EXPECT_EQ(c.max_episodes, 5);
   EXPECT_EQ(c.plan_above_par, 1.5);
-  EXPECT_EQ(c.policy, "swift");
+  EXPECT_EQ(c.policy, "trim");
   EXPECT_EQ(c.policy_options.preset, "deep");
   EXPECT_EQ(c.policy_options.move_price, 0.25);
   EXPECT_EQ(c.policy_options.time_budget_s, 0.5);
-  EXPECT_EQ(c.policy_options.seed, 9U);
   EXPECT_EQ(c.limits.max_moves_per_layer, 2);
   EXPECT_EQ(c.limits.max_bytes, 1000);
   EXPECT_EQ(c.limits.max_layers, 4);
@@ -55,6 +54,18 @@ TEST(BalancerConfig, ReadsEveryKey) {
   EXPECT_EQ(c.screen_gain, 0.125);
   EXPECT_EQ(c.steps_per_layer, 6);
   EXPECT_EQ(c.spares, 12);
+}
+
+TEST(BalancerConfig, OptionsAreThoseOfThePolicy) {
+  const BalancerConfig c = parse(R"({"policy": "random", "seed": 9})");
+  EXPECT_EQ(c.policy, "random");
+  EXPECT_EQ(c.policy_options.seed, 9U);
+  EXPECT_EQ(refusal(R"({"policy": "swift", "move_price": 1})"),
+            "move_price: only trim has it, and the policy is swift");
+  EXPECT_EQ(refusal(R"({"policy": "swift", "policy_preset": "deep"})"),
+            "preset: only trim has it, and the policy is swift");
+  // What a preset chose for trim is no option that was given.
+  EXPECT_EQ(parse(R"({"preset": "short", "policy": "swift"})").policy_options.preset, "");
 }
 
 TEST(BalancerConfig, KeysChangeAPreset) {

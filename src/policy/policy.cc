@@ -74,13 +74,69 @@ Placement default_placement(int num_layers, int num_experts, std::vector<int> sl
   return {num_layers, num_experts, std::move(slots_per_rank), std::move(logical)};
 }
 
-std::unique_ptr<Policy> make_policy(std::string_view name, const PolicyOptions& options) {
+namespace {
+
+// Which policy has an option, and how to leave it out for the others.
+struct OwnOption {
+  std::string_view name, policy;
+  bool (*is_given)(const PolicyOptions&);
+  void (*leave_out)(PolicyOptions&);
+};
+
+constexpr std::array kOwnOptions = {
+    OwnOption{"preset", "trim", [](const PolicyOptions& o) { return !o.preset.empty(); },
+              [](PolicyOptions& o) { o.preset.clear(); }},
+    OwnOption{"time_budget", "trim",
+              [](const PolicyOptions& o) { return o.time_budget_s.has_value(); },
+              [](PolicyOptions& o) { o.time_budget_s.reset(); }},
+    OwnOption{"move_price", "trim", [](const PolicyOptions& o) { return o.move_price.has_value(); },
+              [](PolicyOptions& o) { o.move_price.reset(); }},
+    OwnOption{"keep_slots", "deepseek", [](const PolicyOptions& o) { return !o.keep_slots; },
+              [](PolicyOptions& o) { o.keep_slots = true; }},
+    OwnOption{"seed", "random", [](const PolicyOptions& o) { return o.seed != 0; },
+              [](PolicyOptions& o) { o.seed = 0; }}};
+
+template <class Name>
+void refuse_options_of_others(std::span<const Name> names, const PolicyOptions& options) {
+  for (const OwnOption& option : kOwnOptions) {
+    if (!option.is_given(options) || std::ranges::find(names, option.policy) != names.end())
+      continue;
+    std::string text = cat(option.name, ": only ", option.policy, " has it, and the policy is ");
+    for (const Name& name : names) text += cat(&name == names.data() ? "" : ", ", name);
+    throw InvalidArgument(text);
+  }
+}
+
+const Entry& entry_of(std::string_view name) {
   for (const Entry& entry : kPolicies) {
-    if (entry.name == name) return entry.make(options);
+    if (entry.name == name) return entry;
   }
   std::string text = cat("no policy '", name, "'; there are");
   for (const std::string_view known : kNames) text += cat(" ", known);
   throw InvalidArgument(text);
+}
+
+}  // namespace
+
+std::unique_ptr<Policy> make_policy(std::string_view name, const PolicyOptions& options) {
+  const Entry& entry = entry_of(name);
+  refuse_options_of_others(std::span<const std::string_view>(&name, 1), options);
+  return entry.make(options);
+}
+
+std::vector<std::unique_ptr<Policy>> make_policies(std::span<const std::string> names,
+                                                   const PolicyOptions& options) {
+  for (const std::string& name : names) entry_of(name);
+  refuse_options_of_others(names, options);
+  std::vector<std::unique_ptr<Policy>> policies;
+  for (const std::string& name : names) {
+    PolicyOptions own = options;
+    for (const OwnOption& option : kOwnOptions) {
+      if (option.policy != name) option.leave_out(own);
+    }
+    policies.push_back(entry_of(name).make(own));
+  }
+  return policies;
 }
 
 std::span<const std::string_view> policy_names() {

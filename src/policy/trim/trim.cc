@@ -50,8 +50,8 @@ Effort effort_of(const PolicyOptions& options) {
     effort.max_visits = 25'000'000;
     effort.replica_iterations = 20'000;
     effort.target = effort.replicas_above = 1.0001;
-  } else if (options.preset != "balanced") {
-    throw InvalidArgument(cat("no preset '", options.preset, "'; there are fast balanced deep"));
+  } else if (!options.preset.empty() && options.preset != "balanced") {
+    throw InvalidArgument(cat("no preset '", options.preset, "'; there are fast, balanced, deep"));
   }
   return effort;
 }
