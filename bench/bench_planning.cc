@@ -15,11 +15,10 @@
 #include <string_view>
 #include <vector>
 
-#include "load/predict.h"
-#include "load/rank_loads.h"
 #include "policy/frame.h"
 #include "trimtab/error.h"
 #include "trimtab/npy.h"
+#include "trimtab/par.h"
 #include "trimtab/policy.h"
 
 namespace {
@@ -79,19 +78,11 @@ Load read_load(const std::string& file, int max_layers) {
   return load;
 }
 
-Load steps_of(const Load& load, int64_t begin, int64_t end) {
-  const int64_t cells = int64_t{load.num_layers} * load.num_experts;
-  return {.num_steps = end - begin,
-          .num_layers = load.num_layers,
-          .num_experts = load.num_experts,
-          .counts = {load.counts.begin() + begin * cells, load.counts.begin() + end * cells}};
-}
-
 // Mean over layers of the mean PAR per step; worst: of the worst layer.
 double step_par(const Placement& placement, const Load& load, double* worst = nullptr) {
   std::vector<double> layers;
   for (int l = 0; l < load.num_layers; ++l) {
-    layers.push_back(mean_of(step_pars(placement.logical(l), placement.first_slots(), load, l)));
+    layers.push_back(levelness(rank_loads(placement, load, l), 0).par_step_mean);
   }
   if (worst != nullptr) *worst = *std::max_element(layers.begin(), layers.end());
   return mean_of(layers);
@@ -165,8 +156,8 @@ void run_train_test(const Options& options, const std::string& name) {
   const Load test = read_load(name + ".test.npy", options.max_layers);
   const Placement current =
       default_placement(train.num_layers, train.num_experts, std::vector<int>(ranks, slots));
-  for (const std::string& policy_name : options.policies) {
-    const std::unique_ptr<Policy> policy = make_policy(policy_name, options.policy);
+  for (const auto& policy : make_policies(options.policies, options.policy)) {
+    const std::string policy_name(policy->name());
     std::vector<double> seconds;
     Figures figures;
     for (int i = 0; i < options.repeat; ++i) {
@@ -189,16 +180,16 @@ void run_replay(const Options& options, const std::string& file) {
   const int64_t first = options.first > 0 ? options.first : options.replay;
   const auto end_of = [&](int64_t window) { return first + window * options.replay; };
   const int64_t windows = (load.num_steps - first) / options.replay + 1;
-  for (const std::string& policy_name : options.policies) {
-    const std::unique_ptr<Policy> policy = make_policy(policy_name, options.policy);
+  for (const auto& policy : make_policies(options.policies, options.policy)) {
+    const std::string policy_name(policy->name());
     Placement placement = default_placement(load.num_layers, load.num_experts,
                                             std::vector<int>(options.ranks, options.slots));
     History history;
     double par = 0, worst = 0, seconds = 0, first_moves = 0, later_moves = 0, own = 0;
     const auto layers = static_cast<double>(load.num_layers);
     for (int64_t w = 0; w + 1 < windows; ++w) {
-      const Load window = steps_of(load, w == 0 ? 0 : end_of(w - 1), end_of(w));
-      const Load next = steps_of(load, end_of(w), end_of(w + 1));
+      const Load window = steps_of(load, {w == 0 ? 0 : end_of(w - 1), end_of(w)});
+      const Load next = steps_of(load, {end_of(w), end_of(w + 1)});
       const double begin = cpu_seconds();
       Plan plan = policy->rebalance({.load = window,
                                      .current = placement,
@@ -236,6 +227,7 @@ void run_small(const Options& options) {
     const auto unit = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
     const Placement current =
         default_placement(1, shape.experts, std::vector<int>(shape.ranks, shape.slots));
+    const auto policies = make_policies(options.policies, options.policy);
     std::vector<double> gap(options.policies.size(), 0), worst(gap), seconds(gap), best(gap);
     double optimum_mean = 0, optimum_seconds = 0;
     constexpr int kInstances = 24;
@@ -256,8 +248,7 @@ void run_small(const Options& options) {
       optimum_mean += optimum / kInstances;
       for (size_t p = 0; p < options.policies.size(); ++p) {
         begin = cpu_seconds();
-        const Plan plan = make_policy(options.policies[p], options.policy)
-                              ->rebalance({.load = load, .current = current});
+        const Plan plan = policies[p]->rebalance({.load = load, .current = current});
         seconds[p] += cpu_seconds() - begin;
         const double over = plan.layers[0].par_after / optimum - 1;
         gap[p] += over / kInstances;

@@ -16,6 +16,7 @@
 #include "bench/machine/stopwatch.h"
 #include "trimtab/error.h"
 #include "trimtab/load.h"
+#include "trimtab/par.h"
 #include "trimtab/policy.h"
 #include "trimtab/split.h"
 #include "trimtab/table.h"

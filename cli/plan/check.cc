@@ -10,7 +10,7 @@
 #include "cli/output/output.h"
 #include "cli/output/text.h"
 #include "cli/plan/check_result.h"
-#include "load/rank_loads.h"
+#include "load/replicas.h"
 
 namespace trimtab::cli {
 
@@ -25,7 +25,7 @@ std::string json_report(const CheckOptions& options, const Placement& placement,
       {"layer_ids", result.layer_ids},         {"duplicates_per_layer", result.duplicates}};
   if (!result.levels.empty()) {
     std::vector<double> par, mean, worst;
-    for (const LayerLevel& level : result.levels) {
+    for (const Levelness& level : result.levels) {
       par.push_back(level.par);
       mean.push_back(level.par_step_mean);
       worst.push_back(level.par_step_worst);
@@ -47,7 +47,7 @@ std::string text_report(const CheckOptions& options, const Placement& placement,
   if (result.levels.empty()) return report;
   report += "\nlayer     PAR  mean of a step  worst step\n";
   for (size_t l = 0; l < result.levels.size(); ++l) {
-    const LayerLevel& level = result.levels[l];
+    const Levelness& level = result.levels[l];
     fmt::format_to(std::back_inserter(report), "{:5} {:7.4f} {:15.4f} {:11.4f}\n",
                    result.layer_ids[l], level.par, level.par_step_mean, level.par_step_worst);
   }
@@ -71,7 +71,8 @@ CheckResult summarize(const CheckOptions& options, const PlacementFile& file,
   }
   for (int layer = 0; layer < placement.num_layers(); ++layer) {
     result.duplicates.push_back(duplicate_slots(placement.logical(layer), placement.first_slots()));
-    if (loads != nullptr) result.levels.push_back(measure(placement, loads->load, layer));
+    if (loads != nullptr)
+      result.levels.push_back(levelness(rank_loads(placement, loads->load, layer), 0));
   }
   return result;
 }

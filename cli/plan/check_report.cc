@@ -4,34 +4,25 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cli/plan/report_facts.h"
 #include "cli/output/text.h"
 #include "cli/plan/check_result.h"
+#include "cli/plan/report_facts.h"
 #include "trimtab/table.h"
 
 namespace trimtab::cli {
 
 namespace {
 
-double mean_over_layers(const CheckResult& result, double LayerLevel::* value) {
-  double sum = 0;
-  for (const LayerLevel& level : result.levels) sum += level.*value;
-  return sum / static_cast<double>(result.levels.size());
-}
-
 void add_level_headlines(const Recording& loads, const CheckResult& result,
                          std::vector<ReportHeadline>& all) {
-  const auto worst = std::max_element(
-      result.levels.begin(), result.levels.end(),
-      [](const LayerLevel& a, const LayerLevel& b) { return a.par_step_worst < b.par_step_worst; });
-  all.push_back({"PAR of a step",
-                 "mean over steps and layers",
-                 true,
-                 {{"", "mean", mean_over_layers(result, &LayerLevel::par_step_mean)}}});
+  const Levelness mean = mean_over_layers(result.levels);
+  const auto worst = std::ranges::max_element(result.levels, {}, &Levelness::par_step_worst);
+  all.push_back(
+      {"PAR of a step", "mean over steps and layers", true, {{"", "mean", mean.par_step_mean}}});
   all.push_back({"PAR of the loads",
                  "summed over all steps, mean over layers",
                  true,
-                 {{"", "mean", mean_over_layers(result, &LayerLevel::par)}}});
+                 {{"", "mean", mean.par}}});
   all.push_back({"Worst step",
                  fmt::format("layer {}, step {}", result.layer_ids[worst - result.levels.begin()],
                              loads.step_ids[worst->worst_step]),
@@ -50,7 +41,7 @@ ReportTable layer_table(const CheckResult& result) {
   for (size_t l = 0; l < result.layer_ids.size(); ++l) {
     std::vector<std::optional<double>> row = {static_cast<double>(result.duplicates[l])};
     if (!result.levels.empty()) {
-      const LayerLevel& level = result.levels[l];
+      const Levelness& level = result.levels[l];
       row.insert(row.end(), {level.par_step_mean, level.par_step_worst, level.par});
     }
     table.rows.push_back({fmt::format("{}", result.layer_ids[l]), std::move(row)});

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/plan/check.h"
-#include "cli/plan/measure.h"
+#include "trimtab/par.h"
 #include "trimtab/report.h"
 
 namespace trimtab::cli {
@@ -17,7 +17,7 @@ struct CheckResult {
   std::vector<int> layer_ids;
   std::vector<int> slots_per_rank;
   std::vector<int64_t> duplicates;  // [layers]
-  std::vector<LayerLevel> levels;   // [layers]; empty without loads
+  std::vector<Levelness> levels;    // [layers]; empty without loads
 };
 
 // loads: what the ranks are measured with; null: they are not.

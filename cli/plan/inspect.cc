@@ -13,7 +13,6 @@
 #include "cli/output/output.h"
 #include "cli/output/text.h"
 #include "cli/plan/inspect_result.h"
-#include "load/rank_loads.h"
 
 namespace trimtab::cli {
 
@@ -21,7 +20,7 @@ namespace {
 
 std::vector<HotExpert> hottest_experts(const Load& load, int layer) {
   constexpr size_t kShown = 3;
-  const std::vector<int64_t> counts = sum_of_steps(load, layer, 0, load.num_steps);
+  const std::vector<int64_t> counts = sum_of_steps(load, layer, {0, load.num_steps});
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   std::vector<int> order(counts.size());
   std::iota(order.begin(), order.end(), 0);
@@ -135,7 +134,7 @@ Inspection summarize(const InspectOptions& options, const Recording& loads,
   for (int layer = 0; layer < load.num_layers; ++layer) {
     InspectedLayer one;
     one.id = ids[layer];
-    one.level = measure(file.placement, load, layer);
+    one.level = levelness(rank_loads(file.placement, load, layer), 0);
     one.noise_floor = noise_floor(load, layer, result.ranks);
     if (load.num_steps / 2 >= result.window) one.drift = drift(load, layer, result.window);
     one.hottest = hottest_experts(load, layer);

@@ -3,16 +3,16 @@
 
 #include <algorithm>
 
-#include "cli/plan/report_facts.h"
 #include "cli/output/text.h"
 #include "cli/plan/inspect_result.h"
+#include "cli/plan/report_facts.h"
 
 namespace trimtab::cli {
 
 namespace {
 
 template <class Value>
-double mean_over_layers(const Inspection& result, Value value) {
+double mean_of_layers(const Inspection& result, Value value) {
   double sum = 0;
   for (const InspectedLayer& layer : result.layers) sum += value(layer);
   return sum / static_cast<double>(result.layers.size());
@@ -27,13 +27,13 @@ std::vector<ReportHeadline> headlines(const Recording& loads, const Inspection& 
        "mean over steps and layers",
        true,
        {{"", "mean",
-         mean_over_layers(result, [](const auto& layer) { return layer.level.par_step_mean; })},
+         mean_of_layers(result, [](const auto& layer) { return layer.level.par_step_mean; })},
         {"", "noise floor",
-         mean_over_layers(result, [](const auto& layer) { return layer.noise_floor; }), 4, true}}},
+         mean_of_layers(result, [](const auto& layer) { return layer.noise_floor; }), 4, true}}},
       {"PAR of the recording",
        "loads summed over all steps, mean over layers",
        true,
-       {{"", "mean", mean_over_layers(result, [](const auto& layer) { return layer.level.par; })}}},
+       {{"", "mean", mean_of_layers(result, [](const auto& layer) { return layer.level.par; })}}},
       {"Worst step",
        fmt::format("layer {}, step {}", worst.id, loads.step_ids[worst.level.worst_step]),
        true,
@@ -45,8 +45,7 @@ std::vector<ReportHeadline> headlines(const Recording& loads, const Inspection& 
                      result.window == 1 ? "" : "s"),
          false,
          {{"", "% mean",
-           100 * mean_over_layers(result, [](const auto& layer) { return layer.drift->mean; }),
-           1}}});
+           100 * mean_of_layers(result, [](const auto& layer) { return layer.drift->mean; }), 1}}});
   }
   all.push_back({"Tokens",
                  "of all layers, once for each expert",

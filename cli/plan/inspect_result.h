@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "cli/plan/inspect.h"
-#include "cli/plan/measure.h"
+#include "load/drift.h"
+#include "trimtab/par.h"
 #include "trimtab/report.h"
 
 namespace trimtab::cli {
@@ -20,7 +21,7 @@ struct HotExpert {
 
 struct InspectedLayer {
   int id = 0;
-  LayerLevel level;
+  Levelness level;
   double noise_floor = 1;
   std::optional<Drift> drift;      // of two windows or more
   std::vector<HotExpert> hottest;  // most loaded first

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,97 +13,36 @@
 #include "cli/output/line_printer.h"
 #include "cli/output/output.h"
 #include "cli/output/text.h"
-#include "cli/plan/measure.h"
 #include "cli/plan/replay_report.h"
+#include "split/split_loads.h"
 #include "trimtab/error.h"
-#include "trimtab/policy.h"
+#include "trimtab/replay.h"
 
 namespace trimtab::cli {
 
 namespace {
 
-// Of one policy. A replan is a plan but the first.
-struct Replayed {
-  double par_next_mean =
-      0;  // mean PAR of a step in the window after a plan, over windows and layers
-  double par_next_worst = 1;  // the worst step of those
-  double moves_per_layer_per_replan = 0;
-  int64_t first_plan_moves = 0;
-  double plan_seconds_per_replan = 0;
-};
-
-Load window_of(const Load& load, int64_t window, int64_t number) {
-  const auto size = static_cast<ptrdiff_t>(window * load.num_layers * load.num_experts);
-  const auto first = load.counts.begin() + static_cast<ptrdiff_t>(number) * size;
-  return {window, load.num_layers, load.num_experts, {first, first + size}};
+ReplayConfig config_of(const ReplayOptions& options, const Placement& start) {
+  return {.window = options.window,
+          .split = parse_sharing(options.split),
+          .topology = Topology::even(start.num_ranks(), options.nodes),
+          .limits = options.limits,
+          .expert_bytes = options.expert_bytes,
+          .num_groups = options.groups};
 }
 
-WindowLevel measure_window(const ReplayOptions& options, const Topology& topology,
-                           const Placement& placement, const Load& load) {
-  WindowLevel window;
-  for (int layer = 0; layer < load.num_layers; ++layer) {
-    const LayerLevel level =
-        options.split == "equal"
-            ? measure(placement, load, layer)
-            : measure_split(placement, load, layer, parse_split_rule(options.split),
-                            topology.node_of_rank);
-    window.par += level.par_step_mean / load.num_layers;
-    window.worst = std::max(window.worst, level.par_step_worst);
-    window.rank_load.insert(window.rank_load.end(), level.rank_load.begin(), level.rank_load.end());
-  }
-  return window;
-}
-
-// placement: what the first plan starts from. report: may be null.
-Replayed replay_policy(const Policy& policy, const ReplayOptions& options, const Load& load,
-                       Placement placement, LinePrinter& printer, ReplayReport* report) {
-  const int64_t windows = load.num_steps / options.window;
-  const auto plans = static_cast<double>(windows - 1),
-             layers = static_cast<double>(load.num_layers);
-  const double replans = std::max(plans - 1, 1.0);
-  History history;
-  Replayed result;
-  Load now = window_of(load, options.window, 0);
-  for (int64_t w = 0; w + 1 < windows; ++w) {
-    if (printer.wants_status())
-      printer.status(fmt::format("{}: plan {} of {}", policy.name(), w + 1, windows - 1));
-    Problem problem = problem_of(options, now, placement);
-    if (w > 0) problem.history = &history;
-    const auto start = std::chrono::steady_clock::now();
-    Plan plan = policy.rebalance(problem);
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const auto moves = std::ssize(plan.moves);
-    if (w == 0) {
-      result.first_plan_moves = moves;
-    } else {
-      result.moves_per_layer_per_replan += static_cast<double>(moves) / layers / replans;
-      result.plan_seconds_per_replan += seconds / replans;
-    }
-    placement = std::move(plan.placement);
-    history = std::move(plan.history);
-    now = window_of(load, options.window, w + 1);
-    const WindowLevel level = measure_window(options, problem.topology, placement, now);
-    result.par_next_mean += level.par / plans;
-    result.par_next_worst = std::max(result.par_next_worst, level.worst);
-    if (report != nullptr) report->add(std::string(policy.name()), placement, moves, level);
-  }
-  return result;
-}
-
-ReplayReport report_of_start(const ReplayOptions& options, const Recording& loads,
-                             const PlacementFile& start) {
+ReplayReport report_of_start(const ReplayOptions& options, const ReplayConfig& config,
+                             const Recording& loads, const PlacementFile& start) {
   ReplayReport report(options, loads, start);
-  const Topology topology = Topology::even(start.placement.num_ranks(), options.nodes);
-  for (int64_t w = 1; w < loads.load.num_steps / options.window; ++w) {
-    const WindowLevel level = measure_window(options, topology, start.placement,
-                                             window_of(loads.load, options.window, w));
-    report.add(ReplayReport::kStart, start.placement, -1, level);
+  for (int64_t w = 1; w <= num_replans(loads.load, config.window); ++w) {
+    const Load window = steps_of(loads.load, {w * config.window, (w + 1) * config.window});
+    report.add(ReplayReport::kStart, start.placement, -1,
+               measure_window(start.placement, window, config.split, config.topology));
   }
   return report;
 }
 
-using Results = std::vector<std::pair<std::string, Replayed>>;
+using Results = std::vector<std::pair<std::string, ReplayResult>>;
 
 std::string json_report(const Results& results) {
   nlohmann::ordered_json policies = nlohmann::ordered_json::object();
@@ -173,14 +111,21 @@ void replay(const ReplayOptions& options) {
         loads.file, loads.load.num_steps, options.window, 2 * options.window));
   }
   const PlacementFile start = starting_placement(options, loads);
+  const ReplayConfig config = config_of(options, start.placement);
+  const int64_t plans = num_replans(loads.load, config.window);
   std::optional<ReplayReport> report;
-  if (!options.report.empty()) report = report_of_start(options, loads, start);
+  if (!options.report.empty()) report = report_of_start(options, config, loads, start);
   LinePrinter printer;
   Results results;
   for (size_t i = 0; i < policies.size(); ++i) {
-    results.emplace_back(options.policies[i],
-                         replay_policy(*policies[i], options, loads.load, start.placement, printer,
-                                       report ? &*report : nullptr));
+    const std::string& name = options.policies[i];
+    const auto on_plan = [&](const ReplayedPlan& one) {
+      printer.status(fmt::format("{}: plan {} of {}", name, one.number + 1, plans));
+      if (!report) return;
+      report->add(name, one.plan.placement, std::ssize(one.plan.moves), one.next);
+    };
+    results.emplace_back(
+        name, trimtab::replay(*policies[i], loads.load, start.placement, config, on_plan));
   }
   printer.finish(fmt::format("{} policies replayed", results.size()));
   if (report)

@@ -21,13 +21,6 @@ struct ReplayOptions : PlannerOptions {
   bool json = false;
 };
 
-// What a placement does in one window.
-struct WindowLevel {
-  double par = 0;                 // mean PAR of a step, over steps and layers
-  double worst = 1;               // the worst of those
-  std::vector<double> rank_load;  // [layers, ranks] tokens of all steps
-};
-
 // Writes to standard output. Throws Error.
 void replay(const ReplayOptions& options);
 

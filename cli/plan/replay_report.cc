@@ -11,24 +11,12 @@
 
 namespace trimtab::cli {
 
-namespace {
-
-// The loads of the windows that plans are measured on.
-Load measured_part(const Load& load, int64_t window) {
-  const auto step = static_cast<ptrdiff_t>(load.num_layers) * load.num_experts;
-  const int64_t windows = load.num_steps / window;
-  const auto first = load.counts.begin() + step * static_cast<ptrdiff_t>(window);
-  const auto last = load.counts.begin() + step * static_cast<ptrdiff_t>(window * windows);
-  return {window * (windows - 1), load.num_layers, load.num_experts, {first, last}};
-}
-
-}  // namespace
-
 ReplayReport::ReplayReport(const ReplayOptions& options, const Recording& loads,
                            const PlacementFile& start)
     : report_(report_on("replay", options.loads, loads, start.placement)),
       windows_(loads.load.num_steps / options.window - 1) {
-  report_.expert_load = expert_load_of(measured_part(loads.load, options.window));
+  report_.expert_load =
+      expert_load_of(steps_of(loads.load, {options.window, options.window * (windows_ + 1)}));
   report_.layer_ids = start.layer_ids;
   add_planner_facts(report_, options, start.placement, "Start");
   report_.facts.push_back(

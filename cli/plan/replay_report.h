@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/plan/replay.h"
+#include "trimtab/replay.h"
 #include "trimtab/report.h"
 
 namespace trimtab::cli {

@@ -23,6 +23,7 @@
 #include "trimtab/error.h"
 #include "trimtab/generate.h"
 #include "trimtab/npy.h"
+#include "trimtab/par.h"
 
 namespace trimtab::cli {
 
@@ -168,7 +169,7 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb&
   if (ranks.self() == 0) {
     const std::vector<std::span<const int32_t>> all(counts.begin(), counts.end());
     result.load = sum_of_ranks(eplb.start, result.steps, all);
-    result.rank_loads = rank_loads_of(result.steps, eplb.start.num_layers(), all);
+    result.rank_loads = recorded_rank_loads(result.steps, eplb.start.num_layers(), all);
     trace.write();
   }
   return result;
@@ -189,8 +190,8 @@ const char* name(Finish finish) {
 EplbResult summarize_eplb(const Eplb& eplb, const Run& run) {
   EplbResult result;
   result.mode = name(eplb.mode);
-  for (const Steps& third : thirds(run.rank_loads))
-    result.par_by_third.push_back(summed_par(run.rank_loads, third));
+  for (const StepRange& third : thirds(run.rank_loads.num_steps()))
+    result.par_by_third.push_back(window_par(run.rank_loads, third));
   result.verdict = run.verdict;
   if (!run.metrics) return result;
   result.replans = run.metrics->rebalances;
@@ -231,9 +232,10 @@ RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& con
   for (int l = 0; l < config.num_hidden_layers; ++l) {
     if (config.is_moe_layer[l]) result.moe_layers.push_back(l);
   }
-  for (int l = 0; l < run.rank_loads.num_layers; ++l) {
-    result.rank_load.push_back(sum_of(run.rank_loads, l, {0, run.rank_loads.num_steps}));
-    result.par_per_layer.push_back(par(result.rank_load.back()));
+  result.par_per_layer = window_pars(run.rank_loads);
+  for (int l = 0; l < run.rank_loads.num_layers(); ++l) {
+    const std::span<const double> rows = run.rank_loads.window(l);
+    result.rank_load.emplace_back(rows.begin(), rows.end());
   }
   return result;
 }

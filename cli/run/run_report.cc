@@ -6,16 +6,29 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cli/plan/report_facts.h"
 #include "cli/output/text.h"
+#include "cli/plan/report_facts.h"
 #include "cli/run/replans.h"
+#include "load/episodes.h"
+#include "trimtab/par.h"
 
 namespace trimtab::cli {
 
 namespace {
 
-Steps all_steps(const RankLoads& loads) {
-  return {0, loads.num_steps};
+// The mean of the figures of all layers.
+Levelness mean_levelness(const RankLoads& loads, StepRange steps) {
+  std::vector<Levelness> layers;
+  for (int layer = 0; layer < loads.num_layers(); ++layer)
+    layers.push_back(levelness(loads, layer, steps));
+  return mean_over_layers(layers);
+}
+
+double mean_noise_floor(const RankLoads& loads) {
+  double sum = 0;
+  for (int layer = 0; layer < loads.num_layers(); ++layer)
+    sum += noise_floor(loads, layer, loads.all_steps());
+  return sum / loads.num_layers();
 }
 
 void add_level_headlines(const RankLoads& loads, bool shared_exactly, Report& report) {
@@ -23,21 +36,22 @@ void add_level_headlines(const RankLoads& loads, bool shared_exactly, Report& re
       "PAR of the loads", "summed over a third of the steps, mean over layers", true, {}};
   ReportHeadline single{"PAR of a step", "mean over the steps of a third and layers", true, {}};
   const char* const names[] = {"first", "middle", "last"};
-  const std::vector<Steps> parts = thirds(loads);
+  const std::vector<StepRange> parts = thirds(loads.num_steps());
   for (size_t i = 0; i < parts.size(); ++i) {
-    summed.numbers.push_back({"par_by_third", names[i], summed_par(loads, parts[i]), 3});
-    single.numbers.push_back({"", names[i], step_pars(loads, parts[i]).mean, 3});
+    const Levelness level = mean_levelness(loads, parts[i]);
+    summed.numbers.push_back({"par_by_third", names[i], level.par, 3});
+    single.numbers.push_back({"", names[i], level.par_step_mean, 3});
   }
-  const Steps all = all_steps(loads);
   if (parts.empty()) {
+    const Levelness level = mean_levelness(loads, loads.all_steps());
     summed.about = "summed over all steps, mean over layers";
     single.about = "mean over steps and layers";
-    summed.numbers = {{"", "run", summed_par(loads, all), 3}};
-    single.numbers = {{"", "run", step_pars(loads, all).mean, 3}};
+    summed.numbers = {{"", "run", level.par, 3}};
+    single.numbers = {{"", "run", level.par_step_mean, 3}};
   }
   // Exact shares level what chance has made uneven.
   if (!shared_exactly)
-    single.numbers.push_back({"", "noise floor", step_pars(loads, all).floor, 3, true});
+    single.numbers.push_back({"", "noise floor", mean_noise_floor(loads), 3, true});
   report.headlines.push_back(std::move(summed));
   report.headlines.push_back(std::move(single));
 }
@@ -79,10 +93,10 @@ void add_balance_headlines(const BalanceMetrics& m, Report& report) {
 }
 
 ReportState state_of(std::string name, const Placement& placement, const RankLoads& loads,
-                     Steps steps) {
+                     StepRange steps) {
   ReportState state{std::move(name), placement, {}};
-  for (int layer = 0; layer < loads.num_layers; ++layer) {
-    const std::vector<int64_t> rows = sum_of(loads, layer, steps);
+  for (int layer = 0; layer < loads.num_layers(); ++layer) {
+    const std::vector<double> rows = summed_loads(loads, layer, steps);
     state.rank_load.insert(state.rank_load.end(), rows.begin(), rows.end());
   }
   return state;
@@ -104,9 +118,9 @@ std::vector<std::vector<int>> moved_slots(const Placement& start, const Placemen
 }
 
 void add_states(const RunRecord& record, Report& report) {
-  const std::vector<Steps> parts = thirds(record.loads);
+  const std::vector<StepRange> parts = thirds(record.loads.num_steps());
   if (!record.metrics || parts.empty()) {
-    report.states = {state_of("as placed", record.end, record.loads, all_steps(record.loads))};
+    report.states = {state_of("as placed", record.end, record.loads, record.loads.all_steps())};
     return;
   }
   report.states = {state_of("first third", record.start, record.loads, parts.front()),
@@ -116,23 +130,23 @@ void add_states(const RunRecord& record, Report& report) {
 
 // The steps around each: of `window` of them, less at the ends.
 ReportSeries summed_series(const RankLoads& loads, int64_t window) {
-  const auto steps = static_cast<size_t>(loads.num_steps);
+  const size_t steps = cells(loads.num_steps());
   ReportSeries series{fmt::format("summed over {} steps", window),
                       std::vector<double>(steps),
                       std::vector<double>(steps, 1.0),
                       {}};
-  for (int layer = 0; layer < loads.num_layers; ++layer) {
-    std::vector<int64_t> sum(loads.num_ranks);
+  for (int layer = 0; layer < loads.num_layers(); ++layer) {
+    std::vector<double> sum(cells(loads.num_ranks()));
     int64_t first = 0, last = 0;
-    for (int64_t step = 0; step < loads.num_steps; ++step) {
-      for (; last < std::min(step + window - window / 2, loads.num_steps); ++last) {
+    for (int64_t step = 0; step < loads.num_steps(); ++step) {
+      for (; last < std::min(step + window - window / 2, loads.num_steps()); ++last) {
         std::ranges::transform(sum, loads.at(last, layer), sum.begin(), std::plus());
       }
       for (; first < step - window / 2; ++first) {
         std::ranges::transform(sum, loads.at(first, layer), sum.begin(), std::minus());
       }
       const double value = par(sum);
-      series.par[step] += value / loads.num_layers;
+      series.par[step] += value / loads.num_layers();
       series.worst[step] = std::max(series.worst[step], value);
     }
   }
@@ -141,20 +155,21 @@ ReportSeries summed_series(const RankLoads& loads, int64_t window) {
 
 void add_timeline(const RunRecord& record, Report& report) {
   const RankLoads& loads = record.loads;
-  if (loads.num_steps < 2) return;
+  if (loads.num_steps() < 2) return;
   ReportTimeline& timeline = report.timeline;
   timeline.unit = "step";
-  timeline.points.resize(loads.num_steps);
+  timeline.points.resize(loads.num_steps());
   std::iota(timeline.points.begin(), timeline.points.end(), int64_t{0});
   timeline.series = {summed_series(loads, 1)};
   timeline.series[0].name = "each step";
   const int64_t window =
-      std::max<int64_t>(loads.num_steps / 24, 8);  // of fewer, chance is most of it
-  if (loads.num_steps >= 3 * window) timeline.series.push_back(summed_series(loads, window));
+      std::max<int64_t>(loads.num_steps() / 24, 8);  // of fewer, chance is most of it
+  if (loads.num_steps() >= 3 * window) timeline.series.push_back(summed_series(loads, window));
   if (!record.metrics) return;
-  timeline.series[0].moves = moves_at(record.events, loads.num_steps);
+  timeline.series[0].moves = moves_at(record.events, loads.num_steps());
   for (ReportMark& mark : replan_marks(record.events)) {
-    if (mark.point >= 0 && mark.point < loads.num_steps) timeline.marks.push_back(std::move(mark));
+    if (mark.point >= 0 && mark.point < loads.num_steps())
+      timeline.marks.push_back(std::move(mark));
   }
 }
 
@@ -164,17 +179,18 @@ ReportTable layer_table(const RunResult& result, const RankLoads& loads) {
                    {"", "PAR of a step, mean"},
                    {"", "noise floor"},
                    {"", "worst step"}};
-  const std::vector<Steps> parts = thirds(loads);
+  const std::vector<StepRange> parts = thirds(loads.num_steps());
   if (!parts.empty())
     table.columns.insert(table.columns.begin() + 1, {{"", "first third"}, {"", "last third"}});
-  for (int layer = 0; layer < loads.num_layers; ++layer) {
-    const StepPars steps = step_pars(loads, layer, all_steps(loads));
+  for (int layer = 0; layer < loads.num_layers(); ++layer) {
+    const Levelness level = levelness(loads, layer);
     std::vector<std::optional<double>> row = {result.par_per_layer[layer]};
     if (!parts.empty()) {
-      row.push_back(summed_par(loads, layer, parts.front()));
-      row.push_back(summed_par(loads, layer, parts.back()));
+      row.push_back(par(summed_loads(loads, layer, parts.front())));
+      row.push_back(par(summed_loads(loads, layer, parts.back())));
     }
-    row.insert(row.end(), {steps.mean, steps.floor, steps.worst});
+    row.insert(row.end(), {level.par_step_mean, noise_floor(loads, layer, loads.all_steps()),
+                           level.par_step_worst});
     table.rows.push_back({fmt::format("{}", result.moe_layers[layer]), std::move(row)});
   }
   return table;
@@ -203,6 +219,12 @@ void add_definitions(const RunRecord& record, Report& report) {
 }
 
 }  // namespace
+
+std::vector<StepRange> thirds(int64_t num_steps) {
+  if (num_steps < 3) return {};
+  const EpisodeCut cut = EpisodeCut::spread(num_steps, 3);
+  return {cut[0], cut[1], cut[2]};
+}
 
 Report page_report(const RunOptions& options, const RunResult& result, const RunRecord& record) {
   Report report;

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "cli/run/run.h"
-#include "cli/run/run_loads.h"
 #include "cli/run/run_result.h"
+#include "trimtab/load.h"
 #include "trimtab/metrics.h"
+#include "trimtab/rank_loads.h"
 #include "trimtab/report.h"
 
 namespace trimtab::cli {
@@ -24,6 +25,9 @@ struct RunRecord {
   std::optional<BalanceMetrics> metrics;  // at the end; none: the run did not balance
   std::string split = {};  // rule that shared tokens out over replicas; empty: each rank used one
 };
+
+// A run in three parts of as many steps to within one; none when it has fewer than three steps.
+std::vector<StepRange> thirds(int64_t num_steps);
 
 Report page_report(const RunOptions& options, const RunResult& result, const RunRecord& record);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How busy experts and ranks are. Load counts tokens per expert, per layer and step; PAR
-// (peak-to-average rank load) is what it costs: 1.0 means every rank has the same number of
-// rows, 2.0 that all wait for one with twice the mean.
+// How busy experts are. Load counts tokens per expert, per layer and step; a LoadRecorder counts
+// them while the layers run. trimtab/par.h says how level the ranks are under such loads.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +8,17 @@
 #include <vector>
 
 #include "trimtab/placement.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
+
+// The steps [first, last).
+struct StepRange {
+  int64_t first = 0;
+  int64_t last = 0;
+
+  int64_t size() const { return last - first; }
+};
 
 // Load of logical experts over time.
 struct Load {
@@ -20,27 +28,14 @@ struct Load {
   std::vector<int64_t> counts;  // [steps, layers, experts]
 
   std::span<const int64_t> at(int64_t step, int layer) const {
-    return {counts.data() + (step * num_layers + layer) * num_experts,
-            static_cast<size_t>(num_experts)};
+    return {counts.data() + (step * num_layers + layer) * num_experts, cells(num_experts)};
   }
 };
 
-// max / mean of the ranks' loads; 1.0 when nothing was routed.
-double par(std::span<const int64_t> rank_load);
-// Rank loads of one layer under a placement without replicas: [ranks]. Throws InvalidArgument when
-// sizes differ or an expert has several slots: its load alone does not say which of them had the
-// rows.
-std::vector<int64_t> rank_load(const Placement& placement, int layer,
-                               std::span<const int64_t> expert_load);
-// PAR of each layer, of its rank loads summed over all steps: [layers]. Throws as rank_load().
-std::vector<double> par_per_layer(const Placement& placement, const Load& load);
-
-// The mean step PAR that chance alone leaves when all ranks expect the same: the mean over the
-// steps of E[max] / mean of num_ranks independent Poisson counts, each with the step's tokens /
-// num_ranks as its mean.
-double noise_floor(const Load& load, int layer, int num_ranks);
-// step_tokens: [steps] of one layer.
-double noise_floor(std::span<const int64_t> step_tokens, int num_ranks);
+// The loads of one layer summed over some steps: [experts].
+std::vector<int64_t> sum_of_steps(const Load& load, int layer, StepRange steps);
+// Some steps alone.
+Load steps_of(const Load& load, StepRange steps);
 
 // What a step was for: a step in which any rank runs a prompt is prefill. All ranks must call a
 // step the same.

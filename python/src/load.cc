@@ -10,6 +10,7 @@
 #include "numbers.h"
 #include "planning.h"
 #include "trimtab/error.h"
+#include "trimtab/par.h"
 #include "trimtab/placement.h"
 #include "trimtab/policy.h"
 #include "trimtab/report.h"
@@ -100,7 +101,7 @@ that are whole numbers will do. Copied once, as int64. Raises ValueError, with t
         {
           const nb::gil_scoped_release release;
           for (int l = 0; l < load.num_layers; ++l)
-            floors.push_back(load.num_steps > 0 ? noise_floor(load, l, num_ranks) : 1);
+            floors.push_back(noise_floor(load, l, num_ranks));
         }
         const size_t layers = floors.size();
         return array_of(std::move(floors), {layers});
@@ -111,6 +112,19 @@ that are whole numbers will do. Copied once, as int64. Raises ValueError, with t
 Mean over the steps of E[max] / mean of as many independent Poisson counts as there are ranks, float64 [layers].)",
       nb::sig(
           "def noise_floor(load: Load, num_ranks: int) -> numpy.typing.NDArray[numpy.float64]"));
+  m.def(
+      "is_worth_planning",
+      [](const Placement& placement, const Load& load, double plan_above_par) {
+        const nb::gil_scoped_release release;
+        return is_worth_planning(above_chance(rank_loads(placement, load)), plan_above_par);
+      },
+      nb::arg("placement"), nb::arg("load"), nb::arg("plan_above_par"),
+      R"(Whether a window of loads is more uneven than chance makes it.
+
+True if its PAR, as the mean over its steps or of all of them together, is above noise_floor() by more than
+plan_above_par - 1, mean over the layers; replicas share equally. Raises ValueError when the sizes do not fit.)",
+      nb::sig("def is_worth_planning(placement: Placement, load: Load, plan_above_par: float) -> "
+              "bool"));
   m.def(
       "par_per_step",
       [](const Placement& placement, const Load& load) {

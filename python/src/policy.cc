@@ -12,7 +12,9 @@
 
 #include "numbers.h"
 #include "planning.h"
+#include "split/split_loads.h"
 #include "trimtab/recordings.h"
+#include "trimtab/replay.h"
 #include "trimtab/report.h"
 
 namespace trimtab::python {
@@ -29,25 +31,34 @@ struct Planned {
   std::vector<int64_t> step_ids;  // [steps]
 };
 
-int64_t limit(std::optional<int64_t> value) {
-  return value.value_or(PlanLimits::kNone);
-}
+// What every plan gets beside loads and a placement: the keyword arguments of rebalance() and
+// replay().
+struct Settings {
+  std::optional<std::vector<int32_t>> node_of_rank;
+  int num_groups = 1;
+  int64_t expert_bytes = 0;
+  std::optional<int64_t> max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank;
+
+  Topology topology() const { return {node_of_rank.value_or(std::vector<int32_t>())}; }
+  PlanLimits limits() const {
+    return {.max_moves_per_layer = max_moves_per_layer.value_or(PlanLimits::kNone),
+            .max_bytes = max_bytes.value_or(PlanLimits::kNone),
+            .max_layers = max_layers.value_or(PlanLimits::kNone),
+            .max_receive_per_rank = max_receive_per_rank.value_or(PlanLimits::kNone)};
+  }
+};
 
 Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
-                  std::optional<std::vector<int32_t>> node_of_rank, int num_groups,
-                  int64_t expert_bytes, std::optional<int64_t> max_moves_per_layer,
-                  std::optional<int64_t> max_bytes, std::optional<int64_t> max_layers,
-                  std::optional<int64_t> max_receive_per_rank, const History* history,
+                  const Settings& settings, const History* history,
                   std::optional<std::vector<int>> layer_ids,
                   std::optional<std::vector<int64_t>> step_ids) {
-  Problem problem{.load = nb::cast<const Load&>(load),
-                  .current = nb::cast<const Placement&>(current)};
-  if (node_of_rank) problem.topology.node_of_rank = *node_of_rank;
-  problem.limits = {limit(max_moves_per_layer), limit(max_bytes), limit(max_layers),
-                    limit(max_receive_per_rank)};
-  problem.expert_bytes = expert_bytes;
-  problem.num_groups = num_groups;
-  problem.history = history;
+  const Problem problem{.load = nb::cast<const Load&>(load),
+                        .current = nb::cast<const Placement&>(current),
+                        .topology = settings.topology(),
+                        .limits = settings.limits(),
+                        .expert_bytes = settings.expert_bytes,
+                        .num_groups = settings.num_groups,
+                        .history = history};
   std::vector<int> layers =
       ids_or_counted(std::move(layer_ids), problem.load.num_layers, "layer_ids");
   std::vector<int64_t> steps =
@@ -60,10 +71,56 @@ Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Pl
     plan = policy.rebalance(problem);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  return {
-      std::move(*plan),           nb::borrow(load), nb::borrow(current),
-      std::string(policy.name()), seconds,          node_of_rank.value_or(std::vector<int32_t>{}),
-      std::move(layers),          std::move(steps)};
+  return {std::move(*plan),           nb::borrow(load), nb::borrow(current),
+          std::string(policy.name()), seconds,          problem.topology.node_of_rank,
+          std::move(layers),          std::move(steps)};
+}
+
+// (figures of ReplayResult by name, plans): see trimtab::replay().
+nb::tuple replay_policy(const Policy& policy, nb::handle_t<Load> load,
+                        nb::handle_t<Placement> start, int64_t window, const std::string& split,
+                        const Settings& settings, std::optional<std::vector<int>> layer_ids,
+                        std::optional<std::vector<int64_t>> step_ids) {
+  const auto& recorded = nb::cast<const Load&>(load);
+  const ReplayConfig config{.window = window,
+                            .split = parse_sharing(split),
+                            .topology = settings.topology(),
+                            .limits = settings.limits(),
+                            .expert_bytes = settings.expert_bytes,
+                            .num_groups = settings.num_groups};
+  const std::vector<int> layers =
+      ids_or_counted(std::move(layer_ids), recorded.num_layers, "layer_ids");
+  const std::vector<int64_t> steps =
+      ids_or_counted(std::move(step_ids), recorded.num_steps, "step_ids");
+  std::vector<ReplayedPlan> plans;
+  ReplayResult result;
+  {
+    const nb::gil_scoped_release release;
+    result = replay(policy, recorded, nb::cast<const Placement&>(start), config,
+                    [&](const ReplayedPlan& one) { plans.push_back(one); });
+  }
+  nb::list made;
+  nb::object current = nb::borrow(start);
+  for (ReplayedPlan& one : plans) {
+    const StepRange of_window{one.number * window, (one.number + 1) * window};
+    Planned planned{std::move(one.plan),
+                    nb::cast(steps_of(recorded, of_window)),
+                    current,
+                    std::string(policy.name()),
+                    one.seconds,
+                    config.topology.node_of_rank,
+                    layers,
+                    {steps.begin() + of_window.first, steps.begin() + of_window.last}};
+    made.append(nb::cast(std::move(planned)));
+    current = made[nb::len(made) - 1].attr("placement");
+  }
+  nb::dict figures;
+  figures["par_next_mean"] = result.par_next_mean;
+  figures["par_next_worst"] = result.par_next_worst;
+  figures["first_plan_moves"] = result.first_plan_moves;
+  figures["moves_per_layer_per_replan"] = result.moves_per_layer_per_replan;
+  figures["plan_seconds_per_replan"] = result.plan_seconds_per_replan;
+  return nb::make_tuple(figures, made);
 }
 
 std::string page_of(const Planned& planned, const std::optional<std::string>& title) {
@@ -205,42 +262,91 @@ ValueError for formats without placements, RuntimeError when it can't be written
       .def("__repr__", &text_of);
 }
 
+#define TRIMTAB_SETTINGS                                                                    \
+  "node_of_rank: collections.abc.Sequence[int] | None = None, num_groups: int = 1, "        \
+  "expert_bytes: int = 0, max_moves_per_layer: int | None = None, max_bytes: int | None = " \
+  "None, max_layers: int | None = None, max_receive_per_rank: int | None = None"
+#define TRIMTAB_NUMBERS                                        \
+  ", layer_ids: collections.abc.Sequence[int] | None = None, " \
+  "step_ids: collections.abc.Sequence[int] | None = None"
+
 void bind_policy_class(nb::module_& m) {
   nb::class_<Policy>(m, "Policy",
                      R"(A way to plan: pure and deterministic, so that all ranks get the same plan.
 
 name: see policy_names(). preset: of trim: fast, balanced, deep. time_budget_s: of trim; the plan then depends on the
-machine. move_price: of trim: PAR that a move must gain its layer. keep_slots: of deepseek. seed: of random. Options of
-other policies are passed over. Raises ValueError with the names for one that is none of them.)")
+machine. move_price: of trim: PAR that a move must gain its layer. keep_slots: of deepseek. seed: of random. Raises ValueError
+with the names for one that is none of them, and for an option that the policy does not have.)")
       .def_prop_ro("name", [](const Policy& policy) { return std::string(policy.name()); })
-      .def("rebalance", &rebalance, nb::arg("load"), nb::arg("current"), nb::kw_only(),
-           nb::arg("node_of_rank") = nb::none(), nb::arg("num_groups") = 1,
-           nb::arg("expert_bytes") = 0, nb::arg("max_moves_per_layer") = nb::none(),
-           nb::arg("max_bytes") = nb::none(), nb::arg("max_layers") = nb::none(),
-           nb::arg("max_receive_per_rank") = nb::none(), nb::arg("history") = nb::none(),
-           nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
-           R"(A plan for these loads from this placement, within these limits.
+      .def(
+          "rebalance",
+          [](const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
+             std::optional<std::vector<int32_t>> node_of_rank, int num_groups, int64_t expert_bytes,
+             std::optional<int64_t> max_moves_per_layer, std::optional<int64_t> max_bytes,
+             std::optional<int64_t> max_layers, std::optional<int64_t> max_receive_per_rank,
+             const History* history, std::optional<std::vector<int>> layer_ids,
+             std::optional<std::vector<int64_t>> step_ids) {
+            return rebalance(policy, load, current,
+                             {std::move(node_of_rank), num_groups, expert_bytes,
+                              max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank},
+                             history, std::move(layer_ids), std::move(step_ids));
+          },
+          nb::arg("load"), nb::arg("current"), nb::kw_only(), nb::arg("node_of_rank") = nb::none(),
+          nb::arg("num_groups") = 1, nb::arg("expert_bytes") = 0,
+          nb::arg("max_moves_per_layer") = nb::none(), nb::arg("max_bytes") = nb::none(),
+          nb::arg("max_layers") = nb::none(), nb::arg("max_receive_per_rank") = nb::none(),
+          nb::arg("history") = nb::none(), nb::arg("layer_ids") = nb::none(),
+          nb::arg("step_ids") = nb::none(),
+          R"(A plan for these loads from this placement, within these limits.
 
 node_of_rank: [ranks]; all on one when left out. num_groups: expert groups, for deepseek. expert_bytes: of one expert's
 weights, which max_bytes needs. max_...: limits; one that is reached stops further moves. history: of the last plan; load
 then holds only the steps since. layer_ids [layers], step_ids [steps]: the engine's numbers. The GIL is released. Raises
 ValueError when sizes do not fit each other.)",
-           nb::sig("def rebalance(self, load: Load, current: Placement, *, node_of_rank: "
-                   "collections.abc.Sequence[int] "
-                   "| None = None, num_groups: int = 1, expert_bytes: int = 0, "
-                   "max_moves_per_layer: int | None = None, "
-                   "max_bytes: int | None = None, max_layers: int | None = None, "
-                   "max_receive_per_rank: int | None = "
-                   "None, history: History | None = None, layer_ids: collections.abc.Sequence[int] "
-                   "| None = None, "
-                   "step_ids: collections.abc.Sequence[int] | None = None) -> Plan"));
+          nb::sig("def rebalance(self, load: Load, current: Placement, *, " TRIMTAB_SETTINGS
+                  ", history: History | None = None" TRIMTAB_NUMBERS ") -> Plan"))
+      .def(
+          "replay",
+          [](const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
+             int64_t window, const std::string& split,
+             std::optional<std::vector<int32_t>> node_of_rank, int num_groups, int64_t expert_bytes,
+             std::optional<int64_t> max_moves_per_layer, std::optional<int64_t> max_bytes,
+             std::optional<int64_t> max_layers, std::optional<int64_t> max_receive_per_rank,
+             std::optional<std::vector<int>> layer_ids,
+             std::optional<std::vector<int64_t>> step_ids) {
+            return replay_policy(policy, load, current, window, split,
+                                 {std::move(node_of_rank), num_groups, expert_bytes,
+                                  max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank},
+                                 std::move(layer_ids), std::move(step_ids));
+          },
+          nb::arg("load"), nb::arg("current"), nb::kw_only(), nb::arg("window"),
+          nb::arg("split") = "equal", nb::arg("node_of_rank") = nb::none(),
+          nb::arg("num_groups") = 1, nb::arg("expert_bytes") = 0,
+          nb::arg("max_moves_per_layer") = nb::none(), nb::arg("max_bytes") = nb::none(),
+          nb::arg("max_layers") = nb::none(), nb::arg("max_receive_per_rank") = nb::none(),
+          nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
+          R"(Plans on each window of steps and measures the plan on the window after it.
+
+Every plan starts from the one before, with its history. window: steps. split: how a step's tokens are shared out over
+replicas when a window is measured: equal, static, round_robin or split. The rest as in rebalance(). Returns the figures
+of `trimtab replay --json` by name, and the plans. The GIL is released. Raises ValueError as rebalance(), and when two
+windows do not fit.)",
+          nb::sig("def replay(self, load: Load, current: Placement, *, window: int, "
+                  "split: str = 'equal', " TRIMTAB_SETTINGS TRIMTAB_NUMBERS
+                  ") -> tuple[dict[str, float], list[Plan]]"));
   m.def(
       "make_policy",
-      [](const std::string& name, const std::string& preset, std::optional<double> time_budget_s,
-         bool keep_slots, std::optional<double> move_price, uint64_t seed) {
-        return make_policy(name, {preset, time_budget_s, keep_slots, move_price, seed}).release();
+      [](const std::string& name, const std::optional<std::string>& preset,
+         std::optional<double> time_budget_s, bool keep_slots, std::optional<double> move_price,
+         uint64_t seed) {
+        return make_policy(name, {.preset = preset.value_or(""),
+                                  .time_budget_s = time_budget_s,
+                                  .move_price = move_price,
+                                  .keep_slots = keep_slots,
+                                  .seed = seed})
+            .release();
       },
-      nb::rv_policy::take_ownership, nb::arg("name"), nb::kw_only(), nb::arg("preset") = "balanced",
+      nb::rv_policy::take_ownership, nb::arg("name"), nb::kw_only(), nb::arg("preset") = nb::none(),
       nb::arg("time_budget_s") = nb::none(), nb::arg("keep_slots") = true,
       nb::arg("move_price") = nb::none(), nb::arg("seed") = 0,
       "The policy of this name; see Policy for the options.");

@@ -197,8 +197,15 @@ class TestPlan:
             ({}, "ranks and slots"),
             ({"ranks": 4, "slots": 3}, "16 experts"),
             ({"ranks": 4, "slots": 5, "policy": "trimm"}, "trim"),
-            ({"ranks": 4, "slots": 5, "policy": "swift", "preset": "fast"}, "only trim"),
-            ({"ranks": 4, "slots": 5, "keep_slots": False}, "only deepseek"),
+            (
+                {"ranks": 4, "slots": 5, "policy": "swift", "preset": "fast"},
+                "^preset: only trim has it, and the policy is swift$",
+            ),
+            (
+                {"ranks": 4, "slots": 5, "keep_slots": False},
+                "^keep_slots: only deepseek has it, and the policy is trim$",
+            ),
+            ({"ranks": 4, "slots": 5, "policy": trimtab.make_policy("trim"), "preset": "fast"}, "its own"),
             ({"ranks": 4, "slots": 5, "preset": "slow"}, "slow"),
             ({"ranks": 4, "slots": 5, "nodes": 3}, "3"),
             ({"ranks": 4, "slots": 5, "max_layers": -1}, "-1"),
@@ -285,18 +292,42 @@ class TestPage:
 
 
 class TestCompare:
-    def test_is_that_of_the_command(self, command):
-        run = [command, "replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "16", "--policies"]
-        run += ["trim,deepseek,swift,static", "--json"]
-        told = json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout)["policies"]
+    @pytest.mark.parametrize(
+        "options, arguments",
+        [
+            ([], {}),
+            (["--split", "split", "--nodes", "2"], {"split": "split", "nodes": 2}),
+            (["--max-moves", "3", "--move-price", "0.1"],
+             {"max_moves_per_layer": 3, "options": {"trim": {"move_price": 0.1}}}),
+        ],
+        ids=["as they are", "by a rule", "within limits"],
+    )
+    def test_is_that_of_the_command(self, command, options, arguments):
+        """The same code makes both, so they agree to the last bit."""
+        policies = ["trim", "deepseek", "swift", "flashlb", "static"]
+        run = [command, "replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "16", "--json"]
+        run += ["--policies", ",".join(policies), *options]
+        printed = subprocess.run(run, check=True, capture_output=True, text=True).stdout
+        told = json.loads(printed)["policies"]
         comparison = trimtab.compare(
-            trimtab.read_recording(TRACE), ranks=4, slots=9, window=16, policies=["trim", "deepseek", "swift", "static"]
+            trimtab.read_recording(TRACE), ranks=4, slots=9, window=16, policies=policies, **arguments
         )
         assert list(comparison) == list(told)
         for name, result in comparison.items():
+            assert len(result.plans) == 7
             for key, value in told[name].items():
                 if key != "plan_seconds_per_replan":
-                    assert getattr(result, key) == pytest.approx(value), (name, key)
+                    assert getattr(result, key) == value, (name, key)
+
+    def test_hands_out_the_plans(self, counts):
+        plans = trimtab.compare(counts, ranks=4, slots=5, window=2, policies=["trim"])["trim"].plans
+        np.testing.assert_array_equal(plans[0].load.counts, counts[:2])
+        plans = trimtab.compare(counts, ranks=4, slots=5, window=1, policies=["swift"])["swift"].plans
+        assert [plan.policy for plan in plans] == ["swift"] * 4
+        for before, after in zip(plans, plans[1:]):
+            np.testing.assert_array_equal(before.placement.logical, after.current.logical)
+        for step, plan in enumerate(plans):
+            np.testing.assert_array_equal(plan.load.counts, counts[step : step + 1])
 
     def test_prints_a_table(self, counts):
         comparison = trimtab.compare(counts, ranks=4, slots=5, window=2, options={"trim": {"preset": "fast"}})
@@ -373,3 +404,23 @@ def test_par():
         trimtab.par([-1, 2])
     with pytest.raises(ValueError, match="layers"):
         trimtab.par_per_step(trimtab.Placement.linear(2, 4, 2), trimtab.Load([[1, 2, 3, 4]]))
+
+
+def test_a_window_that_chance_explains_is_not_worth_a_plan():
+    """The rule by which the C++ balancer judges, too."""
+    rng = np.random.default_rng(5)
+    level = rng.poisson(np.full((32, 2, 16), 50.0)).astype(np.int64)
+    skewed = level.copy()
+    skewed[:, 1, 0] += 100
+    placement = trimtab.Placement.linear(2, 16, 4)
+    assert not trimtab.planning.is_worth_planning(placement, trimtab.Load(level), 1.02)
+    assert trimtab.planning.is_worth_planning(placement, trimtab.Load(skewed), 1.02)
+    assert not trimtab.planning.is_worth_planning(placement, trimtab.Load(skewed), 2)
+    # From the definition, for the mean of the steps.
+    par = trimtab.par_per_step(placement, trimtab.Load(skewed))[0].mean()
+    above = par - trimtab.noise_floor(trimtab.Load(skewed), 4).mean()
+    whole = trimtab.par_per_step(placement, trimtab.Load(skewed.sum(0)))[0][0]
+    above = max(above, whole - trimtab.noise_floor(trimtab.Load(skewed.sum(0)), 4).mean())
+    for plan_above_par in (above + 1 - 1e-6, above + 1 + 1e-6):
+        expected = above > plan_above_par - 1
+        assert trimtab.planning.is_worth_planning(placement, trimtab.Load(skewed), plan_above_par) == expected

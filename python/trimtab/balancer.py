@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from ._core import MoeRuntime
-from .planning import Load, Policy, default_placement, noise_floor, par_per_step, plan
+from .planning import Load, Policy, default_placement, is_worth_planning, par_per_step, plan
 
 __all__ = ["Balancer"]
 
@@ -112,20 +112,14 @@ class Balancer:
         self._begin_window()
         if not window.any():
             return
-        parts, whole = Load(window), Load(window.sum(0))
-        self.par = float(par_per_step(self.placement, whole)[0][0])
-        above = max(self._above_chance(parts), self._above_chance(whole))
-        if above > self.plan_above_par - 1:
+        self.par = float(par_per_step(self.placement, Load(window.sum(0)))[0][0])
+        if is_worth_planning(self.placement, Load(window), self.plan_above_par):
             future = concurrent.futures.Future()
             # No executor's: the end of the program does not wait for a planner.
             threading.Thread(
                 target=self._make_plan, args=(future, window, self.placement), name="trimtab-plan", daemon=True
             ).start()
             self._planning = future, time.monotonic()
-
-    def _above_chance(self, load):
-        par = float(np.mean(par_per_step(self.placement, load)[0]))
-        return par - float(np.mean(noise_floor(load, self.runtime.ranks)))
 
     def _make_plan(self, future, window, current):
         begin = time.monotonic()

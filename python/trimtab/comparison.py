@@ -8,10 +8,8 @@ import html
 import typing
 from collections.abc import Sequence
 
-import numpy as np
-
 from . import planning
-from .planning import Load, Placement, Plan
+from .planning import Placement, Plan
 
 if typing.TYPE_CHECKING:
     from .formats import PlacementFile
@@ -65,7 +63,7 @@ class Comparison(dict[str, PolicyResult]):
         return (
             f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>Each plan is made on one window and "
             "measured on the next; PAR (peak-to-average rank load, 1 is level) is the mean over steps, windows and "
-            "layers, replicas sharing equally.</p>"
+            "layers.</p>"
         )
 
 
@@ -74,6 +72,7 @@ def compare(
     current: Placement | PlacementFile | None = None,
     *,
     window: int,
+    split: str = "equal",
     policies: Sequence[str] = ("trim", "deepseek", "static"),
     options: dict[str, dict[str, typing.Any]] | None = None,
     **common: typing.Any,
@@ -81,44 +80,22 @@ def compare(
     """Replays a recording: every policy plans on each window of steps, from its own last placement and with what it
     remembers, and is measured on the window after.
 
-    loads, current: as in plan(). window: steps. policies: names of policy_names(). options: by policy, what plan() takes
+    loads, current: as in plan(). window: steps. split: how a step's tokens are shared out over replicas when a window
+    is measured: equal, static, round_robin or split. policies: names of policy_names(). options: by policy, what plan() takes
     for it alone, e.g. {"trim": {"preset": "fast"}}. common: what plan() takes for all: ranks, slots, nodes, limits.
 
     Returns a Comparison, in the order of policies. Raises ValueError as plan(), and when two windows do not fit.
     """
-    load, _ = planning.load_and_names(loads)
-    windows = load.num_steps // window if window > 0 else 0
-    if windows < 2:
-        raise ValueError(
-            f"{load.num_steps} steps; a window of {window} needs {max(2 * window, 2)}, to plan on one and measure on the next"
-        )
     unknown = set(options or {}) - set(policies)
     if unknown:
         raise ValueError(f"options for {', '.join(sorted(unknown))}, and the policies are {', '.join(policies)}")
-    parts = [Load(load.counts[w * window : (w + 1) * window]) for w in range(windows)]
     return Comparison(
-        {name: _replay(name, parts, current, {**common, **(options or {}).get(name, {})}) for name in policies}
+        {name: _replay(name, loads, current, window, split, {**common, **(options or {}).get(name, {})})
+         for name in policies}
     )
 
 
-def _replay(name: str, parts: list[Load], current, arguments: dict[str, typing.Any]) -> PolicyResult:
-    plans: list[Plan] = []
-    means, worst = [], 1.0
-    for now, after in zip(parts, parts[1:]):
-        history = plans[-1].history if plans else None
-        plans.append(planning.plan(now, current, policy=name, history=history, **arguments))
-        current = plans[-1].placement
-        mean_of_step, worst_of_step = planning.par_per_step(current, after)
-        means.append(mean_of_step.mean())
-        worst = max(worst, worst_of_step.max())
-    later = plans[1:]
-    replans = max(len(later), 1)
-    return PolicyResult(
-        policy=name,
-        par_next_mean=float(np.mean(means)),
-        par_next_worst=float(worst),
-        first_plan_moves=len(plans[0].moves),
-        moves_per_layer_per_replan=sum(len(one.moves) for one in later) / parts[0].num_layers / replans,
-        plan_seconds_per_replan=sum(one.seconds for one in later) / replans,
-        plans=tuple(plans),
-    )
+def _replay(name: str, loads: Loads, current, window: int, split: str, arguments: dict[str, typing.Any]) -> PolicyResult:
+    task = planning.Task.of(loads, current, policy=name, **arguments)
+    figures, plans = task.policy.replay(task.load, task.current, window=window, split=split, **task.settings)
+    return PolicyResult(policy=name, plans=tuple(plans), **figures)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from ._core import (
     SplitTable,
     default_placement,
     even_nodes,
+    is_worth_planning,
     make_policy,
     noise_floor,
     par,
@@ -37,6 +39,7 @@ __all__ = [
     "SplitTable",
     "default_placement",
     "even_nodes",
+    "is_worth_planning",
     "make_policy",
     "noise_floor",
     "par",
@@ -81,29 +84,62 @@ def plan(
     Returns a Plan. The GIL is released. Raises ValueError for sizes that do not fit, unknown names and options of
     another policy. How trim plans: docs/policies.md.
     """
-    load, names = load_and_names(loads)
-    if current is None:
-        if ranks is None or slots is None:
-            raise ValueError("give current, the placement in use, or ranks and slots (of each rank)")
-        current = default_placement(load.num_layers, load.num_experts, [slots] * ranks)
-    else:
-        if isinstance(current, PlacementFile):
-            names.setdefault("layer_ids", current.layer_ids)
-            current = current.placement
-        _check_ranks(current, ranks, slots)
-    return _policy(policy, preset, time_budget_s, move_price, keep_slots).rebalance(
-        load,
-        current,
-        node_of_rank=even_nodes(current.num_ranks, nodes) if nodes != 1 else None,
-        num_groups=groups,
-        expert_bytes=expert_bytes,
-        max_moves_per_layer=max_moves_per_layer,
-        max_bytes=max_bytes,
-        max_layers=max_layers,
-        max_receive_per_rank=max_receive_per_rank,
-        history=history,
-        **names,
+    task = Task.of(
+        loads, current, ranks=ranks, slots=slots, policy=policy, preset=preset, time_budget_s=time_budget_s,
+        move_price=move_price, keep_slots=keep_slots, nodes=nodes, groups=groups,
+        max_moves_per_layer=max_moves_per_layer, max_receive_per_rank=max_receive_per_rank, max_layers=max_layers,
+        max_bytes=max_bytes, expert_bytes=expert_bytes,
     )
+    return task.policy.rebalance(task.load, task.current, history=history, **task.settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What plan() and compare() hand to a policy: their arguments, checked and in the words of Policy."""
+
+    policy: Policy
+    load: Load
+    current: Placement
+    settings: dict[str, typing.Any]
+
+    @staticmethod
+    def of(
+        loads: Loads,
+        current: Placement | PlacementFile | None,
+        *,
+        ranks: int | None = None,
+        slots: int | None = None,
+        policy: str | Policy = "trim",
+        preset: str | None = None,
+        time_budget_s: float | None = None,
+        move_price: float | None = None,
+        keep_slots: bool = True,
+        nodes: int = 1,
+        groups: int = 1,
+        **limits: int | None,
+    ) -> Task:
+        """Raises ValueError as plan()."""
+        load, names = load_and_names(loads)
+        if current is None:
+            if ranks is None or slots is None:
+                raise ValueError("give current, the placement in use, or ranks and slots (of each rank)")
+            current = default_placement(load.num_layers, load.num_experts, [slots] * ranks)
+        else:
+            if isinstance(current, PlacementFile):
+                names.setdefault("layer_ids", current.layer_ids)
+                current = current.placement
+            _check_ranks(current, ranks, slots)
+        return Task(
+            policy=_policy(policy, preset, time_budget_s, move_price, keep_slots),
+            load=load,
+            current=current,
+            settings={
+                "node_of_rank": even_nodes(current.num_ranks, nodes) if nodes != 1 else None,
+                "num_groups": groups,
+                **limits,
+                **names,
+            },
+        )
 
 
 def load_and_names(loads: Loads) -> tuple[Load, dict[str, Sequence[int]]]:
@@ -121,14 +157,12 @@ def _check_ranks(current: Placement, ranks: int | None, slots: int | None) -> No
 
 
 def _policy(policy, preset, time_budget_s, move_price, keep_slots) -> Policy:
-    """Options of one policy alone need it."""
-    own = [("preset", preset is not None, "trim"), ("time_budget_s", time_budget_s is not None, "trim"),
-           ("move_price", move_price is not None, "trim"), ("keep_slots=False", not keep_slots, "deepseek")]
-    for option, given, owner in own:
-        if given and policy != owner:
-            name = policy if isinstance(policy, str) else f"a Policy ({policy.name}), which has its own"
-            raise ValueError(f"{option}: only {owner} has it, and policy is {name}")
-    if isinstance(policy, Policy):
-        return policy
-    return make_policy(policy, preset=preset or "balanced", time_budget_s=time_budget_s, move_price=move_price,
-                       keep_slots=keep_slots)
+    if not isinstance(policy, Policy):
+        return make_policy(policy, preset=preset, time_budget_s=time_budget_s, move_price=move_price,
+                           keep_slots=keep_slots)
+    given = {"preset": preset is not None, "time_budget_s": time_budget_s is not None,
+             "move_price": move_price is not None, "keep_slots": not keep_slots}
+    for option, is_given in given.items():
+        if is_given:
+            raise ValueError(f"{option}: policy is a Policy ({policy.name}), which was made with its own")
+    return policy

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "base/cat.h"
@@ -20,6 +21,7 @@
 #include "live/screening.h"
 #include "live/worker.h"
 #include "trimtab/error.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 namespace {
@@ -288,14 +290,10 @@ void Balancer::State::measure(const Window& loads) {
   const int num_layers = loads.load.num_layers, ranks = placement.num_ranks();
   double sum = 0, least = 1;
   for (int layer = 0; layer < num_layers; ++layer) {
-    std::vector<int64_t> rows(ranks);
-    for (int64_t part = 0; part < loads.load.num_steps; ++part) {
-      const auto of_part = loads.rows(part, layer, ranks);
-      for (int r = 0; r < ranks; ++r) rows[r] += of_part[r];
-    }
-    for (int r = 0; r < ranks; ++r) metrics.rank_tokens[r] += rows[r];
-    sum += 1 / par(rows);
-    least = std::min(least, 1 / par(rows));
+    const std::span<const double> rows = loads.rank_loads.window(layer);
+    for (size_t r = 0; r < rows.size(); ++r) metrics.rank_tokens[r] += std::llround(rows[r]);
+    sum += balancedness(par(rows));
+    least = std::min(least, balancedness(par(rows)));
   }
   metrics.balancedness_mean = sum / num_layers;
   metrics.balancedness_min = least;

@@ -15,7 +15,7 @@
 
 #include "comm/testing.h"
 #include "live/testing.h"
-#include "load/rank_loads.h"
+#include "load/replicas.h"
 #include "policy/testing.h"
 #include "trimtab/error.h"
 

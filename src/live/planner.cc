@@ -3,42 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <functional>
-#include <numeric>
 
 #include "base/cat.h"
-#include "live/estimate.h"
-#include "load/predict.h"
-#include "load/rank_loads.h"
-#include "trimtab/error.h"
+#include "load/replicas.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 namespace {
-
-// By how much PAR is above what chance alone leaves, mean over the layers: of the parts of the
-// window, and of their sum.
-struct Excess {
-  double parts = 0, sum = 0;
-};
-Excess excess(const Window& window, int num_ranks) {
-  Excess excess;
-  const int layers = window.load.num_layers;
-  for (int layer = 0; layer < layers; ++layer) {
-    std::vector<int64_t> tokens, rows(num_ranks);
-    for (int64_t part = 0; part < window.load.num_steps; ++part) {
-      const auto of_part = window.rows(part, layer, num_ranks);
-      tokens.push_back(std::accumulate(of_part.begin(), of_part.end(), int64_t{0}));
-      std::ranges::transform(rows, of_part, rows.begin(), std::plus());
-    }
-    const std::vector<int64_t> all = {std::accumulate(tokens.begin(), tokens.end(), int64_t{0})};
-    excess.parts +=
-        (mean_of(measured_pars(window, layer, num_ranks)) - noise_floor(tokens, num_ranks)) /
-        layers;
-    excess.sum += (par(rows) - noise_floor(all, num_ranks)) / layers;
-  }
-  return excess;
-}
 
 // Is what a policy made of the task a placement that can be taken? Empty, or what is wrong.
 std::string fault(const Placement& current, const Plan& plan) {
@@ -59,35 +30,18 @@ std::string fault(const Placement& current, const Plan& plan) {
   return "";
 }
 
-// Seconds that a plan saves in one step: the part of it that waits for the busiest rank shrinks as
-// that rank's rows do.
-double saved_seconds(const PlanTask& task, const Placement& next) {
-  const Load& load = task.window.load;
-  double saved = 0;
-  for (const int layer : changed_layers(task.current, next)) {
-    const double before =
-        mean_of(estimated_pars(task.current, layer, load, task.config.split, task.topology));
-    const double after =
-        mean_of(estimated_pars(next, layer, load, task.config.split, task.topology));
-    saved += (before - after) / before;
-  }
-  return saved * task.costs.step_seconds * task.config.expert_share / load.num_layers;
-}
-
 void judge(const PlanTask& task, const Placement& next, PlanResult& result) {
   const std::vector<double> all =
       gains(task.current, next, task.window.load, task.config.split, task.topology);
   result.predicted = mean_of(all);
   result.kind = PlanResult::Kind::kPlan;
   if (!task.config.gate) return;
-  const double life = task.config.expected_life_windows * static_cast<double>(task.config.interval);
-  const double gain = saved_seconds(task, next) * life;
-  const double cost =
-      static_cast<double>(result.bytes) * task.costs.seconds_per_byte +
-      static_cast<double>(changed_layers(task.current, next).size()) * task.costs.seconds_per_layer;
-  if (gain > cost) return;  // not so for NaN
+  const Worth worth = worth_of(task.current, next, task.window.load, result.bytes, task.costs,
+                               task.config, task.topology);
+  if (worth.repays_its_moves()) return;
   result.kind = PlanResult::Kind::kRejected;
-  result.why = cat("the moves would take ", cost, " s and save ", gain, " s in ", life, " steps");
+  result.why = cat("the moves would take ", worth.move_seconds, " s and save ", worth.saved_seconds,
+                   " s in ", worth.steps, " steps");
 }
 
 // The plan without the layers for which a rank would need more spares than it has.
@@ -116,9 +70,9 @@ PlanResult plan(const PlanTask& task) {
     result.why = "the window has no tokens";
     return result;
   }
-  const Excess above_chance = excess(task.window, task.current.num_ranks());
-  if (std::max(above_chance.parts, above_chance.sum) <= task.config.plan_above_par - 1) {
-    result.why = cat("the ranks are level: PAR is ", above_chance.sum, " above what chance leaves");
+  const AboveChance above = above_chance(task.window.rank_loads);
+  if (!is_worth_planning(above, task.config.plan_above_par)) {
+    result.why = cat("the ranks are level: PAR is ", above.window, " above what chance leaves");
     return result;
   }
   PlanLimits limits = task.config.limits;
@@ -161,29 +115,6 @@ PlanResult make_plan(const PlanTask& task) {
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
-}
-
-std::vector<int> changed_layers(const Placement& from, const Placement& to) {
-  std::vector<int> changed;
-  for (int layer = 0; layer < from.num_layers(); ++layer) {
-    if (!std::ranges::equal(from.logical(layer), to.logical(layer))) changed.push_back(layer);
-  }
-  return changed;
-}
-
-std::vector<double> gains(const Placement& from, const Placement& to, const Load& load,
-                          SplitRule rule, const Topology& topology) {
-  const std::vector<int> changed = changed_layers(from, to);
-  if (changed.empty()) return {};
-  std::vector<double> gains(load.num_steps);
-  for (const int layer : changed) {
-    const std::vector<double> before = estimated_pars(from, layer, load, rule, topology);
-    const std::vector<double> after = estimated_pars(to, layer, load, rule, topology);
-    for (size_t part = 0; part < gains.size(); ++part) {
-      gains[part] += (before[part] - after[part]) / static_cast<double>(changed.size());
-    }
-  }
-  return gains;
 }
 
 }  // namespace trimtab

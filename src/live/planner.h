@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a window of loads to a plan that is worth its moves, or the reason why there is none. Pure;
-// what it takes it owns, so that it may go on where nobody waits for it any more.
+// From a window of loads to a plan that is worth its moves, or the reason why there is none. The
+// gates are in live/gate.h. A task owns all that planning needs, so that a planner may go on where
+// nobody waits for it any more.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "live/gate.h"
 #include "live/window.h"
 #include "trimtab/balancer.h"
 
 namespace trimtab {
-
-// What steps and moves took so far.
-struct Costs {
-  double step_seconds = 0;            // of a step, mean
-  double seconds_per_byte = 1e-9;     // of moving experts
-  double seconds_per_layer = 100e-6;  // that a switch holds up the steps
-};
 
 struct PlanTask {
   BalancerConfig config;
@@ -49,13 +44,5 @@ struct PlanResult {
 };
 
 PlanResult make_plan(const PlanTask& task);
-
-// The gains of `to` over `from` on this window: [parts], mean over the layers in which they differ.
-// Empty when they differ in none.
-std::vector<double> gains(const Placement& from, const Placement& to, const Load& load,
-                          SplitRule rule, const Topology& topology);
-
-// [layers] of these placements that differ.
-std::vector<int> changed_layers(const Placement& from, const Placement& to);
 
 }  // namespace trimtab

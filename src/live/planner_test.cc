@@ -22,19 +22,19 @@ Window window_of(const Placement& placement, const std::vector<int64_t>& counts)
   Window window;
   const auto experts = static_cast<size_t>(placement.num_experts());
   window.load = {static_cast<int64_t>(counts.size() / experts), 1, placement.num_experts(), counts};
+  window.rank_loads = RankLoads(window.load.num_steps, 1, placement.num_ranks());
   for (int64_t part = 0; part < window.load.num_steps; ++part) {
     const auto load = window.load.at(part, 0);
     // Every expert on the first rank that has it.
-    std::vector<int64_t> rows(placement.num_ranks());
     for (size_t e = 0; e < experts; ++e) {
       for (int slot = 0; slot < placement.num_slots(); ++slot) {
         if (placement.logical(0)[slot] != static_cast<int32_t>(e)) continue;
-        rows[placement.rank_of_slot(slot)] += load[e];
+        window.rank_loads.at(part, 0)[placement.rank_of_slot(slot)] += static_cast<double>(load[e]);
         break;
       }
     }
-    window.rank_rows.insert(window.rank_rows.end(), rows.begin(), rows.end());
   }
+  window.rank_loads.sum_up_window();
   return window;
 }
 
@@ -131,20 +131,11 @@ TEST(Planner, LayersThatNeedMoreSparesThanThereAreAreLeftOut) {
                 .max_receive = 1,
                 .costs = {}};
   task.window.load = {1, 2, 4, {50, 50, 1, 1, 50, 50, 1, 1}};
-  task.window.rank_rows = {100, 2, 100, 2};
+  task.window.rank_loads = rank_loads(two_layers, task.window.load);
   const PlanResult result = make_plan(task);
   ASSERT_EQ(result.kind, PlanResult::Kind::kPlan) << result.why;
   EXPECT_EQ(result.logical, (std::vector<int32_t>{0, 1, 2, 3, 0, 2, 1, 3}));
   EXPECT_EQ(result.moves, 2);
-}
-
-TEST(Planner, GainsAreOfTheLayersThatChange) {
-  const Placement from(2, 4, {2, 2}, {0, 1, 2, 3, 0, 1, 2, 3});
-  const Placement to(2, 4, {2, 2}, {0, 1, 2, 3, 0, 2, 1, 3});
-  const Load load{1, 2, 4, {1, 1, 1, 1, 50, 50, 0, 0}};
-  EXPECT_EQ(changed_layers(from, to), (std::vector<int>{1}));
-  EXPECT_NEAR(gains(from, to, load, SplitRule::kStatic, {})[0], 1.0, 1e-12);
-  EXPECT_TRUE(gains(from, from, load, SplitRule::kStatic, {}).empty());
 }
 
 }  // namespace

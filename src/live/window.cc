@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "load/episodes.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -56,16 +57,15 @@ std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
   for (int64_t age = steps; age > 0; --age) {
     if (!phase || recorder.phase(recorder.valid_steps(0) - age, 0) == *phase) chosen.push_back(age);
   }
-  const int64_t parts = std::min<int64_t>(std::ssize(chosen), max_episodes);
+  const EpisodeCut parts = EpisodeCut::spread(std::ssize(chosen), max_episodes);
   std::vector<std::byte> packed;
-  put(packed, static_cast<uint64_t>(parts));
+  put(packed, static_cast<uint64_t>(parts.count()));
   std::vector<int64_t> sum(slots);
-  for (int64_t part = 0; part < parts; ++part) {
-    const auto first = part * std::ssize(chosen) / parts,
-               last = (part + 1) * std::ssize(chosen) / parts;
+  for (int64_t part = 0; part < parts.count(); ++part) {
+    const StepRange of_part = parts[part];
     for (int layer = 0; layer < layers; ++layer) {
       std::ranges::fill(sum, 0);
-      for (int64_t i = first; i < last; ++i) {
+      for (int64_t i = of_part.first; i < of_part.last; ++i) {
         const auto row = recorder.step(recorder.valid_steps(layer) - chosen[i], layer);
         for (size_t s = 0; s < slots; ++s) sum[s] += row[s];
       }
@@ -90,7 +90,6 @@ Window unpack_windows(const Placement& placement, std::span<const std::vector<st
     }
   }
   const int layers = placement.num_layers(), experts = placement.num_experts();
-  const size_t row = static_cast<size_t>(layers) * packed.size();
   // Every part takes at least a byte for each slot, so that a wrong number can't ask for much
   // memory.
   const auto most = std::ranges::max(packed, {}, &std::vector<std::byte>::size).size();
@@ -98,26 +97,26 @@ Window unpack_windows(const Placement& placement, std::span<const std::vector<st
     throw InvalidArgument(cat("windows of ", parts, " parts in ", most, " bytes"));
   Window window;
   window.load = {parts, layers, experts, {}};
-  window.load.counts.resize(static_cast<size_t>(parts * layers * experts));
-  window.rank_rows.resize(static_cast<size_t>(parts) * row);
+  window.load.counts.resize(cells(parts, layers, experts));
+  window.rank_loads = RankLoads(parts, layers, placement.num_ranks());
   for (int r = 0; r < placement.num_ranks(); ++r) {
     Reader& reader = readers[r];
     for (int64_t part = 0; part < parts; ++part) {
       for (int layer = 0; layer < layers; ++layer) {
         const auto logical = placement.logical(layer);
         int64_t* const loads = window.load.counts.data() + (part * layers + layer) * experts;
-        int64_t& rows =
-            window.rank_rows[static_cast<size_t>(part * layers + layer) * packed.size() +
-                             static_cast<size_t>(r)];
+        int64_t rows = 0;
         for (int slot = placement.first_slot(r); slot < placement.first_slot(r + 1); ++slot) {
           const int64_t count = reader.next();
           loads[logical[slot]] += count;
           rows += count;
         }
+        window.rank_loads.at(part, layer)[cells(r)] = static_cast<double>(rows);
       }
     }
     reader.end();
   }
+  window.rank_loads.sum_up_window();
   return window;
 }
 

@@ -12,6 +12,7 @@
 
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
+#include "trimtab/rank_loads.h"
 
 namespace trimtab {
 
@@ -22,14 +23,8 @@ std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
                                    std::optional<Phase> phase, int64_t max_episodes);
 
 struct Window {
-  Load load;                       // its steps are the parts
-  std::vector<int64_t> rank_rows;  // [parts, layers, ranks]
-
-  std::span<const int64_t> rows(int64_t part, int layer, int num_ranks) const {
-    const auto ranks = static_cast<size_t>(num_ranks);
-    return std::span(rank_rows).subspan(static_cast<size_t>(part * load.num_layers + layer) * ranks,
-                                        ranks);
-  }
+  Load load;             // its steps are the parts
+  RankLoads rank_loads;  // what the ranks really got: [parts, layers, ranks]
 };
 
 // packed: [ranks], recorded under this placement. Throws InvalidArgument when they do not fit it or

@@ -6,7 +6,6 @@
 #include <numeric>
 #include <random>
 
-#include "live/estimate.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -61,8 +60,12 @@ TEST(Window, EveryStepAloneIsWhatMergeLoadsGives) {
   std::vector<const LoadRecorder*> all;
   for (const LoadRecorder& recorder : recorded.recorders) all.push_back(&recorder);
   EXPECT_EQ(window.load.counts, merge_loads(placement, all).counts);
-  EXPECT_EQ(total(window.rank_rows), total(window.load.counts));
-  EXPECT_EQ(window.rows(0, 0, 3)[1], 0);
+  double rows = 0;
+  for (int layer = 0; layer < window.rank_loads.num_layers(); ++layer) {
+    for (const double of_rank : window.rank_loads.window(layer)) rows += of_rank;
+  }
+  EXPECT_EQ(rows, static_cast<double>(total(window.load.counts)));
+  EXPECT_EQ(window.rank_loads.at(0, 0)[1], 0);
 }
 
 TEST(Window, PartsAddUpAndPhasesAreTold) {
@@ -109,16 +112,6 @@ TEST(Window, RefusesWhatDoesNotFit) {
   EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
   wrong.pop_back();
   EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
-}
-
-TEST(Estimate, SplitsAsTheLayersDo) {
-  // Expert 0 has 90 of 120 tokens and a slot on each rank, 1 and 2 have 20 and 10.
-  const Placement placement(1, 3, {2, 2}, {0, 1, 0, 2});
-  const Load load{1, 1, 3, {90, 20, 10}};
-  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kRoundRobin, {})[0], 65.0 / 60);
-  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kSplit, {})[0], 1);
-  Window window{load, {80, 40}};
-  EXPECT_DOUBLE_EQ(measured_pars(window, 0, 2)[0], 80.0 / 60);
 }
 
 }  // namespace

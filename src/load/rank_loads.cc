@@ -1,90 +1,121 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "load/rank_loads.h"
+#include "trimtab/rank_loads.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "base/cat.h"
+#include "load/replicas.h"
+#include "trimtab/error.h"
 
 namespace trimtab {
-
-std::vector<int32_t> replica_counts(std::span<const int32_t> map, int num_experts) {
-  std::vector<int32_t> counts(num_experts, 0);
-  for (const int32_t e : map) ++counts[e];
-  return counts;
-}
-
-int64_t duplicate_slots(std::span<const int32_t> map, std::span<const int32_t> first_slots) {
-  int64_t duplicates = 0;
-  for (size_t r = 0; r + 1 < first_slots.size(); ++r) {
-    const auto first = map.begin() + first_slots[r];
-    const auto last = map.begin() + first_slots[r + 1];
-    for (auto slot = first; slot != last; ++slot)
-      duplicates += std::find(first, slot, *slot) != slot ? 1 : 0;
-  }
-  return duplicates;
-}
-
-std::vector<int64_t> sum_of_steps(const Load& load, int layer, int64_t first, int64_t last) {
-  std::vector<int64_t> sum(load.num_experts, 0);
-  for (int64_t step = first; step < last; ++step) {
-    const std::span<const int64_t> counts = load.at(step, layer);
-    for (size_t e = 0; e < sum.size(); ++e) sum[e] += counts[e];
-  }
-  return sum;
-}
-
 namespace {
 
-// Adds the loads of one step's experts, already divided by their copies, to the ranks.
-void add_up(std::span<const int32_t> map, std::span<const int32_t> first_slots,
-            std::span<const double> per_replica, std::span<double> loads) {
-  for (size_t r = 0; r < loads.size(); ++r) {
+// Adds the loads of experts, already divided by their replicas, to the ranks: [ranks].
+void add_up(std::span<const int32_t> logical, SlotRanges slots, std::span<const double> per_replica,
+            std::span<double> loads) {
+  for (int r = 0; r < slots.num_ranks(); ++r) {
     double sum = 0;
-    for (int32_t s = first_slots[r]; s < first_slots[r + 1]; ++s) {
-      sum += per_replica[static_cast<size_t>(map[s])];
-    }
-    loads[r] = sum;
+    for (const int32_t expert : slots.of(r, logical)) sum += per_replica[cells(expert)];
+    loads[cells(r)] = sum;
   }
+}
+
+// One layer of equally shared loads, written to layer `to` of `loads`.
+void share_equally(std::span<const int32_t> logical, SlotRanges slots, const Load& load, int layer,
+                   RankLoads& loads, int to) {
+  const std::vector<int32_t> replicas = replica_counts(logical, load.num_experts);
+  std::vector<double> inverse, per_replica(replicas.size());
+  for (const int32_t count : replicas) inverse.push_back(1.0 / static_cast<double>(count));
+  for (int64_t step = 0; step < load.num_steps; ++step) {
+    const std::span<const int64_t> counts = load.at(step, layer);
+    std::transform(counts.begin(), counts.end(), inverse.begin(), per_replica.begin(),
+                   [](int64_t count, double part) { return static_cast<double>(count) * part; });
+    add_up(logical, slots, per_replica, loads.at(step, to));
+  }
+  const std::vector<double> window =
+      rank_loads(logical, slots, sum_of_steps(load, layer, {0, load.num_steps}));
+  std::ranges::copy(window, loads.window(to).begin());
 }
 
 }  // namespace
 
-std::vector<double> rank_loads(std::span<const int32_t> map, std::span<const int32_t> first_slots,
-                               std::span<const int64_t> expert_load) {
-  const std::vector<int32_t> copies = replica_counts(map, static_cast<int>(expert_load.size()));
-  std::vector<double> per_replica(expert_load.size());
-  for (size_t e = 0; e < per_replica.size(); ++e) {
-    per_replica[e] = static_cast<double>(expert_load[e]) / static_cast<double>(copies[e]);
+void RankLoads::sum_up_window() {
+  std::ranges::fill(window_, 0);
+  for (int64_t step = 0; step < num_steps_; ++step) {
+    for (int layer = 0; layer < num_layers_; ++layer) {
+      const std::span<double> sum = window(layer);
+      std::ranges::transform(sum, at(step, layer), sum.begin(), std::plus());
+    }
   }
-  std::vector<double> loads(first_slots.size() - 1);
-  add_up(map, first_slots, per_replica, loads);
+}
+
+void check_fits(const Placement& placement, const Load& load) {
+  if (load.num_layers == placement.num_layers() && load.num_experts == placement.num_experts() &&
+      load.counts.size() == cells(load.num_steps, load.num_layers, load.num_experts))
+    return;
+  throw InvalidArgument(cat("load: ", load.counts.size(), " counts for [", load.num_steps, ", ",
+                            load.num_layers, ", ", load.num_experts, "], the placement has ",
+                            placement.num_layers(), " layers of ", placement.num_experts(),
+                            " experts"));
+}
+
+std::vector<double> rank_loads(std::span<const int32_t> logical, SlotRanges slots,
+                               std::span<const int64_t> expert_load) {
+  const std::vector<int32_t> replicas =
+      replica_counts(logical, static_cast<int>(expert_load.size()));
+  std::vector<double> per_replica(expert_load.size()), loads(cells(slots.num_ranks()));
+  std::ranges::transform(expert_load, replicas, per_replica.begin(), [](int64_t load, int32_t n) {
+    return static_cast<double>(load) / static_cast<double>(n);
+  });
+  add_up(logical, slots, per_replica, loads);
   return loads;
 }
 
-double peak_to_mean(std::span<const double> loads) {
-  double sum = 0;
-  double peak = 0;
-  for (const double load : loads) {
-    sum += load;
-    peak = std::max(peak, load);
-  }
-  return sum > 0 ? peak * static_cast<double>(loads.size()) / sum : 1.0;
+RankLoads rank_loads(std::span<const int32_t> logical, SlotRanges slots, const Load& load,
+                     int layer) {
+  RankLoads loads(load.num_steps, 1, slots.num_ranks());
+  share_equally(logical, slots, load, layer, loads, 0);
+  return loads;
 }
 
-std::vector<double> step_pars(std::span<const int32_t> map, std::span<const int32_t> first_slots,
-                              const Load& load, int layer) {
-  const std::vector<int32_t> copies = replica_counts(map, load.num_experts);
-  std::vector<double> inverse(copies.size());
-  for (size_t e = 0; e < inverse.size(); ++e) inverse[e] = 1.0 / static_cast<double>(copies[e]);
-  std::vector<double> per_replica(copies.size());
-  std::vector<double> loads(first_slots.size() - 1);
-  std::vector<double> result(load.num_steps);
-  for (size_t t = 0; t < result.size(); ++t) {
-    const std::span<const int64_t> counts = load.at(static_cast<int64_t>(t), layer);
-    for (size_t e = 0; e < inverse.size(); ++e)
-      per_replica[e] = static_cast<double>(counts[e]) * inverse[e];
-    add_up(map, first_slots, per_replica, loads);
-    result[t] = peak_to_mean(loads);
+RankLoads rank_loads(const Placement& placement, const Load& load, int layer) {
+  check_fits(placement, load);
+  return rank_loads(placement.logical(layer), placement.first_slots(), load, layer);
+}
+
+RankLoads rank_loads(const Placement& placement, const Load& load) {
+  check_fits(placement, load);
+  RankLoads loads(load.num_steps, load.num_layers, placement.num_ranks());
+  for (int layer = 0; layer < load.num_layers; ++layer) {
+    share_equally(placement.logical(layer), placement.first_slots(), load, layer, loads, layer);
   }
-  return result;
+  return loads;
+}
+
+RankLoads recorded_rank_loads(int64_t num_steps, int num_layers,
+                              std::span<const std::span<const int32_t>> counts_of_rank) {
+  RankLoads loads(num_steps, num_layers, static_cast<int>(counts_of_rank.size()));
+  const int64_t rows = num_steps * num_layers;
+  for (int rank = 0; rank < loads.num_ranks(); ++rank) {
+    const std::span<const int32_t> counts = counts_of_rank[cells(rank)];
+    const int64_t slots = rows > 0 ? std::ssize(counts) / rows : 0;
+    if (rows > 0 && std::ssize(counts) % rows != 0) {
+      throw InvalidArgument(cat("rank ", rank, " recorded ", counts.size(), " counts, not [",
+                                num_steps, ", ", num_layers, ", slots]"));
+    }
+    const Table<const int32_t> table(counts.data(), rows, slots);
+    for (int64_t step = 0; step < num_steps; ++step) {
+      for (int layer = 0; layer < num_layers; ++layer) {
+        const std::span<const int32_t> of_slots = table[step * num_layers + layer];
+        loads.at(step, layer)[cells(rank)] =
+            static_cast<double>(std::accumulate(of_slots.begin(), of_slots.end(), int64_t{0}));
+      }
+    }
+  }
+  loads.sum_up_window();
+  return loads;
 }
 
 }  // namespace trimtab

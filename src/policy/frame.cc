@@ -6,12 +6,12 @@
 #include <numeric>
 
 #include "base/cat.h"
-#include "load/predict.h"
-#include "load/rank_loads.h"
+#include "load/replicas.h"
 #include "policy/align.h"
 #include "policy/bounds.h"
 #include "policy/limits.h"
 #include "trimtab/error.h"
+#include "trimtab/par.h"
 #include "trimtab/table.h"
 
 namespace trimtab {
@@ -88,6 +88,10 @@ class Finisher {
     return std::span(map_).subspan(static_cast<size_t>(layer) * slots(), slots());
   }
 
+  Levelness level_of(std::span<const int32_t> logical, int layer) const {
+    return levelness(rank_loads(logical, first_slots(), problem_.load, layer), 0);
+  }
+
   void check_experts(int layer) {
     const int num_experts = problem_.current.num_experts();
     std::vector<bool> placed(num_experts, false);
@@ -118,20 +122,18 @@ class Finisher {
   void finish_layer(int layer) {
     LayerPrediction& p = predictions_[layer];
     const std::vector<int64_t> window = window_load(problem_.load, layer);
-    const std::vector<double> before =
-        step_pars(old_map(layer), first_slots(), problem_.load, layer);
-    p.par_before = peak_to_mean(rank_loads(old_map(layer), first_slots(), window));
-    p.par_step_before = before.empty() ? 1.0 : mean_of(before);
-    high_before_[layer] = upper_95(before);
+    const Levelness before = level_of(old_map(layer), layer);
+    p.par_before = before.par;
+    p.par_step_before = before.par_step_mean;
+    high_before_[layer] = before.par_step_high;
     predict_bounds(window, p);
     constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
     if (p.par_step_before <= kLevel) return keep(layer);
     fit(layer, window);
-    const std::vector<double> after =
-        step_pars(new_map(layer), first_slots(), problem_.load, layer);
-    p.par_after = peak_to_mean(rank_loads(new_map(layer), first_slots(), window));
-    p.par_step_after = mean_of(after);
-    p.par_step_after_high = upper_95(after);
+    const Levelness after = level_of(new_map(layer), layer);
+    p.par_after = after.par;
+    p.par_step_after = after.par_step_mean;
+    p.par_step_after_high = after.par_step_high;
     if (options_.require_gain && p.par_step_after >= p.par_step_before) return keep(layer);
     const std::vector<int64_t> in = received(old_map(layer), new_map(layer), first_slots());
     moves_[layer] = std::accumulate(in.begin(), in.end(), int64_t{0});
@@ -242,7 +244,7 @@ class Finisher {
 }  // namespace
 
 std::vector<int64_t> window_load(const Load& load, int layer) {
-  return sum_of_steps(load, layer, 0, load.num_steps);
+  return sum_of_steps(load, layer, {0, load.num_steps});
 }
 
 void validate(const Problem& problem) {

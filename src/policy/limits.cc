@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "load/rank_loads.h"
+#include "load/replicas.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 namespace {

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "load/rank_loads.h"
+#include "load/replicas.h"
 #include "policy/frame.h"
 #include "policy/layer_placement.h"
 #include "policy/policies.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 namespace {
@@ -42,7 +43,7 @@ class SwiftLayer {
 
   std::vector<int32_t> plan() {
     const double before = std::ranges::max(loads_);
-    if (peak_to_mean(loads_) <= options_.level_par) return placement_;
+    if (par(loads_) <= options_.level_par) return placement_;
     while (give_up_a_replica()) {
     }
     for (int swaps = 0; swaps < options_.max_swaps && relieve_hottest_rank(); ++swaps) {

@@ -7,17 +7,17 @@
 #include <cmath>
 #include <random>
 
-#include "load/rank_loads.h"
 #include "policy/policies.h"
 #include "policy/static_placement.h"
 #include "policy/testing.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 namespace {
 
 double par_of(std::span<const int32_t> placement, std::span<const int32_t> first_slots,
               std::span<const int64_t> load) {
-  return peak_to_mean(rank_loads(placement, first_slots, load));
+  return par(rank_loads(placement, first_slots, load));
 }
 
 bool on_rank(std::span<const int32_t> placement, std::span<const int32_t> first_slots, size_t rank,

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/cat.h"
-#include "load/rank_loads.h"
 #include "trimtab/error.h"
+#include "trimtab/par.h"
 #include "trimtab/report.h"
 #include "trimtab/table.h"
 
@@ -46,8 +46,7 @@ ReportSeries report_series(std::string name, const Placement& placement, const L
   ReportSeries series{
       std::move(name), std::vector<double>(steps), std::vector<double>(steps, 1.0), {}};
   for (int layer = 0; layer < load.num_layers; ++layer) {
-    const std::vector<double> pars =
-        step_pars(placement.logical(layer), placement.first_slots(), load, layer);
+    const std::vector<double> pars = step_pars(rank_loads(placement, load, layer), 0);
     for (size_t step = 0; step < steps; ++step) {
       series.par[step] += pars[step] / load.num_layers;
       series.worst[step] = std::max(series.worst[step], pars[step]);

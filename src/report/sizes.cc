@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "base/cat.h"
-#include "load/rank_loads.h"
 #include "trimtab/error.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 
@@ -117,10 +117,10 @@ std::vector<int> drawn_layers(const Report& report) {
 
   const ReportState& first = report.states[0];
   const auto ranks = static_cast<size_t>(first.placement.num_ranks());
-  std::vector<double> par(layers);
+  std::vector<double> pars(layers);
   for (size_t l = 0; l < layers; ++l)
-    par[l] = peak_to_mean(std::span(first.rank_load).subspan(l * ranks, ranks));
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return par[a] > par[b]; });
+    pars[l] = par(std::span(first.rank_load).subspan(l * ranks, ranks));
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return pars[a] > pars[b]; });
   order.resize(fit);
   std::sort(order.begin(), order.end());
   return order;

@@ -138,12 +138,12 @@ TEST(Replay, Failures) {
       error_line(
           {replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --preset fast", ""},
           1),
-      "--preset: only trim has it, and the policy is swift, static");
+      "preset: only trim has it, and the policy is swift, static");
   EXPECT_EQ(
       error_line(
           {replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --no-keep-slots", ""},
           1),
-      "--no-keep-slots: only deepseek has it, and the policy is swift, static");
+      "keep_slots: only deepseek has it, and the policy is swift, static");
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 2 --window 16 --policies trim", ""}, 1),
             "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of "
             "2, are needed");

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cli/run/replans.h"
-#include "cli/run/run_loads.h"
 #include "cli/run/run_report.h"
+#include "trimtab/par.h"
 
 namespace trimtab::cli {
 namespace {
@@ -19,40 +19,21 @@ using Kind = BalanceEvent::Kind;
 
 // Two layers, two ranks. Layer 0 is uneven in the first two steps of six; layer 1 is level, or has
 // nothing.
-RankLoads some_loads() {
-  return {6, 2, 2, {6,      2, 1, 1, /**/ 8, 0, 0, 0, /**/ 3, 1, 2, 2,
-                    /**/ 1, 3, 2, 2, /**/ 4, 4, 5, 5, /**/ 4, 4, 5, 5}};
-}
-
-TEST(RunLoads, AreSumsOverTheSlotsOfEachRank) {
-  const std::vector<int32_t> first = {1, 2, 3, 4},
-                             second = {5, 6};  // 2 steps of 1 layer; two slots, and one
-  const std::vector<std::span<const int32_t>> counts = {first, second, {}};
-  const RankLoads loads = rank_loads_of(2, 1, counts);
-  EXPECT_EQ(loads.num_ranks, 3);
-  EXPECT_EQ(loads.rows, (std::vector<int64_t>{3, 5, 0, 7, 6, 0}));
-  EXPECT_EQ(rank_loads_of(0, 1, counts).rows, std::vector<int64_t>());
-}
-
-TEST(RunLoads, ParOfAThirdIsOfItsSummedLoads) {
-  const RankLoads loads = some_loads();
-  const std::vector<Steps> parts = thirds(loads);
-  ASSERT_EQ(parts.size(), 3U);
-  EXPECT_DOUBLE_EQ(summed_par(loads, 0, parts[0]), 14.0 / 8);
-  EXPECT_DOUBLE_EQ(summed_par(loads, parts[0]), (14.0 / 8 + 1) / 2);
-  EXPECT_DOUBLE_EQ(summed_par(loads, parts[1]), 1);  // what one step lacks, the other has
-  EXPECT_DOUBLE_EQ(step_pars(loads, parts[1]).mean, (1.5 + 1) / 2);
-  EXPECT_DOUBLE_EQ(step_pars(loads, parts[1]).worst, 1.5);
-  EXPECT_GT(step_pars(loads, parts[1]).floor, 1.2);
-  EXPECT_DOUBLE_EQ(step_pars(loads, 0, parts[0]).mean, (1.5 + 2) / 2);
+RankLoads some_loads(int64_t steps = 6) {
+  const std::vector<int32_t> first = {6, 1, 8, 0, 3, 2, 1, 2, 4, 5, 4, 5},
+                             second = {2, 1, 0, 0, 1, 2, 3, 2, 4, 5, 4, 5};
+  const size_t counts = 2 * static_cast<size_t>(steps);
+  return recorded_rank_loads(steps, 2,
+                             std::vector<std::span<const int32_t>>{
+                                 std::span(first).first(counts), std::span(second).first(counts)});
 }
 
 TEST(RunLoads, ThirdsAreOfAllStepsAndLevelToWithinOne) {
   for (int64_t steps = 0; steps < 20; ++steps) {
-    const std::vector<Steps> parts = thirds({steps, 1, 1, std::vector<int64_t>(steps)});
+    const std::vector<StepRange> parts = thirds(steps);
     ASSERT_EQ(parts.size(), steps < 3 ? 0U : 3U);
     int64_t next = 0;
-    for (const Steps& part : parts) {
+    for (const StepRange& part : parts) {
       EXPECT_EQ(part.first, next);
       EXPECT_LE(part.last - part.first, steps / 3 + 1);
       EXPECT_GE(part.last - part.first, steps / 3);
@@ -177,20 +158,21 @@ TEST(RunPage, OfARunThatBalanced) {
 TEST(RunPage, OfVeryShortRuns) {
   const Placement placement = Placement::linear(2, 4, 2);
   for (int64_t steps = 1; steps < 6; ++steps) {
-    RankLoads loads = some_loads();
-    loads.num_steps = steps;
-    loads.rows.resize(static_cast<size_t>(steps) * 4);
-    const RunRecord record{
-        loads, std::vector<int64_t>(8, 5), placement, placement, some_events(), BalanceMetrics{}};
+    const RunRecord record{some_loads(steps), std::vector<int64_t>(8, 5),
+                           placement,         placement,
+                           some_events(),     BalanceMetrics{}};
     EXPECT_FALSE(report_html(page_report({.model = "x"}, some_result(), record)).empty());
   }
 }
 
 // The sum around a step is that of the steps themselves, at the ends as well.
 TEST(RunPage, TheSummedSeriesIsOfTheStepsAround) {
-  RankLoads loads{96, 1, 2, {}};
-  for (int64_t step = 0; step < 96; ++step)
-    loads.rows.insert(loads.rows.end(), {step % 7, step % 5 + (step > 50 ? 3 : 0)});
+  RankLoads loads(96, 1, 2);
+  for (int64_t step = 0; step < 96; ++step) {
+    loads.at(step, 0)[0] = static_cast<double>(step % 7);
+    loads.at(step, 0)[1] = static_cast<double>(step % 5 + (step > 50 ? 3 : 0));
+  }
+  loads.sum_up_window();
   const Placement placement = Placement::linear(1, 2, 2);
   RunResult result = some_result();
   result.moe_layers = {0};
@@ -200,8 +182,8 @@ TEST(RunPage, TheSummedSeriesIsOfTheStepsAround) {
   const ReportSeries& summed = report.timeline.series[1];
   EXPECT_EQ(summed.name, "summed over 8 steps");
   for (int64_t step = 0; step < 96; ++step) {
-    const Steps around{std::max<int64_t>(step - 4, 0), std::min<int64_t>(step + 4, 96)};
-    EXPECT_DOUBLE_EQ(summed.par[step], summed_par(loads, around)) << step;
+    const StepRange around{std::max<int64_t>(step - 4, 0), std::min<int64_t>(step + 4, 96)};
+    EXPECT_DOUBLE_EQ(summed.par[step], window_par(loads, around)) << step;
     EXPECT_EQ(summed.par, summed.worst);
   }
 }

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "load/rank_loads.h"
+#include "load/replicas.h"
 #include "policy/layer_placement.h"
 
 namespace trimtab {

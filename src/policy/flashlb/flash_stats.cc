@@ -28,24 +28,6 @@ void add_covariance(EpisodeStats& stats) {
 
 }  // namespace
 
-Load to_episodes(const Load& load, int max_episodes) {
-  const int64_t steps_each =
-      std::max<int64_t>(1, (load.num_steps + max_episodes - 1) / max_episodes);
-  Load out{.num_steps = load.num_steps / steps_each,
-           .num_layers = load.num_layers,
-           .num_experts = load.num_experts,
-           .counts = {}};
-  const size_t per_step = cells(load.num_layers, load.num_experts);
-  out.counts.assign(static_cast<size_t>(out.num_steps) * per_step, 0);
-  const int64_t first = load.num_steps - out.num_steps * steps_each;
-  for (int64_t t = first; t < load.num_steps; ++t) {
-    const int64_t* from = load.counts.data() + static_cast<size_t>(t) * per_step;
-    int64_t* to = out.counts.data() + static_cast<size_t>((t - first) / steps_each) * per_step;
-    for (size_t i = 0; i < per_step; ++i) to[i] += from[i];
-  }
-  return out;
-}
-
 EpisodeStats episode_stats(const Load& episodes, int layer) {
   EpisodeStats stats;
   stats.num_experts = episodes.num_experts;

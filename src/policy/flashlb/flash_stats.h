@@ -25,10 +25,6 @@ struct EpisodeStats {
   }
 };
 
-// Sums the steps of a load into at most max_episodes episodes of equally many steps each, newest
-// last; oldest steps that do not fill an episode are left out.
-Load to_episodes(const Load& load, int max_episodes);
-
 // Statistics over the steps of `episodes`. Steps without tokens in the layer are left out: they say
 // nothing about it.
 EpisodeStats episode_stats(const Load& episodes, int layer);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "load/episodes.h"
 #include "policy/flashlb/flash_pack.h"
 #include "policy/flashlb/flashlb.h"
 #include "policy/frame.h"
@@ -18,7 +19,8 @@ class FlashlbPolicy final : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
-    const Load episodes = to_episodes(problem.load, options_.max_episodes);
+    const Load episodes =
+        to_episodes(problem.load, EpisodeCut::even(problem.load.num_steps, options_.max_episodes));
     Plan plan = finish_plan(problem, plan_layers(problem.load.num_layers, [&](int layer) {
                               return plan_layer(problem, episodes, layer);
                             }));

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <random>
 
-#include "load/predict.h"
-#include "load/rank_loads.h"
+#include "load/replicas.h"
 #include "policy/flashlb/flash_pack.h"
 #include "policy/policies.h"
 #include "policy/static_placement.h"
 #include "policy/testing.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 namespace {
@@ -36,13 +36,6 @@ TEST(FlashStats, OneEpisodeHasNoVariance) {
   const EpisodeStats stats = episode_stats(one_layer(2, {4, 5}), 0);
   EXPECT_TRUE(stats.covariance.empty());
   EXPECT_EQ(stats.variance(1), 0);
-}
-
-TEST(FlashStats, EpisodesAreEqualRunsOfTheNewestSteps) {
-  const Load load = one_layer(1, {1, 2, 4, 8, 16, 32, 64});
-  EXPECT_EQ(to_episodes(load, 3).counts, (std::vector<int64_t>{2 + 4 + 8, 16 + 32 + 64}));
-  EXPECT_EQ(to_episodes(load, 4).counts, (std::vector<int64_t>{2 + 4, 8 + 16, 32 + 64}));
-  EXPECT_EQ(to_episodes(load, 64).counts, load.counts);
 }
 
 // B24: a mistake made elsewhere: FlashLB's packing adds a rank's variance twice, writes to a wrong
@@ -97,7 +90,9 @@ TEST(FlashPack, ScoreIsTheMeanOfTheEpisodesPars) {
   const std::vector<int32_t> first_slots = {0, 2, 4};
   FlashPack pack(stats, SlotRanges(first_slots), 0.674);
   const std::vector<int32_t> placement = {0, 1, 0, 2};
-  EXPECT_DOUBLE_EQ(pack.score(placement), mean_of(step_pars(placement, first_slots, load, 0)));
+  EXPECT_DOUBLE_EQ(
+      pack.score(placement),
+      levelness(rank_loads(placement, SlotRanges(first_slots), load, 0), 0).par_step_mean);
   EXPECT_LE(pack.score_bound(std::vector<int32_t>{2, 1, 1}), pack.score(placement));
   EXPECT_DOUBLE_EQ(pack.score_bound(std::vector<int32_t>{2, 1, 1}),
                    (2 * 3.0 / 12 + 2 * 8.0 / 10) / 2);
@@ -109,9 +104,9 @@ TEST(Flashlb, PublishedExample) {
   const Load load = one_layer(8, {600, 560, 120, 120, 20, 10, 10, 10});
   const std::vector<int32_t> first_slots = equal_slots(8, 2);
   const FlashPlacement found = flash_search(episode_stats(load, 0), SlotRanges(first_slots));
-  const std::vector<double> loads = rank_loads(found.experts, first_slots, load.counts);
+  const std::vector<double> loads = rank_loads(found.experts, SlotRanges(first_slots), load.counts);
   EXPECT_LE(*std::max_element(loads.begin(), loads.end()), 200);
-  EXPECT_DOUBLE_EQ(found.score, peak_to_mean(loads));
+  EXPECT_DOUBLE_EQ(found.score, par(loads));
 }
 
 TEST(Flashlb, OneVeryHotExpert) {

@@ -4,26 +4,10 @@
 #include <algorithm>
 
 #include "base/portable_math.h"
+#include "load/episodes.h"
 #include "trimtab/table.h"
 
 namespace trimtab {
-
-Load condense(const Load& load, int64_t count) {
-  const int64_t runs = std::min(count, load.num_steps);
-  const size_t step_cells = cells(load.num_layers, load.num_experts);
-  Load result{.num_steps = runs,
-              .num_layers = load.num_layers,
-              .num_experts = load.num_experts,
-              .counts = std::vector<int64_t>(static_cast<size_t>(runs) * step_cells, 0)};
-  for (int64_t k = 0; k < runs; ++k) {
-    int64_t* sum = result.counts.data() + static_cast<size_t>(k) * step_cells;
-    for (int64_t t = k * load.num_steps / runs; t < (k + 1) * load.num_steps / runs; ++t) {
-      const int64_t* step = load.counts.data() + static_cast<size_t>(t) * step_cells;
-      for (size_t i = 0; i < step_cells; ++i) sum[i] += step[i];
-    }
-  }
-  return result;
-}
 
 namespace {
 
@@ -81,16 +65,15 @@ Episodes layer_episodes(const Load& window, const History* history, int layer, i
       collector.add(sum, history->weights[k]);
     }
   }
-  const int64_t runs = std::min<int64_t>(max_count, window.num_steps);
-  for (int64_t k = 0; k < runs; ++k) {
+  const EpisodeCut cut = EpisodeCut::spread(window.num_steps, max_count);
+  for (int64_t k = 0; k < cut.count(); ++k) {
     std::fill(sum.begin(), sum.end(), 0.0);
-    const int64_t begin = k * window.num_steps / runs;
-    const int64_t end = (k + 1) * window.num_steps / runs;
-    for (int64_t t = begin; t < end; ++t) {
+    const StepRange steps = cut[k];
+    for (int64_t t = steps.first; t < steps.last; ++t) {
       const std::span<const int64_t> counts = window.at(t, layer);
       for (size_t e = 0; e < sum.size(); ++e) sum[e] += static_cast<double>(counts[e]);
     }
-    collector.add(sum, static_cast<double>(end - begin));
+    collector.add(sum, static_cast<double>(steps.size()));
   }
   return collector.take();
 }
@@ -108,20 +91,19 @@ void exaggerate(Episodes& episodes, float factor) {
 History remember(const History* history, const Load& window, double half_life, int64_t run_steps,
                  int64_t max_episodes) {
   History result;
-  result.episodes =
-      condense(window, std::max<int64_t>(1, std::min(max_episodes, window.num_steps / run_steps)));
+  const EpisodeCut cut = EpisodeCut::spread(
+      window.num_steps, std::max<int64_t>(1, std::min(max_episodes, window.num_steps / run_steps)));
+  result.episodes = to_episodes(window, cut);
   result.steps_seen = window.num_steps;
-  const int64_t runs = result.episodes.num_steps;
-  for (int64_t k = 0; k < runs; ++k) {
-    const int64_t begin = k * window.num_steps / runs;
-    const int64_t end = (k + 1) * window.num_steps / runs;
-    const double age = static_cast<double>(window.num_steps - end);
-    result.weights.push_back(static_cast<double>(end - begin) * halvings(age / half_life));
+  for (int64_t k = 0; k < cut.count(); ++k) {
+    const StepRange steps = cut[k];
+    const double age = static_cast<double>(window.num_steps - steps.last);
+    result.weights.push_back(static_cast<double>(steps.size()) * halvings(age / half_life));
   }
   if (history == nullptr) return result;
   result.steps_seen += history->steps_seen;
   const double aged = halvings(static_cast<double>(window.num_steps) / half_life);
-  const int64_t kept = std::min(history->episodes.num_steps, max_episodes - runs);
+  const int64_t kept = std::min(history->episodes.num_steps, max_episodes - cut.count());
   const int64_t dropped = history->episodes.num_steps - kept;
   const int64_t cells = int64_t{window.num_layers} * window.num_experts;
   std::vector<double> weights;

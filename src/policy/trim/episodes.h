@@ -7,10 +7,6 @@
 
 namespace trimtab {
 
-// The steps of `load` in at most `count` runs of consecutive steps, added up: [runs, layers,
-// experts].
-Load condense(const Load& load, int64_t count);
-
 // Episodes of one layer: the window in at most max_count runs of steps and, before them, what
 // `history` remembers (null: nothing). An episode weighs as much as its steps; those without tokens
 // are left out, so that count may be 0.

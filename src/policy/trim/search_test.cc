@@ -7,8 +7,6 @@
 #include <optional>
 #include <random>
 
-#include "load/predict.h"
-#include "load/rank_loads.h"
 #include "policy/trim/change_replicas.h"
 #include "policy/trim/episodes.h"
 #include "policy/trim/exchange_search.h"
@@ -17,6 +15,7 @@
 #include "policy/trim/replica_search.h"
 #include "policy/trim/replicas.h"
 #include "policy/trim/searched_slots.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 namespace {
@@ -150,10 +149,10 @@ class SearchTest : public testing::Test {
 TEST_F(SearchTest, PlacementCostIsTheMeanPeakOfTheEpisodes) {
   make(4, 12, 4, 4, 8, 8);
   const std::span<const int32_t> placement = placement_.logical(0);
-  const std::vector<double> pars = step_pars(placement, placement_.first_slots(), load_, 0);
-  EXPECT_NEAR(placement_cost(task_, placement), mean_of(pars), 1e-6);
+  const double mean = levelness(rank_loads(placement_, load_, 0), 0).par_step_mean;
+  EXPECT_NEAR(placement_cost(task_, placement), mean, 1e-6);
   task_.move_price = 0.5;
-  EXPECT_NEAR(placement_cost(task_, placement), mean_of(pars), 1e-6) << "nothing moves";
+  EXPECT_NEAR(placement_cost(task_, placement), mean, 1e-6) << "nothing moves";
 }
 
 TEST_F(SearchTest, ExchangesKeepReplicasAddNoDuplicateAndLowerThePeak) {
@@ -197,9 +196,7 @@ TEST_F(SearchTest, LevelReturnsThePeakItReached) {
     std::vector<int32_t> placement = first_placement(task_, choose_replicas(task_, demand), demand);
     const std::vector<int32_t> start = placement;
     const double peak = level(task_, placement, 1.0005);
-    EXPECT_NEAR(peak, peak_to_mean(rank_loads(placement, task_.slots.firsts(), load_.at(0, 0))),
-                1e-5)
-        << seed;
+    EXPECT_NEAR(peak, par(rank_loads(placement, task_.slots, load_.at(0, 0))), 1e-5) << seed;
     EXPECT_LE(peak, placement_cost(task_, start) + 1e-6) << seed;
     EXPECT_LT(peak, 1.02) << seed;
     EXPECT_EQ(duplicates(task_, placement), 0) << seed;

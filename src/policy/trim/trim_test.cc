@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "load/rank_loads.h"
+#include "load/replicas.h"
 #include "trimtab/error.h"
 #include "trimtab/policy.h"
 

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a policy is worth on a recording: it plans on one window of steps and is measured on the
+// next, which it has not seen, over and over.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "trimtab/load.h"
+#include "trimtab/placement.h"
+#include "trimtab/policy.h"
+#include "trimtab/split.h"
+
+namespace trimtab {
+
+struct ReplayConfig {
+  // Steps of a window, at least 1. Steps at the end of the recording that fill no window are left
+  // out.
+  int64_t window = 0;
+  // How a step's tokens are shared out over replicas when a window is measured: as whole tokens, by
+  // a rule; nothing: equally, fractions included, as policies assume.
+  std::optional<SplitRule> split;
+  // What every plan gets: see Problem.
+  Topology topology;
+  PlanLimits limits;
+  int64_t expert_bytes = 0;
+  int num_groups = 1;
+};
+
+// How level a placement keeps the ranks in one window.
+struct WindowLevel {
+  double par = 0;                 // mean PAR of a step, over steps and layers
+  double worst = 1;               // the largest PAR of a step of any layer
+  std::vector<double> rank_load;  // [layers, ranks] tokens of all steps
+};
+// load: the steps of the window. Throws InvalidArgument when the sizes do not fit.
+WindowLevel measure_window(const Placement& placement, const Load& load,
+                           std::optional<SplitRule> split, const Topology& topology);
+
+// One plan and how it did on the window after the one that it was made from.
+struct ReplayedPlan {
+  int64_t number = 0;  // 0: the plan of the first window
+  Plan plan;
+  double seconds = 0;  // planning took this long
+  WindowLevel next;
+};
+
+struct ReplayResult {
+  double par_next_mean =
+      0;  // mean PAR of a step in the window after a plan, over windows and layers
+  double par_next_worst = 1;  // the largest of those steps
+  // A replan is any plan but the first.
+  double moves_per_layer_per_replan = 0;
+  int64_t first_plan_moves = 0;  // of all layers
+  double plan_seconds_per_replan = 0;
+};
+
+// How many windows of a recording are planned on: all but the last. Throws InvalidArgument unless
+// at least one is, so two fit.
+int64_t num_replans(const Load& load, int64_t window);
+
+// start: the placement that the first plan starts from; every later one starts from the last plan
+// and gets its history. The load must be of its layers and experts. each: called after every plan
+// is measured, if given; it may take the plan's moves, its placement and history are still needed.
+// Throws InvalidArgument for what does not fit.
+ReplayResult replay(const Policy& policy, const Load& load, const Placement& start,
+                    const ReplayConfig& config,
+                    const std::function<void(const ReplayedPlan&)>& each = {});
+
+}  // namespace trimtab

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two gates that a plan passes before experts move. The first asks whether the window is more
+// uneven than chance would make it (is_worth_planning() in trimtab/par.h); the second, here, asks
+// whether a plan saves more time than its moves take.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "trimtab/load.h"
+#include "trimtab/placement.h"
+#include "trimtab/policy.h"
+#include "trimtab/split.h"
+
+namespace trimtab {
+
+struct BalancerConfig;
+
+// Mean times, measured so far.
+struct Costs {
+  double step_seconds = 0;            // a step takes this long
+  double seconds_per_byte = 1e-9;     // moving a byte of an expert takes this long
+  double seconds_per_layer = 100e-6;  // switching a layer holds up the steps for this long
+};
+
+// The layers in which two placements differ, ascending.
+std::vector<int> changed_layers(const Placement& from, const Placement& to);
+
+// What PAR each part of a window would have under a placement: [parts]. With kSplit tokens are
+// shared out as the layers do it. With kStatic PAR depends on which ranks the tokens come from,
+// which nobody knows any more: then, as with kRoundRobin, each replica gets equally many. Parts may
+// have any number of tokens.
+std::vector<double> estimated_pars(const Placement& placement, int layer, const Load& load,
+                                   SplitRule rule, const Topology& topology);
+
+// The gains in PAR of `to` over `from` on this window: [parts], mean over the layers in which they
+// differ. Empty when they differ in none.
+std::vector<double> gains(const Placement& from, const Placement& to, const Load& load,
+                          SplitRule rule, const Topology& topology);
+
+// What a plan saves and costs while it is in force.
+struct Worth {
+  double saved_seconds = 0;  // in all steps
+  double move_seconds = 0;
+  double steps = 0;  // how long it is expected to be in force
+
+  // False for times that are no numbers.
+  bool repays_its_moves() const { return saved_seconds > move_seconds; }
+};
+// load: the window that the plan was made from; bytes: what its moves send between ranks.
+Worth worth_of(const Placement& current, const Placement& next, const Load& load, int64_t bytes,
+               const Costs& costs, const BalancerConfig& config, const Topology& topology);
+
+}  // namespace trimtab

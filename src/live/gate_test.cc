@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "live/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "trimtab/balancer.h"
+
+namespace trimtab {
+namespace {
+
+TEST(Gate, EstimatesSplitTokensAsTheLayersDo) {
+  // Expert 0 has 90 of 120 tokens and a slot on each rank, 1 and 2 have 20 and 10.
+  const Placement placement(1, 3, {2, 2}, {0, 1, 0, 2});
+  const Load load{1, 1, 3, {90, 20, 10}};
+  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kRoundRobin, {})[0], 65.0 / 60);
+  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kStatic, {})[0], 65.0 / 60);
+  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kSplit, {})[0], 1);
+}
+
+// A part of a window is many steps together, and may have more tokens than fit in 32 bits.
+TEST(Gate, EstimatesPartsOfAnyNumberOfTokens) {
+  const Placement placement(2, 3, {2, 2}, {0, 1, 0, 2, 0, 0, 1, 2});
+  for (const int64_t tokens : {int64_t{1} << 20, int64_t{3'000'000'000}, int64_t{1} << 61}) {
+    // Layer 1: rank 0 has expert 0 alone, rank 1 the others.
+    const Load load{2, 2, 3, {tokens, 0, 0, tokens, 0, 0, 0, 0, 0, tokens, tokens / 2, 0}};
+    for (const SplitRule rule : {SplitRule::kSplit, SplitRule::kRoundRobin}) {
+      SCOPED_TRACE(name(rule));
+      EXPECT_NEAR(estimated_pars(placement, 0, load, rule, {})[0], 1, 1e-8);
+      EXPECT_EQ(estimated_pars(placement, 0, load, rule, {})[1], 1);
+      EXPECT_NEAR(estimated_pars(placement, 1, load, rule, {})[0], 2, 1e-8);
+      EXPECT_NEAR(estimated_pars(placement, 1, load, rule, {})[1], 4.0 / 3, 1e-8);
+    }
+  }
+}
+
+TEST(Gate, GainsAreOfTheLayersThatChange) {
+  const Placement from(2, 4, {2, 2}, {0, 1, 2, 3, 0, 1, 2, 3});
+  const Placement to(2, 4, {2, 2}, {0, 1, 2, 3, 0, 2, 1, 3});
+  const Load load{1, 2, 4, {1, 1, 1, 1, 50, 50, 0, 0}};
+  EXPECT_EQ(changed_layers(from, to), (std::vector<int>{1}));
+  EXPECT_NEAR(gains(from, to, load, SplitRule::kStatic, {})[0], 1.0, 1e-12);
+  EXPECT_TRUE(gains(from, from, load, SplitRule::kStatic, {}).empty());
+}
+
+// Half of a step of 1 s waits for the busiest rank, which has twice the mean, and would no more.
+TEST(Gate, APlanMustRepayItsMoves) {
+  const Placement current(1, 4, {2, 2}, {0, 1, 2, 3}), next(1, 4, {2, 2}, {0, 2, 1, 3});
+  const Load load{1, 1, 4, {50, 50, 0, 0}};
+  BalancerConfig config;
+  config.interval = 10;
+  config.expected_life_windows = 2;
+  config.expert_share = 0.5;
+  const Costs costs{.step_seconds = 1, .seconds_per_byte = 0.01, .seconds_per_layer = 1};
+  const Worth worth = worth_of(current, next, load, 200, costs, config, {});
+  EXPECT_EQ(worth.steps, 20);
+  EXPECT_NEAR(worth.saved_seconds, 20 * 0.5 * 0.5, 1e-12);
+  EXPECT_NEAR(worth.move_seconds, 200 * 0.01 + 1, 1e-12);
+  EXPECT_TRUE(worth.repays_its_moves());
+  EXPECT_FALSE(worth_of(current, next, load, 401, costs, config, {}).repays_its_moves());
+  EXPECT_FALSE((Worth{.saved_seconds = std::nan("")}).repays_its_moves());
+}
+
+}  // namespace
+}  // namespace trimtab

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trimtab/replay.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/cat.h"
+#include "split/split_loads.h"
+#include "trimtab/error.h"
+#include "trimtab/par.h"
+
+namespace trimtab {
+namespace {
+
+Load window_of(const Load& load, int64_t window, int64_t number) {
+  return steps_of(load, {number * window, (number + 1) * window});
+}
+
+}  // namespace
+
+WindowLevel measure_window(const Placement& placement, const Load& load,
+                           std::optional<SplitRule> split, const Topology& topology) {
+  WindowLevel window;
+  for (int layer = 0; layer < load.num_layers; ++layer) {
+    const RankLoads loads = rank_loads(placement, load, layer, split, topology.node_of_rank);
+    const Levelness level = levelness(loads, 0);
+    window.par += level.par_step_mean / load.num_layers;
+    window.worst = std::max(window.worst, level.par_step_worst);
+    const std::span<const double> tokens = loads.window(0);
+    window.rank_load.insert(window.rank_load.end(), tokens.begin(), tokens.end());
+  }
+  return window;
+}
+
+int64_t num_replans(const Load& load, int64_t window) {
+  if (window < 1) throw InvalidArgument(cat("a window has at least 1 step, not ", window));
+  if (load.num_steps / 2 < window) {
+    throw InvalidArgument(cat(load.num_steps, " steps; a window of ", window, " needs ", 2 * window,
+                              ", to plan on one window and measure on the next"));
+  }
+  return load.num_steps / window - 1;
+}
+
+ReplayResult replay(const Policy& policy, const Load& load, const Placement& start,
+                    const ReplayConfig& config,
+                    const std::function<void(const ReplayedPlan&)>& each) {
+  check_fits(start, load);
+  const int64_t plans = num_replans(load, config.window);
+  const auto replans = static_cast<double>(std::max<int64_t>(plans - 1, 1));
+  ReplayResult result;
+  Placement placement = start;
+  History history;
+  Load now = window_of(load, config.window, 0);
+  for (int64_t number = 0; number < plans; ++number) {
+    const Problem problem{.load = now,
+                          .current = placement,
+                          .topology = config.topology,
+                          .limits = config.limits,
+                          .expert_bytes = config.expert_bytes,
+                          .num_groups = config.num_groups,
+                          .history = number > 0 ? &history : nullptr};
+    const auto begin = std::chrono::steady_clock::now();
+    ReplayedPlan replan{.number = number, .plan = policy.rebalance(problem)};
+    replan.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const int64_t moves = std::ssize(replan.plan.moves);
+    if (number == 0) {
+      result.first_plan_moves = moves;
+    } else {
+      result.moves_per_layer_per_replan +=
+          static_cast<double>(moves) / static_cast<double>(load.num_layers) / replans;
+      result.plan_seconds_per_replan += replan.seconds / replans;
+    }
+    now = window_of(load, config.window, number + 1);
+    replan.next = measure_window(replan.plan.placement, now, config.split, config.topology);
+    result.par_next_mean += replan.next.par / static_cast<double>(plans);
+    result.par_next_worst = std::max(result.par_next_worst, replan.next.worst);
+    if (each) each(replan);
+    placement = std::move(replan.plan.placement);
+    history = std::move(replan.plan.history);
+  }
+  return result;
+}
+
+}  // namespace trimtab

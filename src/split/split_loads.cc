@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "split/split_loads.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "trimtab/table.h"
+#include "trimtab/workspace.h"
+
+namespace trimtab {
+namespace {
+
+// Shares out the tokens of one step after the other.
+class Splitter {
+ public:
+  Splitter(const Placement& placement, int layer, SplitRule rule,
+           std::span<const int32_t> node_of_rank)
+      : rule_(rule),
+        table_(placement, layer, node_of_rank),
+        workspace_(split_workspace_bytes(table_)),
+        counts_(cells(table_.num_ranks, table_.num_experts)),
+        shares_(cells(table_.num_ranks, table_.num_slots)),
+        loads_(cells(table_.num_ranks)) {}
+
+  // loads: [ranks] of this step.
+  void split(std::span<const int64_t> expert_load, std::span<double> loads) {
+    const int shift = spread_over_senders(expert_load);
+    split_tokens(rule_, table_, counts_, workspace_, shares_);
+    split_rank_loads(table_, shares_, loads_);
+    std::ranges::transform(loads_, loads.begin(), [&](int64_t tokens) {
+      return std::ldexp(static_cast<double>(tokens), shift);
+    });
+  }
+
+ private:
+  // Rules count the tokens from one rank for one expert in 32 bits. Returns by which power of two
+  // the loads are divided so that they fit.
+  int spread_over_senders(std::span<const int64_t> expert_load) {
+    const int ranks = table_.num_ranks;
+    const Table<int32_t> counts(counts_.data(), ranks, table_.num_experts);
+    const int64_t largest = std::ranges::max(expert_load);
+    int shift = 0;
+    while ((largest >> shift) / ranks >= std::numeric_limits<int32_t>::max()) ++shift;
+    int64_t turn = 0;
+    for (int64_t expert = 0; expert < std::ssize(expert_load); ++expert) {
+      const int64_t tokens = expert_load[cells(expert)] >> shift;
+      const int64_t rest = tokens % ranks;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const bool odd = (rank - turn + ranks) % ranks < rest;
+        counts(rank, expert) = static_cast<int32_t>(tokens / ranks + (odd ? 1 : 0));
+      }
+      turn = (turn + rest) % ranks;
+    }
+    return shift;
+  }
+
+  SplitRule rule_;
+  SplitTable table_;
+  Workspace workspace_;
+  std::vector<int32_t> counts_;  // [ranks, experts]
+  std::vector<int32_t> shares_;  // [ranks, slots]
+  std::vector<int64_t> loads_;   // [ranks]
+};
+
+}  // namespace
+
+Sharing parse_sharing(std::string_view name) {
+  if (name == "equal") return std::nullopt;
+  return parse_split_rule(name);
+}
+
+RankLoads rank_loads(const Placement& placement, const Load& load, int layer, Sharing sharing,
+                     std::span<const int32_t> node_of_rank) {
+  if (!sharing) return rank_loads(placement, load, layer);
+  check_fits(placement, load);
+  Splitter splitter(placement, layer, *sharing, node_of_rank);
+  RankLoads loads(load.num_steps, 1, placement.num_ranks());
+  for (int64_t step = 0; step < load.num_steps; ++step)
+    splitter.split(load.at(step, layer), loads.at(step, 0));
+  loads.sum_up_window();
+  return loads;
+}
+
+}  // namespace trimtab
