@@ -2,7 +2,7 @@
 #include "expert_table.h"
 
 #include "base/cat.h"
-#include "crew.h"
+#include "rank_threads.h"
 #include "trimtab/error.h"
 
 namespace trimtab::python {
@@ -87,7 +87,7 @@ ExpertTable::ExpertTable(const ExpertArrays& arrays, Activation activation, Weig
   if (threads < 1) throw InvalidArgument(cat("packing needs at least 1 thread, not ", threads));
   experts_.resize(sizes.experts);
   std::vector<std::exception_ptr> errors(threads);
-  Crew(threads, true).run([&](int member) {
+  RankThreads(threads, true).run([&](int member) {
     // Blocks, not turns: a rank's experts are in memory that its threads have touched first.
     const int64_t first = sizes.experts * member / threads,
                   last = sizes.experts * (member + 1) / threads;

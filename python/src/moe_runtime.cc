@@ -55,7 +55,8 @@ MoeRuntime::MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions option
       hidden_(like.hidden()),
       format_(like.format()),
       process_(getpid()),
-      crew_(std::make_unique<Crew>(options_.ranks * options_.threads, options_.share_openmp)) {
+      threads_(
+          std::make_unique<RankThreads>(options_.ranks * options_.threads, options_.share_openmp)) {
   if (top_k < 1 || top_k > num_experts_) {
     throw InvalidArgument(cat("top_k must be in [1, ", num_experts_, "], is ", top_k));
   }
@@ -72,8 +73,8 @@ MoeRuntime::MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions option
 MoeRuntime::~MoeRuntime() {
   if (getpid() == process_) return;
   // The child of a fork has no such threads to join.
-  static_cast<void>(crew_.release());
-  for (auto& seat : seats_) static_cast<void>(seat.release());
+  static_cast<void>(threads_.release());
+  for (auto& rank : rank_states_) static_cast<void>(rank.release());
 }
 
 std::shared_ptr<const Dispatcher> MoeRuntime::dispatcher_for(const Placement& placement,
@@ -141,30 +142,30 @@ MoeRuntime::Layer& MoeRuntime::layer_at(int layer) {
 void MoeRuntime::make_room(const Layer& layer) {
   for (const RankLayer& rank : layer.ranks) {
     const size_t bytes = pass_bytes(rank, rank_tokens(), top_k_);
-    if (bytes <= seat_bytes_) continue;
-    seat_bytes_ = bytes;
-    seats_.clear();
+    if (bytes <= rank_bytes_) continue;
+    rank_bytes_ = bytes;
+    rank_states_.clear();
   }
 }
 
-void MoeRuntime::make_seats(const Layer& layer) {
+void MoeRuntime::make_rank_states(const Layer& layer) {
   auto ends = make_rank_group(options_.ranks, {.timeout = options_.timeout});
-  seats_.resize(ends.size());
+  rank_states_.resize(ends.size());
   // Groups are made by all ranks together, and memory is best touched first by those that use it.
   std::vector<std::exception_ptr> errors(ends.size());
-  crew_->run([&](int member) {
+  threads_->run([&](int member) {
     if (member % options_.threads != 0) return;
     const auto r = static_cast<size_t>(member / options_.threads);
     try {
-      seats_[r] = std::make_unique<Seat>(std::move(ends[r]), *layer.ranks[r].dispatcher,
-                                         seat_bytes_, options_.threads);
+      rank_states_[r] = std::make_unique<RankState>(std::move(ends[r]), *layer.ranks[r].dispatcher,
+                                                    rank_bytes_, options_.threads);
     } catch (...) {
       errors[r] = std::current_exception();
     }
   });
   for (const std::exception_ptr& error : errors) {
     if (!error) continue;
-    seats_.clear();
+    rank_states_.clear();
     std::rethrow_exception(error);
   }
 }
@@ -210,27 +211,27 @@ void MoeRuntime::forward(int layer, const RoutedTokens& call,
 }
 
 void MoeRuntime::run_ranks(Layer& layer, const RoutedTokens& pass) {
-  if (seats_.empty()) make_seats(layer);
-  for (auto& seat : seats_) seat->team.admit();
-  crew_->run([&](int member) {
+  if (rank_states_.empty()) make_rank_states(layer);
+  for (auto& rank : rank_states_) rank->team.admit();
+  threads_->run([&](int member) {
     const auto r = static_cast<size_t>(member / options_.threads);
     if (const int helper = member % options_.threads; helper != 0)
-      return seats_[r]->team.help(helper);
-    run_pass(layer.ranks[r], pass, top_k_, *seats_[r]);
-    seats_[r]->team.dismiss();
+      return rank_states_[r]->team.help(helper);
+    run_pass(layer.ranks[r], pass, top_k_, *rank_states_[r]);
+    rank_states_[r]->team.dismiss();
   });
   rethrow_failure();
 }
 
 void MoeRuntime::rethrow_failure() {
   std::exception_ptr cause;
-  for (auto& seat : seats_) {
-    if (!seat->error) continue;
+  for (auto& rank : rank_states_) {
+    if (!rank->error) continue;
     // Peers of a rank that fails get CommErrors.
-    if (!cause || is_comm_error(cause)) cause = seat->error;
+    if (!cause || is_comm_error(cause)) cause = rank->error;
   }
   if (!cause) return;
-  seats_.clear();  // a group that has failed does not work again
+  rank_states_.clear();  // a group that has failed does not work again
   std::rethrow_exception(cause);
 }
 
@@ -270,7 +271,7 @@ int MoeRuntime::num_layers() const {
 
 const char* MoeRuntime::threads() const {
   const std::lock_guard lock(mutex_);
-  return crew_->threads();
+  return threads_->threads();
 }
 
 size_t MoeRuntime::weight_bytes() const {
@@ -283,7 +284,7 @@ size_t MoeRuntime::weight_bytes() const {
 size_t MoeRuntime::workspace_bytes() const {
   const std::lock_guard lock(mutex_);
   size_t sum = 0;
-  for (const auto& seat : seats_) sum += seat->workspace.peak();
+  for (const auto& rank : rank_states_) sum += rank->workspace.peak();
   return sum;
 }
 

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "crew.h"
 #include "expert_table.h"
 #include "rank_pass.h"
+#include "rank_threads.h"
 #include "trimtab/dispatcher.h"
 #include "trimtab/placement.h"
 
@@ -28,7 +28,7 @@ struct RuntimeOptions {
   // Tokens of one pass, of all ranks together; longer calls take several. Memory is reserved for
   // them.
   int64_t max_tokens = 2048;
-  bool share_openmp = true;  // as Crew
+  bool share_openmp = true;  // as RankThreads
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
@@ -63,7 +63,7 @@ class MoeRuntime {
   WeightFormat format() const { return format_; }
   const RuntimeOptions& options() const { return options_; }
   std::string dispatcher() const { return dispatcher_name_; }
-  const char* threads() const;  // as Crew
+  const char* threads() const;  // as RankThreads
   size_t weight_bytes() const;
   size_t workspace_bytes() const;  // the most that the ranks' calls have taken by now
 
@@ -82,7 +82,7 @@ class MoeRuntime {
   void check(const RoutedTokens& call) const;
   void check_process() const;
   void make_room(const Layer& layer);
-  void make_seats(const Layer& layer);
+  void make_rank_states(const Layer& layer);
   void run_ranks(Layer& layer, const RoutedTokens& pass);
   void rethrow_failure();
   int64_t rank_tokens() const {
@@ -98,9 +98,10 @@ class MoeRuntime {
 
   mutable std::mutex mutex_;  // one call at a time; guards all below
   std::vector<Layer> layers_;
-  std::unique_ptr<Crew> crew_;
-  size_t seat_bytes_ = 0;                     // workspace that the hungriest layer takes
-  std::vector<std::unique_ptr<Seat>> seats_;  // [ranks], or none: to be made by the next call
+  std::unique_ptr<RankThreads> threads_;
+  size_t rank_bytes_ = 0;  // workspace that any layer takes at most
+  std::vector<std::unique_ptr<RankState>>
+      rank_states_;  // [ranks], or none: to be made by the next call
 };
 
 }  // namespace trimtab::python

@@ -33,9 +33,9 @@ struct RankLayer {
 };
 
 // What a rank has for all of its passes.
-struct Seat {
-  Seat(std::unique_ptr<Communicator> end, const Dispatcher& dispatcher, size_t workspace_bytes,
-       int threads);
+struct RankState {
+  RankState(std::unique_ptr<Communicator> end, const Dispatcher& dispatcher, size_t workspace_bytes,
+            int threads);
 
   std::unique_ptr<Communicator> comm;
   std::vector<std::unique_ptr<Communicator>> owned_groups;
@@ -50,7 +50,7 @@ struct Seat {
 size_t pass_bytes(const RankLayer& layer, int64_t max_tokens, int top_k);
 
 // Takes this rank's share of the tokens, an even piece, through the layer. Every rank of the group
-// does so at the same time. An exception fails the group and is left in seat.error.
-void run_pass(RankLayer& layer, const RoutedTokens& all, int top_k, Seat& seat) noexcept;
+// does so at the same time. An exception fails the group and is left in state.error.
+void run_pass(RankLayer& layer, const RoutedTokens& all, int top_k, RankState& state) noexcept;
 
 }  // namespace trimtab::python

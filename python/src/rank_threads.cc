@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "crew.h"
+#include "rank_threads.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -65,14 +65,14 @@ class OpenMp {
   Query thread_num_ = nullptr, num_threads_ = nullptr;
 };
 
-Crew::Crew(int size, bool share_openmp)
+RankThreads::RankThreads(int size, bool share_openmp)
     : size_(size), openmp_(share_openmp ? OpenMp::find() : nullptr) {
   if (openmp_ == nullptr) own_ = std::make_unique<Team>(size);
 }
 
-Crew::~Crew() = default;
+RankThreads::~RankThreads() = default;
 
-void Crew::run(const std::function<void(int)>& body) {
+void RankThreads::run(const std::function<void(int)>& body) {
   if (openmp_ != nullptr) {
     if (openmp_->run(size_, body)) return own_.reset();
     if (own_ == nullptr) own_ = std::make_unique<Team>(size_);

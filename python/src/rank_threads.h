@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The threads that ranks and their teams run on. Where the process has an OpenMP runtime, as with
 // torch, they are its threads: those of torch's intra-op pool, which would otherwise spin beside
-// ours for a while after each of its own regions. Else they are threads of the crew's.
+// ours for a while after each of its own regions. Else they are threads of this object.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@ namespace trimtab::python {
 
 class OpenMp;
 
-class Crew {
+class RankThreads {
  public:
   // share_openmp: use the process's OpenMP threads where there are any.
-  Crew(int size, bool share_openmp);
-  ~Crew();
+  RankThreads(int size, bool share_openmp);
+  ~RankThreads();
 
   int size() const { return size_; }
   // Calls body(member) once for each member in [0, size()), all at the same time and member 0 on
