@@ -70,16 +70,16 @@ class SharedExperts {
   // Workspace that both halves of one call take together.
   size_t workspace_bytes(int64_t tokens) const;
 
-  // The state of one call between the halves; lives in the lane's workspace.
-  struct Half {
+  // What the first half leaves for the second; its memory is in the lane's workspace.
+  struct FirstHalf {
     Rows act;    // [tokens, intermediate]
     Rows scale;  // f32 [tokens, 1] sigmoid of the gate; no rows without a gate
     std::span<std::byte> scratch;
   };
   // x: f32 [tokens, hidden], read by the gate; x_experts: the same rows in the experts' dtype.
-  Half first(ConstRows x, ConstRows x_experts, Lane& lane) const;
+  FirstHalf first(ConstRows x, ConstRows x_experts, Lane& lane) const;
   // y: f32 [tokens, hidden], overwritten with the shared experts' output.
-  void second(const Half& half, Rows y, Lane& lane) const;
+  void second(const FirstHalf& half, Rows y, Lane& lane) const;
 
  private:
   std::shared_ptr<const Mlp> mlp_;

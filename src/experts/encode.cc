@@ -211,7 +211,7 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
   float* const x = values_.data();
   const int64_t in = source_.cols;
   if (source_.dtype == plain_dtype(scheme_) && source_.col_stride == 1) {
-    const size_t bytes = static_cast<size_t>(bits(source_.dtype)) / 8;
+    const size_t bytes = shape_bytes(source_.dtype, 1);
     std::memcpy(codes, source_.data + row * source_.row_stride * static_cast<int64_t>(bytes),
                 static_cast<size_t>(in) * bytes);
     return;

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "experts/dot_products.h"
 #include "experts/gemm_kernel.h"
-#include "experts/products.h"
 #include "trimtab/tensor.h"
 
 namespace trimtab {

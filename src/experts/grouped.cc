@@ -7,7 +7,7 @@
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
-#include "experts/product.h"
+#include "experts/product_pipeline.h"
 #include "trimtab/error.h"
 #include "trimtab/experts.h"
 
@@ -38,10 +38,10 @@ class GroupedExperts final : public Experts {
     if (slots_.empty()) return 0;
     const int64_t parts = std::min(rows, std::ssize(slots_));
     Carver carver(nullptr);
-    carver.take<Part>(std::ssize(slots_));
+    carver.take<ExpertRows>(std::ssize(slots_));
     carver.take_rows(rows, intermediate(), dtype());
-    carver.take_bytes(Half::bytes(slots_.front()->gate_up_packed(), parts, rows, dtype()));
-    carver.take_bytes(Half::bytes(slots_.front()->down_packed(), parts, rows, dtype()));
+    carver.take_bytes(StagedProduct::bytes(slots_.front()->gate_up_packed(), parts, rows, dtype()));
+    carver.take_bytes(StagedProduct::bytes(slots_.front()->down_packed(), parts, rows, dtype()));
     return carver.used();
   }
 
@@ -50,15 +50,16 @@ class GroupedExperts final : public Experts {
     check_run(tokens, out, scratch);
     if (tokens.x.rows == 0) return;
     Carver carver(scratch.data());
-    const std::span<const Part> parts = hottest_first(tokens, carver);
+    const std::span<const ExpertRows> parts = hottest_first(tokens, carver);
     if (parts.empty()) return;
     const Rows act = carver.take_rows(tokens.x.rows, intermediate(), dtype());
-    const Half halves[] = {
-        Half(Half::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act, team.size(), carver),
-        Half(Half::kDown, parts, {act}, out, team.size(), carver)};
+    const StagedProduct products[] = {
+        StagedProduct(MlpHalf::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act,
+                      team.size(), carver),
+        StagedProduct(MlpHalf::kDown, parts, {act}, out, team.size(), carver)};
     std::optional<Board::Reading> reading;
     if (tokens.board != nullptr) reading.emplace(*tokens.board);
-    run_halves(halves, tokens.x.rows * hidden_ * intermediate(), team);
+    run_pipeline(products, tokens.x.rows * hidden_ * intermediate(), team);
   }
 
  private:
@@ -137,16 +138,16 @@ class GroupedExperts final : public Experts {
   }
 
   // The slots that have rows, most rows first, ties by slot.
-  std::span<const Part> hottest_first(const Tokens& tokens, Carver& carver) const {
-    Part* const parts = carver.take<Part>(std::ssize(slots_)).data();
+  std::span<const ExpertRows> hottest_first(const Tokens& tokens, Carver& carver) const {
+    ExpertRows* const parts = carver.take<ExpertRows>(std::ssize(slots_)).data();
     size_t num_parts = 0;
     int64_t first = 0;
     for (size_t s = 0; s < slots_.size(); ++s) {
       const int32_t count = tokens.counts[s];
-      if (count > 0) new (parts + num_parts++) Part{first, count, slots_[s].get()};
+      if (count > 0) new (parts + num_parts++) ExpertRows{first, count, slots_[s].get()};
       first += batched() ? tokens.capacity : count;
     }
-    std::sort(parts, parts + num_parts, [](const Part& a, const Part& b) {
+    std::sort(parts, parts + num_parts, [](const ExpertRows& a, const ExpertRows& b) {
       return std::pair(-a.count, a.first) < std::pair(-b.count, b.first);
     });
     return {parts, num_parts};

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
-#include "experts/product.h"
+#include "experts/product_pipeline.h"
 #include "trimtab/error.h"
 #include "trimtab/experts.h"
 
@@ -43,7 +43,7 @@ void Linear::run(ConstRows x, Rows y, Team& team) const {
     multiply_panels(packed_, operand.product(), {item / blocks, 1, item / blocks + 1}, task,
                     y.slice(first, rows), {}, nullptr);
   };
-  share(team, panels * blocks, x.rows * in() * out(), run);
+  for_each_item(team, panels * blocks, x.rows * in() * out(), run);
 }
 
 }  // namespace trimtab

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/cat.h"
-#include "experts/product.h"
+#include "experts/product_pipeline.h"
 #include "experts/source.h"
 #include "experts/weights.h"
 #include "trimtab/error.h"
@@ -45,7 +45,7 @@ Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)
 
 namespace {
 
-void run_one(Half::Which which, const Mlp& mlp, const ConstRows& x, const Rows& out,
+void run_one(MlpHalf half, const Mlp& mlp, const ConstRows& x, const Rows& out,
              std::span<std::byte> scratch, Team& team) {
   if (scratch.size() < mlp.scratch_bytes(x.rows) ||
       reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
@@ -54,17 +54,17 @@ void run_one(Half::Which which, const Mlp& mlp, const ConstRows& x, const Rows& 
                               scratch.size(), " at ", static_cast<const void*>(scratch.data())));
   }
   if (x.rows == 0) return;
-  const Part part = {0, x.rows, &mlp};
+  const ExpertRows part = {0, x.rows, &mlp};
   Carver carver(scratch.data());
-  const Half half(which, std::span(&part, 1), {x}, out, team.size(), carver);
-  run_halves(std::span(&half, 1), x.rows * x.cols * out.cols, team);
+  const StagedProduct product(half, std::span(&part, 1), {x}, out, team.size(), carver);
+  run_pipeline(std::span(&product, 1), x.rows * x.cols * out.cols, team);
 }
 
 }  // namespace
 
 void Mlp::gate_up(ConstRows x, Rows act, std::span<std::byte> scratch, Team& team) const {
   check_product(gate_up_, x, act, dtype(), "gate and up");
-  run_one(Half::kGateUp, *this, x, act, scratch, team);
+  run_one(MlpHalf::kGateUp, *this, x, act, scratch, team);
 }
 
 void Mlp::down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) const {
@@ -72,12 +72,13 @@ void Mlp::down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) 
     throw InvalidArgument(cat("down: act must be ", name(dtype()), ", not ", name(act.dtype)));
   }
   check_product(down_, act, y, DType::kF32, "down");
-  run_one(Half::kDown, *this, act, y, scratch, team);
+  run_one(MlpHalf::kDown, *this, act, y, scratch, team);
 }
 
 size_t Mlp::scratch_bytes(int64_t m) const {
   // Rows of f32 take most.
-  return std::max(Half::bytes(gate_up_, 1, m, DType::kF32), Half::bytes(down_, 1, m, dtype()));
+  return std::max(StagedProduct::bytes(gate_up_, 1, m, DType::kF32),
+                  StagedProduct::bytes(down_, 1, m, dtype()));
 }
 
 }  // namespace trimtab

@@ -4,8 +4,8 @@
 
 #include <arm_neon.h>
 
+#include "experts/dot_products.h"
 #include "experts/gemm_kernel.h"
-#include "experts/products.h"
 
 namespace trimtab {
 namespace {

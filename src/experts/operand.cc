@@ -2,9 +2,9 @@
 #include "experts/operand.h"
 
 #include <cstring>
-#include <type_traits>
 
 #include "base/quantize_rows.h"
+#include "base/rows.h"
 #include "experts/transpose.h"
 
 namespace trimtab {
@@ -17,10 +17,6 @@ bool is_int(Product product) {
 Product product_for(const PackedWeights& weights, DType x) {
   const Product product = storage(weights.format, weights.in).product;
   return product == kBF16Product && x == DType::kF32 ? kBF16F32Product : product;
-}
-
-size_t element_bytes(DType dtype) {
-  return static_cast<size_t>(bits(dtype)) / 8;
 }
 
 // The type of the rows that a product reads.
@@ -38,30 +34,6 @@ DType row_dtype(Product product) {
   }
 }
 
-template <class From, class To>
-void convert_row(const std::byte* from, int64_t count, std::byte* to) {
-  const auto* x = reinterpret_cast<const From*>(from);
-  auto* y = reinterpret_cast<To*>(to);
-  for (int64_t i = 0; i < count; ++i) {
-    if constexpr (std::is_same_v<To, float>) {
-      y[i] = to_float(x[i]);
-    } else {
-      y[i] = to_bf16(to_float(x[i]));
-    }
-  }
-}
-
-void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType to_dtype,
-                 std::byte* to) {
-  if (from_dtype == to_dtype) {
-    std::memcpy(to, from, static_cast<size_t>(count) * element_bytes(from_dtype));
-  } else if (from_dtype == DType::kF32) {
-    convert_row<float, bf16_t>(from, count, to);
-  } else {
-    convert_row<bf16_t, float>(from, count, to);
-  }
-}
-
 }  // namespace
 
 Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& carver,
@@ -74,7 +46,7 @@ Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& 
       packs_(packing == kPacked && product_ != kBF16F32Product),  // whose steps are 8 bytes
       in_place_(weights.format.quantized_rows() == weights.format.rows() &&
                 source.x.dtype == row_dtype(product_) && storage_.padded_in == weights.in),
-      row_bytes_(static_cast<size_t>(storage_.padded_in) * element_bytes(row_dtype(product_))) {
+      row_bytes_(shape_bytes(row_dtype(product_), storage_.padded_in)) {
   const int64_t rows = source.x.rows;
   codes_ = carver.take_rows(rows, static_cast<int64_t>(row_bytes_), DType::kU8);
   if (!is_int(product_)) return;
@@ -94,8 +66,7 @@ int64_t Operand::tiles(int64_t rows) const {
 
 size_t Operand::prepare_scratch() const {
   // A tile of rows; an MX row's codes, scales and last block.
-  return static_cast<size_t>(max_rows_) * row_bytes_ + 2 * static_cast<size_t>(storage_.padded_in) +
-         kMxBlock * sizeof(float);
+  return cells(max_rows_, row_bytes_) + cells(2, storage_.padded_in) + kMxBlock * sizeof(float);
 }
 
 void Operand::quantize_int8(int64_t i, std::byte* row) const {
@@ -108,7 +79,7 @@ void Operand::quantize_int8(int64_t i, std::byte* row) const {
   } else {
     kernels_->quantize_int8[x.dtype == DType::kBF16](source_.row(i), x.cols, q, scale);
   }
-  std::memset(q + x.cols, 0, row_bytes_ - static_cast<size_t>(x.cols));
+  std::memset(q + x.cols, 0, row_bytes_ - cells(x.cols));
   kernels_->sum_groups(q, storage_.groups(), storage_.group, sums_ + i * storage_.groups());
 }
 
@@ -126,12 +97,11 @@ void Operand::round_to_mx(int64_t i, std::byte* row, std::byte* scratch) const {
     const auto quantize = kernels_->quantize_mx[x.dtype == DType::kBF16];
     quantize(from, whole, codes, scales);
     if (whole < padded) {
-      const size_t element = element_bytes(x.dtype);
-      const size_t used = static_cast<size_t>(x.cols - whole) * element;
+      const size_t used = shape_bytes(x.dtype, x.cols - whole);
       std::byte* const tail =
           scratch + 2 * padded;  // the last block, which is not whole, with zeros behind
-      std::memcpy(tail, from + static_cast<size_t>(whole) * element, used);
-      std::memset(tail + used, 0, kMxBlock * element - used);
+      std::memcpy(tail, from + shape_bytes(x.dtype, whole), used);
+      std::memset(tail + used, 0, shape_bytes(x.dtype, kMxBlock) - used);
       quantize(tail, kMxBlock, codes + whole, scales + whole / kMxBlock);
     }
   }
@@ -140,7 +110,7 @@ void Operand::round_to_mx(int64_t i, std::byte* row, std::byte* scratch) const {
 
 void Operand::convert(int64_t i, std::byte* row) const {
   const DType dtype = row_dtype(product_);
-  const size_t used = static_cast<size_t>(source_.x.cols) * element_bytes(dtype);
+  const size_t used = shape_bytes(dtype, source_.x.cols);
   convert_row(source_.row(i), source_.x.dtype, source_.x.cols, dtype, row);
   std::memset(row + used, 0, row_bytes_ - used);
 }
@@ -148,9 +118,9 @@ void Operand::convert(int64_t i, std::byte* row) const {
 void Operand::prepare(int64_t first, int64_t count, bool packed, std::byte* scratch) const {
   std::byte* const out = codes_.row(first);
   std::byte* const rows = packed ? scratch : out;
-  std::byte* const more_scratch = scratch + static_cast<size_t>(max_rows_) * row_bytes_;
+  std::byte* const more_scratch = scratch + cells(max_rows_, row_bytes_);
   for (int64_t r = 0; r < count && !in_place_; ++r) {
-    std::byte* const row = rows + static_cast<size_t>(r) * row_bytes_;
+    std::byte* const row = rows + cells(r, row_bytes_);
     if (is_int(product_)) {
       quantize_int8(first + r, row);
     } else if (product_ == kMX8Product) {
@@ -161,7 +131,7 @@ void Operand::prepare(int64_t first, int64_t count, bool packed, std::byte* scra
   }
   if (!packed) return;
   const auto row = [&](int64_t r) -> const std::byte* {
-    return in_place_ ? source_.row(first + r) : rows + static_cast<size_t>(r) * row_bytes_;
+    return in_place_ ? source_.row(first + r) : rows + cells(r, row_bytes_);
   };
   transpose_steps(row, count, static_cast<int64_t>(row_bytes_ / 4),
                   reinterpret_cast<uint32_t*>(out), count);
@@ -175,7 +145,7 @@ void Operand::fill(PanelTask& task, int64_t first, int64_t count) const {
     task.x_stride = row_bytes_;
   } else if (source_.at.x.empty()) {
     task.x = source_.x.row(first);
-    task.x_stride = static_cast<size_t>(source_.x.stride) * element_bytes(source_.x.dtype);
+    task.x_stride = shape_bytes(source_.x.dtype, source_.x.stride);
   } else {
     task.rows = source_.at.x.data() + first;
   }

@@ -58,7 +58,7 @@ inline TestMatrix make_matrix(int64_t rows, int64_t cols, DType dtype, Form form
   if (form == Form::kTransposed) row_stride = 1, col_stride = rows;
   if (form == Form::kInterleaved) row_stride = 2, col_stride = 2 * rows;
   const int64_t last = (rows - 1) * row_stride + (cols - 1) * col_stride;
-  const size_t size = static_cast<size_t>(bits(dtype)) / 8;
+  const size_t size = shape_bytes(dtype, 1);
   m.bytes.resize(1 + static_cast<size_t>(last + 1) * size);
   m.source = {m.bytes.data() + 1, dtype, rows, cols, row_stride, col_stride};
   std::normal_distribution<float> normal;
@@ -94,7 +94,7 @@ inline double stored(float value, DType dtype) {
 class TestRows {
  public:
   TestRows(int64_t rows, int64_t cols, DType dtype, int64_t gap = 0)
-      : size_(static_cast<size_t>(bits(dtype)) / 8),
+      : size_(shape_bytes(dtype, 1)),
         bytes_(rows == 0 ? 0 : static_cast<size_t>(rows * (cols + gap) - gap) * size_,
                std::byte{0xff}),
         view_(bytes_.data(), rows, cols, cols + gap, dtype) {}

@@ -18,15 +18,13 @@ SharedExperts::SharedExperts(std::shared_ptr<const Mlp> mlp, std::shared_ptr<con
 }
 
 size_t SharedExperts::workspace_bytes(int64_t tokens) const {
-  const auto rows = static_cast<size_t>(tokens);
-  const size_t act = rows * static_cast<size_t>(mlp_->intermediate()) *
-                     static_cast<size_t>(bits(mlp_->dtype())) / 8;
-  return Workspace::padded(act) + Workspace::padded(rows * sizeof(float)) +
+  return Workspace::padded(shape_bytes(mlp_->dtype(), tokens, mlp_->intermediate())) +
+         Workspace::padded(shape_bytes(DType::kF32, tokens)) +
          Workspace::padded(mlp_->scratch_bytes(tokens));
 }
 
-SharedExperts::Half SharedExperts::first(ConstRows x, ConstRows x_experts, Lane& lane) const {
-  Half half;
+SharedExperts::FirstHalf SharedExperts::first(ConstRows x, ConstRows x_experts, Lane& lane) const {
+  FirstHalf half;
   half.act = lane.workspace.take_rows(x.rows, mlp_->intermediate(), mlp_->dtype());
   half.scale = lane.workspace.take_rows(gate_ ? x.rows : 0, 1, DType::kF32);
   half.scratch = lane.workspace.take<std::byte>(mlp_->scratch_bytes(x.rows));
@@ -41,7 +39,7 @@ SharedExperts::Half SharedExperts::first(ConstRows x, ConstRows x_experts, Lane&
   return half;
 }
 
-void SharedExperts::second(const Half& half, Rows y, Lane& lane) const {
+void SharedExperts::second(const FirstHalf& half, Rows y, Lane& lane) const {
   mlp_->down(half.act, y, half.scratch, lane.team);
   if (!gate_) return;
   for (int64_t t = 0; t < y.rows; ++t) {

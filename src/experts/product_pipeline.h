@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One half of a gated MLP, or of many: rows of x times the panels of their weights. Work is cut
-// into items that a team shares; an item waits for those before it that it needs, so that one fork
-// and join serves both halves of all experts. The items of all halves are one pipeline over the
-// experts: run_halves().
+// The two products of a gated MLP over the rows of many experts. Work is cut into items that a team
+// shares; an item waits for those before it that it needs, so that one fork and join serves both
+// products of all experts. The items of all products form one pipeline over the experts:
+// run_pipeline().
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@
 
 namespace trimtab {
 
-// Rows [first, first + count) of one expert.
-struct Part {
+// The rows [first, first + count), which belong to one expert.
+struct ExpertRows {
   int64_t first, count;
   const Mlp* mlp;
 };
@@ -26,28 +26,30 @@ struct Part {
 void check_product(const PackedWeights& weights, const ConstRows& x, const ConstRows& out,
                    DType out_dtype, std::string_view what);
 
-class Half {
+enum class MlpHalf { kGateUp, kDown };
+
+// Rows of x times the panels of one half of their experts' weights.
+class StagedProduct {
  public:
-  enum Which { kGateUp, kDown };
-  // A part's rows are prepared tile by tile, then multiplied group of panels by group.
-  enum Stage { kPrepare, kMultiply };
+  // An expert's rows are prepared tile by tile, then multiplied group of panels by group.
+  enum class Step { kPrepare, kMultiply };
 
   // parts: not empty, all of one shape and format; stay the caller's. Memory for counters and
   // prepared rows comes from the carver. Before items run, every member of the team, of this size,
   // needs scratch() bytes of its own.
-  Half(Which which, std::span<const Part> parts, const RowSource& x, Rows out, int team_size,
-       Carver& carver);
-  // The memory that Half takes for `parts` parts and `rows` rows of this type.
+  StagedProduct(MlpHalf half, std::span<const ExpertRows> parts, const RowSource& x, Rows out,
+                int team_size, Carver& carver);
+  // The memory that a product takes for `parts` parts and `rows` rows of this type.
   static size_t bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x);
 
   int64_t num_parts() const { return std::ssize(parts_); }
-  // Of a stage, in all parts before this one.
-  int64_t items_before(Stage stage, int64_t part) const;
+  // The items of a step in all parts before this one.
+  int64_t items_before(Step step, int64_t part) const;
   size_t scratch() const;
   // Items may run at the same time: a multiplication waits for its part's tiles, and tiles for what
-  // they are made of in `before`, the half whose output is x. So all of these must have been begun.
-  // scratch: the running member's.
-  void run(Stage stage, int64_t part, int64_t item, const Half* before,
+  // they are made of in `before`, the product whose output is x. So all of these must have been
+  // begun. scratch: the running member's.
+  void run(Step step, int64_t part, int64_t item, const StagedProduct* before,
            std::byte* scratch) const noexcept;
 
  private:
@@ -56,15 +58,17 @@ class Half {
     int64_t first_tile;                  // tiles of all parts before this one
   };
 
-  const PackedWeights& weights(const Part& part) const {
-    return which_ == kGateUp ? part.mlp->gate_up_packed() : part.mlp->down_packed();
+  const PackedWeights& weights(const ExpertRows& part) const {
+    return half_ == MlpHalf::kGateUp ? part.mlp->gate_up_packed() : part.mlp->down_packed();
   }
-  void prepare(int64_t part, int64_t tile, const Half* before, std::byte* scratch) const noexcept;
-  void multiply(int64_t part, int64_t group, const Half* before, std::byte* scratch) const noexcept;
+  void prepare(int64_t part, int64_t tile, const StagedProduct* before,
+               std::byte* scratch) const noexcept;
+  void multiply(int64_t part, int64_t group, const StagedProduct* before,
+                std::byte* scratch) const noexcept;
   void wait_until_finished(int64_t part) const noexcept;
 
-  Which which_;
-  std::span<const Part> parts_;
+  MlpHalf half_;
+  std::span<const ExpertRows> parts_;
   Operand operand_;
   Rows out_;
   int team_size_;
@@ -74,21 +78,24 @@ class Half {
   Progress* progress_;  // [parts]
 };
 
-// body(i, member) for i in [0, count), over the team unless the work is so small (about 10 us) that
-// waking it costs more.
+// The multiplications from which on a team shares a product. Below it the work is so small (about
+// 10 us) that waking the team costs more.
+constexpr int64_t kLeastSharedWork = int64_t{1} << 18;
+
+// Calls body(i, member) for i in [0, count), over the team if there is work enough.
 template <class Body>
-void share(Team& team, int64_t count, int64_t multiply_adds, const Body& body) {
-  if (multiply_adds < int64_t{1} << 18) {
+void for_each_item(Team& team, int64_t count, int64_t multiply_adds, const Body& body) {
+  if (multiply_adds < kLeastSharedWork) {
     for (int64_t i = 0; i < count; ++i) body(i, 0);
   } else {
     team.for_each(count, body);
   }
 }
 
-// Runs halves of the same parts, each on the output of the one before: a pipeline of their stages,
+// Runs products of the same parts, each on the output of the one before: a pipeline of their steps,
 // through which the parts go in order. While one part is multiplied the rows of the next are
 // fetched from where they are, and what a part gives is used while it is still in cache.
-void run_halves(std::span<const Half> halves, int64_t multiply_adds, Team& team);
+void run_pipeline(std::span<const StagedProduct> products, int64_t multiply_adds, Team& team);
 
 // The outputs of panels [first, first + count) for all rows of a task, which has x and m. scratch:
 // unpack_scratch().

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "base/quantize_kernel.h"
-#include "experts/gemm.h"
+#include "experts/gemm_kernel.h"
 
 namespace trimtab {
 namespace {

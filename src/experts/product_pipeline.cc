@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experts/product.h"
+#include "experts/product_pipeline.h"
 
 #include <algorithm>
 #include <new>
@@ -11,10 +11,6 @@
 
 namespace trimtab {
 namespace {
-
-size_t element_bytes(DType dtype) {
-  return static_cast<size_t>(bits(dtype)) / 8;
-}
 
 Product unpacked(Product product) {
   if (product == kInt4Product) return kInt8Product;
@@ -65,7 +61,7 @@ void check_product(const PackedWeights& weights, const ConstRows& x, const Const
 size_t unpack_scratch(const PackedWeights& weights) {
   const Storage s = storage(weights.format, weights.in);
   if (weights.kernels->unpack[s.product] == nullptr) return 0;
-  return static_cast<size_t>(s.steps() * 4 * weights.kernels->width);
+  return cells(s.steps(), 4, weights.kernels->width);
 }
 
 void multiply_panels(const PackedWeights& weights, Product product, PanelRange panels,
@@ -76,7 +72,7 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   task.steps = s.steps();
   task.group_steps = s.group / s.step_inputs;
   task.zero = zero_code(weights.format);
-  task.out_stride = static_cast<size_t>(out.stride) * element_bytes(out.dtype);
+  task.out_stride = shape_bytes(out.dtype, out.stride);
   task.out_bf16 = out.dtype == DType::kBF16;
   task.activation = static_cast<int>(activation.kind);
   task.alpha = activation.alpha;
@@ -93,17 +89,16 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   for (int64_t p = panels.first; p < panels.first + panels.count; ++p) {
     const Panel part = panel(weights, p);
     const int64_t scale = p * s.groups() * width;
-    task.panel = weights.panels.data() + static_cast<size_t>(p) * bytes;
+    task.panel = weights.panels.data() + cells(p, bytes);
     const int64_t next = p + 1 < panels.first + panels.count ? p + 1 : panels.then;
-    task.next_panel = next < num_panels(weights)
-                          ? weights.panels.data() + static_cast<size_t>(next) * bytes
-                          : nullptr;
+    task.next_panel =
+        next < num_panels(weights) ? weights.panels.data() + cells(next, bytes) : nullptr;
     task.next_bytes = bytes;
     task.weight_scales = weights.scales.data() + scale * s.scale_bytes;
     task.zeros = weights.zeros.bytes() == 0 ? nullptr : weights.zeros.as<int32_t>() + scale;
     task.bias = weights.bias.bytes() == 0 ? nullptr : weights.bias.as<float>() + p * width;
     task.cols = part.cols;
-    task.out = out.data + static_cast<size_t>(part.first) * element_bytes(out.dtype);
+    task.out = out.data + shape_bytes(out.dtype, part.first);
     if (unpacks) {
       kernels.unpack[product](task, scratch);
       task.panel = scratch;
@@ -112,9 +107,9 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   }
 }
 
-Half::Half(Which which, std::span<const Part> parts, const RowSource& x, Rows out, int team_size,
-           Carver& carver)
-    : which_(which),
+StagedProduct::StagedProduct(MlpHalf half, std::span<const ExpertRows> parts, const RowSource& x,
+                             Rows out, int team_size, Carver& carver)
+    : half_(half),
       parts_(parts),
       operand_(weights(parts.front()), x, carver),
       out_(out),
@@ -123,37 +118,37 @@ Half::Half(Which which, std::span<const Part> parts, const RowSource& x, Rows ou
       group_panels_(panels_of_item(panels_, x.x.rows / std::ssize(parts), team_size)),
       groups_((panels_ + group_panels_ - 1) / group_panels_),
       progress_(carver.take<Progress>(std::ssize(parts)).data()) {
-  for (size_t p = 0; p < parts.size(); ++p) {
+  for (int64_t p = 0; p < num_parts(); ++p) {
     new (progress_ + p) Progress{{0}, {0}, tiles_};
     tiles_ += operand_.tiles(parts_[p].count);
   }
 }
 
-size_t Half::bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x) {
-  return Operand::bytes(weights, rows, x) +
-         Workspace::padded(static_cast<size_t>(parts) * sizeof(Progress));
+size_t StagedProduct::bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x) {
+  return Operand::bytes(weights, rows, x) + Workspace::padded(cells(parts, sizeof(Progress)));
 }
 
-int64_t Half::items_before(Stage stage, int64_t part) const {
-  if (stage == kMultiply) return part * groups_;
+int64_t StagedProduct::items_before(Step step, int64_t part) const {
+  if (step == Step::kMultiply) return part * groups_;
   return part < num_parts() ? progress_[part].first_tile : tiles_;
 }
 
-size_t Half::scratch() const {
+size_t StagedProduct::scratch() const {
   return std::max(operand_.prepare_scratch(), unpack_scratch(weights(parts_.front())));
 }
 
-void Half::run(Stage stage, int64_t part, int64_t item, const Half* before,
-               std::byte* scratch) const noexcept {
-  if (stage == kPrepare) {
+void StagedProduct::run(Step step, int64_t part, int64_t item, const StagedProduct* before,
+                        std::byte* scratch) const noexcept {
+  if (step == Step::kPrepare) {
     prepare(part, item, before, scratch);
   } else {
     multiply(part, item, before, scratch);
   }
 }
 
-void Half::prepare(int64_t p, int64_t tile, const Half* before, std::byte* scratch) const noexcept {
-  const Part& part = parts_[p];
+void StagedProduct::prepare(int64_t p, int64_t tile, const StagedProduct* before,
+                            std::byte* scratch) const noexcept {
+  const ExpertRows& part = parts_[p];
   if (before != nullptr) before->wait_until_finished(p);
   const int64_t tiles = operand_.tiles(part.count);
   const int64_t first = tile_first(part.count, tiles, tile),
@@ -162,9 +157,9 @@ void Half::prepare(int64_t p, int64_t tile, const Half* before, std::byte* scrat
   progress_[p].tiles.fetch_add(1, std::memory_order_release);
 }
 
-void Half::multiply(int64_t p, int64_t group, const Half* before,
-                    std::byte* scratch) const noexcept {
-  const Part& part = parts_[p];
+void StagedProduct::multiply(int64_t p, int64_t group, const StagedProduct* before,
+                             std::byte* scratch) const noexcept {
+  const ExpertRows& part = parts_[p];
   // Rows that are read in place have no tiles to wait for.
   if (operand_.tiles(part.count) == 0 && before != nullptr) before->wait_until_finished(p);
   wait_for(progress_[p].tiles, operand_.tiles(part.count));
@@ -178,65 +173,68 @@ void Half::multiply(int64_t p, int64_t group, const Half* before,
   progress_[p].groups.fetch_add(1, std::memory_order_release);
 }
 
-void Half::wait_until_finished(int64_t part) const noexcept {
+void StagedProduct::wait_until_finished(int64_t part) const noexcept {
   wait_for(progress_[part].groups, groups_);
 }
 
 namespace {
 
-// In step s, stage k of the pipeline (stage k % 2 of half k / 2) works on part s - k: what an item
-// waits for was begun in an earlier step, and a step is long enough for it to be done by then.
+// Stage k of the pipeline is step k % 2 of product k / 2. In round r it works on part r - k: what
+// an item waits for was begun in an earlier round, and a round is long enough for it to be done by
+// then.
 class Pipeline {
  public:
-  explicit Pipeline(std::span<const Half> halves)
-      : halves_(halves),
-        stages_(2 * std::ssize(halves)),
-        steps_(halves.front().num_parts() + stages_ - 1) {}
+  explicit Pipeline(std::span<const StagedProduct> products)
+      : products_(products),
+        stages_(2 * std::ssize(products)),
+        rounds_(products.front().num_parts() + stages_ - 1) {}
 
-  int64_t items() const { return items_before(steps_); }
+  int64_t items() const { return items_before(rounds_); }
   void run(int64_t item, std::byte* scratch) const noexcept {
-    int64_t step = 0;
-    for (int64_t end = steps_; end - step > 1;) {
-      const int64_t middle = step + (end - step) / 2;
-      (items_before(middle) <= item ? step : end) = middle;
+    int64_t round = 0;
+    for (int64_t end = rounds_; end - round > 1;) {
+      const int64_t middle = round + (end - round) / 2;
+      (items_before(middle) <= item ? round : end) = middle;
     }
-    item -= items_before(step);
+    item -= items_before(round);
     for (int64_t k = 0; k < stages_; ++k) {
-      const int64_t items = items_before(k, step + 1) - items_before(k, step);
+      const int64_t items = items_before(k, round + 1) - items_before(k, round);
       if (item < items) {
-        const auto half = static_cast<size_t>(k / 2);
-        return halves_[half].run(stage(k), step - k, item, half == 0 ? nullptr : &halves_[half - 1],
-                                 scratch);
+        const StagedProduct* const before = k < 2 ? nullptr : &products_[k / 2 - 1];
+        return products_[k / 2].run(step(k), round - k, item, before, scratch);
       }
       item -= items;
     }
   }
 
  private:
-  static Half::Stage stage(int64_t k) { return k % 2 == 0 ? Half::kPrepare : Half::kMultiply; }
-  int64_t items_before(int64_t k, int64_t step) const {
-    const Half& half = halves_[k / 2];
-    return half.items_before(stage(k), std::clamp<int64_t>(step - k, 0, half.num_parts()));
+  using Step = StagedProduct::Step;
+
+  static Step step(int64_t k) { return k % 2 == 0 ? Step::kPrepare : Step::kMultiply; }
+  int64_t items_before(int64_t k, int64_t round) const {
+    const StagedProduct& product = products_[k / 2];
+    return product.items_before(step(k), std::clamp<int64_t>(round - k, 0, product.num_parts()));
   }
-  int64_t items_before(int64_t step) const {
+  int64_t items_before(int64_t round) const {
     int64_t items = 0;
-    for (int64_t k = 0; k < stages_; ++k) items += items_before(k, step);
+    for (int64_t k = 0; k < stages_; ++k) items += items_before(k, round);
     return items;
   }
 
-  std::span<const Half> halves_;
-  int64_t stages_, steps_;
+  std::span<const StagedProduct> products_;
+  int64_t stages_, rounds_;
 };
 
 }  // namespace
 
-void run_halves(std::span<const Half> halves, int64_t multiply_adds, Team& team) {
+void run_pipeline(std::span<const StagedProduct> products, int64_t multiply_adds, Team& team) {
   size_t scratch = 0;
-  for (const Half& half : halves) scratch = std::max(scratch, half.scratch());
+  for (const StagedProduct& product : products) scratch = std::max(scratch, product.scratch());
   team.reserve_scratch(scratch);
-  const Pipeline pipeline(halves);
-  share(team, pipeline.items(), multiply_adds,
-        [&](int64_t item, int member) noexcept { pipeline.run(item, team.scratch(member)); });
+  const Pipeline pipeline(products);
+  for_each_item(team, pipeline.items(), multiply_adds, [&](int64_t item, int member) noexcept {
+    pipeline.run(item, team.scratch(member));
+  });
 }
 
 }  // namespace trimtab
