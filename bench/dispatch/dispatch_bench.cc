@@ -58,7 +58,7 @@ class Batch {
   Batch(const DispatchCase& subject, int rank)
       : scales_(scale_shape(subject.dtype, subject.hidden)),
         values_(static_cast<size_t>(subject.tokens * subject.hidden)),
-        rows_(values_.size() * static_cast<size_t>(bits(subject.dtype)) / 8),
+        rows_(shape_bytes(subject.dtype, values_.size())),
         row_scales_(static_cast<size_t>(subject.tokens) * scales_.row_bytes()),
         x_(rows_.data(), subject.tokens, subject.hidden, subject.hidden, subject.dtype) {
     std::mt19937 random(static_cast<uint32_t>(rank) + 1);
@@ -168,11 +168,11 @@ class RankBench {
         batch_(subject, comm.rank()),
         dispatcher_(make_subject(subject, comm)),
         owned_groups_(dispatcher_->make_groups(comm)),
+        groups_(pointers_to(owned_groups_)),
         workspace_(comm.allocate(dispatcher_->workspace_bytes())),
         y_(comm.allocate(static_cast<size_t>(dispatcher_->max_rows() * subject.hidden) *
                          sizeof(float))),
         out_(static_cast<size_t>(subject.tokens * subject.hidden)) {
-    for (const auto& group : owned_groups_) groups_.push_back(group.get());
     Times ignored;
     exchange(ignored, true);
     batch_.verify(out(), subject_);
@@ -223,7 +223,7 @@ class RankBench {
   const Batch batch_;
   const std::unique_ptr<Dispatcher> dispatcher_;
   const std::vector<std::unique_ptr<Communicator>> owned_groups_;
-  std::vector<Communicator*> groups_;
+  const std::vector<Communicator*> groups_;
   Workspace workspace_;
   Buffer y_, from_, to_;
   std::vector<float> out_;

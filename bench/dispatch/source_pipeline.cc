@@ -40,8 +40,8 @@ Index inverse(const Index& order) {
 
 struct Buffers {
   explicit Buffers(const RankShape& s)
-      : permuted(cells(s.max_tokens * s.top_k * s.hidden, bits(s.dtype)) / 8),
-        arrived(cells(s.max_rows() * s.hidden, bits(s.dtype)) / 8),
+      : permuted(shape_bytes(s.dtype, s.max_tokens, s.top_k, s.hidden)),
+        arrived(shape_bytes(s.dtype, s.max_rows(), s.hidden)),
         sorted(arrived.bytes()),
         unsorted(static_cast<size_t>(s.max_rows() * s.hidden) * sizeof(float)),
         returned(static_cast<size_t>(s.max_tokens * s.top_k * s.hidden) * sizeof(float)),
@@ -98,7 +98,7 @@ class SourceExchange final : public Exchange {
   }
 
  private:
-  size_t row_size() const { return cells(shape_.hidden, bits(shape_.dtype)) / 8; }
+  size_t row_size() const { return shape_bytes(shape_.dtype, shape_.hidden); }
 
   // Histogram over all experts, gathered; the counts are needed on the host before rows can be
   // sent.
@@ -170,12 +170,9 @@ class SourcePipeline final : public Dispatcher {
     if (shape_.scales().cols > 0)
       throw InvalidArgument("the source's pipeline is measured with F32 and BF16 rows");
   }
-  std::string_view name() const override { return "source"; }
-  Format format() const override { return Format::kStandard; }
+  const DispatcherKind& kind() const override { return kKind; }
   DispatchShape shape() const override { return shape_.shape(); }
   int rank() const override { return shape_.rank; }
-  bool carries_weights() const override { return false; }
-  bool output_is_reduced() const override { return true; }
   int64_t max_rows() const override { return shape_.max_rows(); }
   size_t workspace_bytes() const override { return sizeof(SourceExchange) + 64; }
   // One exchange at a time: the rows lie in the dispatcher, so that they are allocated once.
@@ -186,6 +183,11 @@ class SourcePipeline final : public Dispatcher {
   }
 
  private:
+  static constexpr DispatcherKind kKind = {
+      .name = "source",
+      .summary = "the pipeline that all_to_all is compared with",
+      .carries_weights = false};
+
   const RankShape shape_;
   mutable Buffers buffers_;
 };

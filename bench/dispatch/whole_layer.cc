@@ -116,11 +116,9 @@ class Runner {
   struct OwnLane {
     OwnLane(const Runner& subject, Communicator& comm)
         : owned(subject.dispatcher_->make_groups(comm)),
+          groups(pointers_to(owned)),
           workspace(comm.allocate(subject.layer_.workspace_bytes(subject.case_.tokens))),
-          lane{comm, workspace, subject.world_.team, groups} {
-      for (const auto& group : owned) groups.push_back(group.get());
-      lane.groups = groups;
-    }
+          lane{comm, workspace, subject.world_.team, groups} {}
     OwnLane(const OwnLane&) = delete;
     OwnLane& operator=(const OwnLane&) = delete;
 

@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "base/nearest_name.h"
-#include "trimtab/dispatch_choice.h"
+#include "trimtab/dispatcher_kind.h"
 #include "trimtab/error.h"
 #include "trimtab/recordings.h"
 #include "trimtab/table.h"
@@ -96,10 +96,9 @@ Placement starting_map(int layers, int experts, int redundant, int ranks) {
   return default_placement(layers, experts, std::move(slots));
 }
 
-// Among the names of dispatchers, does this one share picks out over replicas?
+// Does the dispatcher share picks out over replicas? "auto" takes one that does where it has to.
 bool shares_out(const std::string& dispatcher) {
-  return dispatcher == "auto" || dispatcher == "pull" || dispatcher == "fused" ||
-         dispatcher == "all_to_all";
+  return dispatcher == "auto" || dispatcher_kind(dispatcher).shares_out;
 }
 
 }  // namespace
@@ -127,10 +126,13 @@ Eplb read_eplb(const EplbOptions& options, const ModelConfig& model, int ranks,
   if (eplb.start.num_slots() > experts || eplb.balances()) {
     eplb.split = shares_out(dispatcher) ? eplb.config.split : SplitRule::kStatic;
     if (eplb.split != eplb.config.split && !options.config.empty()) {
-      throw InvalidArgument(fmt::format(
-          "dispatcher {} can't share tokens out over replicas; use pull, all_to_all or auto, "
-          "or \"split\": \"static\" in {}",
-          dispatcher, options.config));
+      throw InvalidArgument(
+          fmt::format("dispatcher {} can't share tokens out over replicas; use auto, {}, "
+                      "or \"split\": \"static\" in {}",
+                      dispatcher, dispatcher_names([](const DispatcherKind& kind) {
+                        return kind.shares_out && kind.format != Format::kBatched;
+                      }),
+                      options.config));
     }
     eplb.config.split = eplb.split;
   }

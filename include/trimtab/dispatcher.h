@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trimtab/communicator.h"
+#include "trimtab/dispatcher_kind.h"
 #include "trimtab/split.h"
 #include "trimtab/team.h"
 #include "trimtab/tensor.h"
@@ -20,13 +21,6 @@
 #include "trimtab/workspace.h"
 
 namespace trimtab {
-
-// How rows for the experts are laid out: kStandard, rows sorted by local expert, [sum of counts,
-// hidden]; kBatched, [local experts * capacity, hidden], the rows of local expert e being the first
-// counts[e] from e * capacity on; the rows behind them are undefined and not to be read. kIndirect,
-// in the order of kStandard, but each where its source has it: whoever needs a row follows a
-// pointer.
-enum class Format { kStandard, kBatched, kIndirect };
 
 // What the experts leave for the combine to do with the rows they return.
 enum class Left {
@@ -42,8 +36,11 @@ struct Replicas {
 };
 
 // The inputs of one dispatch. All memory stays the caller's and unchanged until Stage::kDrained.
-// Ranks may have different numbers of tokens, 0 included; top_k and weight_on_input are the same on
-// every rank.
+// Ranks may have different numbers of tokens, 0 included. What must be the same on every rank is
+// compared: the DispatchShape, top_k, weight_on_input, the replicas and their rule, and placement.
+// Where ranks differ each of them gets an InvalidArgument at Stage::kArrived, with the values and
+// one rank that has others, and the group goes on (`grouped`, whose ranks exchange nothing, can't
+// notice).
 struct Request {
   ConstRows x;                   // [tokens, hidden], the dtype of the DispatchShape
   std::span<const int32_t> ids;  // [tokens, top_k] physical experts (logical ones with `replicas`);
@@ -64,6 +61,9 @@ struct Request {
   // first slot, as assign_slots() does. The output's bits are the same for every rule, if the
   // replicas of an expert have the same weights.
   Replicas replicas = {};
+  // A number by which ranks notice that their ids come from different placements, such as
+  // SplitTable::fingerprint; 0 where there is none.
+  uint64_t placement = 0;
 };
 
 // Where rows of kIndirect are, and their scales if they have any. [rows]
@@ -114,6 +114,9 @@ struct Lane {
   // record what they do, exchanges how long the thread is blocked and how long it sorts rows.
   TraceBuffer* trace = nullptr;
 };
+
+// The groups as a Lane wants them.
+std::vector<Communicator*> pointers_to(std::span<const std::unique_ptr<Communicator>> groups);
 
 // The points where a call may have to wait for its peers, in order.
 enum class Stage {
@@ -178,17 +181,18 @@ struct DispatchShape {
 class Dispatcher {
  public:
   virtual ~Dispatcher() = default;
-  virtual std::string_view name() const = 0;
-  virtual Format format() const = 0;
+  virtual const DispatcherKind& kind() const = 0;
+  std::string_view name() const { return kind().name; }
+  Format format() const { return kind().format; }
+  // Can experts apply the weights (Left::kSum), because rows arrive with them?
+  bool carries_weights() const { return kind().carries_weights; }
+  // Is finish()'s output complete, or a part that the caller must still sum over the ranks?
+  bool output_is_reduced() const { return kind().output_is_reduced; }
   // What it was made for. first_slots is a view of its own copy.
   virtual DispatchShape shape() const = 0;
   virtual int rank() const = 0;
-  // Can experts apply the weights (Left::kSum), because rows arrive with them?
-  virtual bool carries_weights() const = 0;
   // May requests come with replicas?
   bool shares_out() const { return shape().num_experts > 0; }
-  // Is finish()'s output complete, or a part that the caller must still sum over the ranks?
-  virtual bool output_is_reduced() const = 0;
   // The groups that a lane over comm needs, in the order of Lane::groups; none for most.
   // Collective: every rank of comm calls it, once for each of its lanes.
   virtual std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const;
@@ -203,8 +207,7 @@ class Dispatcher {
   virtual ExchangePtr dispatch(const Request& request, Lane& lane) const = 0;
 };
 
-// All take Left::kWeightAndSum and Left::kSum, and carry weights. `pull`, `pull_batched` and
-// `all_to_all` share out over replicas.
+// All take Left::kWeightAndSum and Left::kSum. What else each can do: dispatcher_kind.h.
 //
 // `pull`: ranks share memory. Each posts its picks sorted by expert; the owners read the rows from
 // there straight into expert order, and the sources read the results back in place. Keeps exact
@@ -266,8 +269,8 @@ std::unique_ptr<Dispatcher> make_grouped_dispatcher(const DispatchShape& shape, 
 std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner,
                                                    int64_t max_tokens);
 
-// By name, for configuration: all but slices. hosts: for `hybrid`. Throws InvalidArgument with the
-// list of names.
+// By name, for configuration: all kinds of dispatcher_kinds(), so all but slices. hosts: for those
+// that need them. Throws InvalidArgument with the list of names.
 std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape,
                                             int rank, std::span<const int32_t> hosts = {});
 

@@ -13,7 +13,7 @@
 #include "base/cat.h"
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/local_picks.h"
-#include "dispatch/row_ops.h"
+#include "dispatch/row_tasks.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
 
@@ -76,8 +76,7 @@ ConstRows side_by_side(ConstRows x, Rows room, Team& team) {
 class AllGatherExchange final : public StagedExchange {
  public:
   using Shape = GatherShape;
-  static constexpr const char* kName = "all_gather";
-  static constexpr bool kKeepsOrder = false;
+  static constexpr const DispatcherKind& kKind = kind_of("all_gather");
   static Memory plan(Carver& carver, const GatherShape& shape);
   static std::vector<std::unique_ptr<Communicator>> make_groups(const GatherShape& shape,
                                                                 Communicator& comm);
@@ -157,7 +156,7 @@ void AllGatherExchange::check(const GatherShape& shape, const Lane& lane) {
   for (size_t l = 0; fits && l < shape.levels.size(); ++l)
     fits = lane.groups[l]->size() == shape.levels[l];
   if (!fits) {
-    throw InvalidArgument(cat(kName, " in ", shape.levels.size(),
+    throw InvalidArgument(cat(kKind.name, " in ", shape.levels.size(),
                               " levels needs a group of each level's size; the lane ", "has ",
                               lane.groups.size(), " groups"));
   }

@@ -16,7 +16,7 @@
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/pick_order.h"
 #include "dispatch/records.h"
-#include "dispatch/row_ops.h"
+#include "dispatch/row_tasks.h"
 #include "dispatch/share_out.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
@@ -56,8 +56,7 @@ template <Counts kCounts>
 class AllToAllExchange final : public StagedExchange {
  public:
   static constexpr bool kInBlocks = kCounts == Counts::kInBlocks;
-  static constexpr const char* kName = kInBlocks ? "mc2" : "all_to_all";
-  static constexpr bool kSharesOut = !kInBlocks;
+  static constexpr const DispatcherKind& kKind = kind_of(kInBlocks ? "mc2" : "all_to_all");
   static Memory plan(Carver& carver, const RankShape& shape);
   static size_t later_bytes(const RankShape& shape) { return ShareOut::later_bytes(shape); }
 
@@ -159,7 +158,7 @@ template <Counts kCounts>
 void AllToAllExchange<kCounts>::share_out() {
   for (size_t s = 0; s < m_.count_bytes.size(); ++s) {
     if (m_.count_bytes[s] != shape_.num_experts * static_cast<int64_t>(sizeof(int32_t))) {
-      throw InvalidArgument(cat(kName, ": the requests of rank ", shape_.rank, " and rank ", s,
+      throw InvalidArgument(cat(kKind.name, ": the requests of rank ", shape_.rank, " and rank ", s,
                                 " come with different replicas or rules"));
     }
   }
@@ -254,8 +253,8 @@ void AllToAllExchange<kCounts>::read_counts() {
     }
     const int64_t rows = std::accumulate(arrived.begin(), arrived.end(), int64_t{0});
     if (bytes != head + static_cast<size_t>(rows) * records_.bytes()) {
-      throw InvalidArgument(cat(kName, " dispatch: rank ", s, " sent ", bytes, " bytes for ", rows,
-                                " rows of ", records_.bytes(), " bytes"));
+      throw InvalidArgument(cat(kKind.name, " dispatch: rank ", s, " sent ", bytes, " bytes for ",
+                                rows, " rows of ", records_.bytes(), " bytes"));
     }
     m_.answer_bytes[s] = rows * shape_.hidden * static_cast<int64_t>(sizeof(float));
     block += bytes;

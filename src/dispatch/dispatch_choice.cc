@@ -27,6 +27,13 @@ constexpr DispatchRule kRules[] = {
      [](const Situation& s) { return s.format == Format::kStandard; }},
 };
 
+// Can dispatchers of this kind do what is asked for?
+bool fits(const DispatcherKind& kind, const Situation& s) {
+  return kind.format == s.format && (!s.exact_order || kind.order != SumOrder::kByRank) &&
+         (!s.shares_out || kind.shares_out) && (s.hosts == 1 || !kind.needs_board) &&
+         kind.output_is_reduced != s.same_tokens;
+}
+
 }  // namespace
 
 std::span<const DispatchRule> dispatch_rules() {
@@ -35,12 +42,16 @@ std::span<const DispatchRule> dispatch_rules() {
 
 DispatchRule choose_dispatcher(const DispatchSituation& situation, std::string_view forced) {
   if (forced != "auto") return {forced, "asked for", nullptr};
-  if (situation.same_tokens && situation.shares_out) {
-    throw InvalidArgument(
-        "no dispatcher shares picks out over replicas where every rank has the same tokens");
+  if (situation.same_tokens) {
+    const std::string_view asked = situation.shares_out    ? "shares picks out over replicas"
+                                   : situation.exact_order ? "promises the order of the ids"
+                                                           : "";
+    if (!asked.empty()) {
+      throw InvalidArgument(cat("no dispatcher ", asked, " where every rank has the same tokens"));
+    }
   }
   for (const DispatchRule& rule : kRules) {
-    if (rule.holds(situation)) return rule;
+    if (rule.holds(situation) && fits(dispatcher_kind(rule.dispatcher), situation)) return rule;
   }
   throw InvalidArgument(
       cat("no dispatcher brings rows in blocks of a capacity, or pointers to rows, to ",

@@ -63,6 +63,35 @@ TEST(DispatchChoice, CanBeForcedAndSaysWhy) {
   EXPECT_NE(choose_dispatcher({.ranks = 4}).condition.find("one host"), std::string_view::npos);
 }
 
+// Whatever is asked for: the kind that is taken can do it, or nothing is taken.
+TEST(DispatchChoice, TakesOnlyWhatCanDoIt) {
+  int taken = 0;
+  for (int flags = 0; flags < 8; ++flags) {
+    for (const Format format : {Format::kStandard, Format::kBatched, Format::kIndirect}) {
+      for (const int hosts : {1, 2, 4}) {
+        const DispatchSituation s{.ranks = 4,
+                                  .hosts = hosts,
+                                  .format = format,
+                                  .exact_order = (flags & 1) != 0,
+                                  .shares_out = (flags & 2) != 0,
+                                  .same_tokens = (flags & 4) != 0};
+        try {
+          const DispatcherKind& kind = dispatcher_kind(choose_dispatcher(s).dispatcher);
+          ++taken;
+          EXPECT_EQ(kind.format, format) << kind.name;
+          EXPECT_TRUE(!s.exact_order || kind.order != SumOrder::kByRank) << kind.name;
+          EXPECT_TRUE(!s.shares_out || kind.shares_out) << kind.name;
+          EXPECT_TRUE(hosts == 1 || !kind.needs_board) << kind.name;
+          EXPECT_EQ(kind.output_is_reduced, !s.same_tokens) << kind.name;
+        } catch (const InvalidArgument&) {
+          EXPECT_TRUE(s.same_tokens || (hosts > 1 && format != Format::kStandard));
+        }
+      }
+    }
+  }
+  EXPECT_GT(taken, 20);
+}
+
 // C6: the choice depends only on what all ranks know, so that they can't choose differently and
 //     hang.
 // Each rule is taken somewhere: none is hidden behind those above it. And the table knows real

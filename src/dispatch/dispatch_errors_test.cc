@@ -334,7 +334,7 @@ TEST(SharingShapes, AreForThoseThatShareOut) {
       .max_tokens = 4, .hidden = 8, .top_k = 2, .first_slots = first, .num_experts = 5};
   for (const char* kind : {"all_gather", "grouped", "hybrid", "mc2", "packed"}) {
     expect_error([&] { make_dispatcher(kind, shape, 0, hosts); },
-                 {kind, "can't share", "all_to_all"});
+                 {kind, "can't share", "all_to_all, fused, pull and pull_batched can"});
   }
   for (const char* kind : {"pull", "all_to_all"})
     EXPECT_TRUE(make_dispatcher(kind, shape, 0)->shares_out());
@@ -344,8 +344,8 @@ TEST(SharingShapes, AreForThoseThatShareOut) {
 TEST(DispatcherNames, UnknownOnesGetTheList) {
   const std::vector<int32_t> first{0, 1};
   expect_error([&] { make_dispatcher("push", {1, 1, 1, DType::kF32, first}, 0); },
-               {"push", "all_gather", "all_to_all", "grouped", "hybrid", "mc2", "packed",
-                "pull, pull_batched"});
+               {"push", "all_gather", "all_to_all", "fused", "grouped", "hybrid", "mc2", "packed",
+                "pull and pull_batched"});
 }
 
 TEST(WithoutSharedMemory, PullSaysSoAndAllGatherWorks) {

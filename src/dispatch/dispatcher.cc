@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trimtab/dispatcher.h"
 
-#include "base/cat.h"
-#include "trimtab/error.h"
+#include <algorithm>
+
+#include "dispatch/kinds.h"
 
 namespace trimtab {
 namespace {
 
-struct Named {
+struct Maker {
   std::string_view name;
   std::unique_ptr<Dispatcher> (*make)(const DispatchShape& shape, int rank,
                                       std::span<const int32_t> hosts);
@@ -24,7 +25,7 @@ std::unique_ptr<Dispatcher> make_hybrid(const DispatchShape& shape, int rank,
                                         std::span<const int32_t> hosts) {
   return make_hybrid_dispatcher(shape, hosts, rank);
 }
-constexpr Named kDispatchers[] = {
+constexpr Maker kMakers[] = {
     {"all_gather", make_all_gather},
     {"all_to_all", make<make_all_to_all_dispatcher>},
     {"fused", make<make_fused_dispatcher>},
@@ -36,20 +37,28 @@ constexpr Named kDispatchers[] = {
     {"pull_batched", make<make_pull_batched_dispatcher>},
 };
 
+constexpr bool every_kind_has_a_maker() {
+  return std::ranges::equal(kDispatcherKinds, kMakers, {}, &DispatcherKind::name, &Maker::name);
+}
+static_assert(every_kind_has_a_maker());
+
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> Dispatcher::make_groups(Communicator&) const {
   return {};
 }
 
+std::vector<Communicator*> pointers_to(std::span<const std::unique_ptr<Communicator>> groups) {
+  std::vector<Communicator*> pointers;
+  for (const auto& group : groups) pointers.push_back(group.get());
+  return pointers;
+}
+
 std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape,
                                             int rank, std::span<const int32_t> hosts) {
-  std::string names;
-  for (const Named& known : kDispatchers) {
-    if (known.name == name) return known.make(shape, rank, hosts);
-    names += cat(names.empty() ? "" : ", ", known.name);
-  }
-  throw InvalidArgument(cat("unknown dispatcher \"", name, "\"; there are: ", names));
+  const std::string_view known = dispatcher_kind(name).name;
+  const auto* const maker = std::ranges::find(kMakers, known, &Maker::name);
+  return maker->make(shape, rank, hosts);
 }
 
 }  // namespace trimtab

@@ -8,54 +8,54 @@
 
 #include "base/carver.h"
 #include "base/cat.h"
+#include "dispatch/kinds.h"
 #include "dispatch/shape.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 
-// Exchange: a StagedExchange made of (shape, request, lane, memory), with
-//   kName; Shape, kFormat, kKeepsOrder, kSharesOut and kOutputIsReduced where the defaults of
-//   StagedExchange don't hold; static Memory plan(Carver&, const Shape&), which takes all that one
-//   exchange needs; static size_t later_bytes(const Shape&), the workspace that it takes once rows
-//   have arrived, if any; static std::vector<std::unique_ptr<Communicator>> make_groups(const
-//   Shape&, Communicator&), if it needs any; static void check(const Shape&, const Lane&), if there
-//   are lanes that it can't use: throws InvalidArgument.
+// Exchange: a StagedExchange made of (shape, request, lane, memory). It has
+//   kKind, its row of the table of dispatchers;
+//   static Memory plan(Carver&, const Shape&), which takes all that one exchange needs;
+// and, where the defaults of StagedExchange don't hold,
+//   Shape, a RankShape;
+//   static size_t later_bytes(const Shape&), the workspace that it takes once rows have arrived;
+//   static std::vector<std::unique_ptr<Communicator>> make_groups(const Shape&, Communicator&);
+//   static void check(const Shape&, const Lane&), which throws InvalidArgument for lanes that it
+//   can't use.
 template <class Exchange>
 class DispatcherOf final : public Dispatcher {
  public:
   // more: what else Exchange::Shape is made of.
   template <class... More>
   DispatcherOf(const DispatchShape& shape, int rank, const More&... more)
-      : shape_(Exchange::kName, shape, rank, more...) {
-    const bool batched = Exchange::kFormat == Format::kBatched;
+      : shape_(kKind.name, shape, rank, more...) {
+    const bool batched = kKind.format == Format::kBatched;
     if (batched ? shape.capacity < 1 : shape.capacity != 0) {
-      throw InvalidArgument(cat(Exchange::kName, ": a capacity of ", shape.capacity,
+      throw InvalidArgument(cat(kKind.name, ": a capacity of ", shape.capacity,
                                 " rows an expert, expected ", batched ? "at least 1" : "none"));
     }
-    if (shape.exact_order && !Exchange::kKeepsOrder) {
+    if (shape.exact_order && kKind.order == SumOrder::kByRank) {
       throw InvalidArgument(
-          cat(Exchange::kName, " adds in an order that depends on the placement: no exact_order"));
+          cat(kKind.name, " adds in an order that depends on the placement: no exact_order"));
     }
-    if (shape.num_experts != 0 && !Exchange::kSharesOut) {
-      throw InvalidArgument(cat(Exchange::kName,
-                                " can't share picks out over replicas; pull, pull_batched and "
-                                "all_to_all can"));
+    if (shape.num_experts != 0 && !kKind.shares_out) {
+      throw InvalidArgument(cat(
+          kKind.name, " can't share picks out over replicas; ",
+          dispatcher_names([](const DispatcherKind& kind) { return kind.shares_out; }), " can"));
     }
   }
 
-  std::string_view name() const override { return Exchange::kName; }
-  Format format() const override { return Exchange::kFormat; }
+  const DispatcherKind& kind() const override { return kKind; }
   DispatchShape shape() const override { return shape_.shape(); }
   int rank() const override { return shape_.rank; }
-  bool carries_weights() const override { return true; }
-  bool output_is_reduced() const override { return Exchange::kOutputIsReduced; }
   std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const override {
     return Exchange::make_groups(shape_, comm);
   }
   int64_t max_rows() const override {
-    return Exchange::kFormat == Format::kBatched ? shape_.num_local() * shape_.capacity
-                                                 : Exchange::max_rows(shape_);
+    return kKind.format == Format::kBatched ? shape_.num_local() * shape_.capacity
+                                            : Exchange::max_rows(shape_);
   }
   size_t workspace_bytes() const override { return first_bytes() + Exchange::later_bytes(shape_); }
 
@@ -65,7 +65,7 @@ class DispatcherOf final : public Dispatcher {
     const size_t first = first_bytes(), needed = first + Exchange::later_bytes(shape_);
     if (const size_t left = lane.workspace.capacity() - lane.workspace.mark(); left < needed) {
       throw InvalidArgument(
-          cat(Exchange::kName, " takes ", needed, " bytes of workspace, ", left, " are left"));
+          cat(kKind.name, " takes ", needed, " bytes of workspace, ", left, " are left"));
     }
     Carver carver(lane.workspace.take_bytes(first));
     std::byte* place = carver.take_bytes(sizeof(Exchange));
@@ -74,6 +74,8 @@ class DispatcherOf final : public Dispatcher {
   }
 
  private:
+  static constexpr const DispatcherKind& kKind = Exchange::kKind;
+
   // What an exchange takes when it begins.
   size_t first_bytes() const {
     Carver measure(nullptr);

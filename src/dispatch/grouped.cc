@@ -19,9 +19,7 @@ struct Memory {
 
 class GroupedExchange final : public StagedExchange {
  public:
-  static constexpr const char* kName = "grouped";
-  static constexpr bool kOutputIsReduced = false;
-  static constexpr bool kKeepsOrder = false;  // of the caller's sum
+  static constexpr const DispatcherKind& kKind = kind_of("grouped");
   static int64_t max_rows(const RankShape& shape) {
     return shape.num_local() > 0 ? shape.max_tokens * shape.top_k : 0;
   }

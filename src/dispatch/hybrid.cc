@@ -82,8 +82,7 @@ struct Memory {
 class HybridExchange final : public StagedExchange {
  public:
   using Shape = HybridShape;
-  static constexpr const char* kName = "hybrid";
-  static constexpr bool kKeepsOrder = false;
+  static constexpr const DispatcherKind& kKind = kind_of("hybrid");
   static Memory plan(Carver& carver, const HybridShape& shape);
   static size_t later_bytes(const HybridShape& shape) { return shape.inside->workspace_bytes(); }
   static std::vector<std::unique_ptr<Communicator>> make_groups(const HybridShape&,

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "dispatch/row_ops.h"
+#include "dispatch/row_tasks.h"
 
 namespace trimtab {
 

@@ -32,7 +32,7 @@ struct Memory {
 
 class PackedExchange final : public StagedExchange {
  public:
-  static constexpr const char* kName = "packed";
+  static constexpr const DispatcherKind& kKind = kind_of("packed");
   static Memory plan(Carver& carver, const RankShape& shape);
 
   PackedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)

@@ -12,10 +12,10 @@
 
 #include "base/cat.h"
 #include "dispatch/dispatcher_of.h"
+#include "dispatch/peer_readable.h"
 #include "dispatch/pick_order.h"
-#include "dispatch/row_ops.h"
+#include "dispatch/row_tasks.h"
 #include "dispatch/scaled_rows.h"
-#include "dispatch/share.h"
 #include "dispatch/share_out.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
@@ -109,16 +109,17 @@ class PullExchange final : public StagedExchange {
  public:
   static constexpr bool kBatched = format == Format::kBatched,
                         kIndirect = format == Format::kIndirect;
-  static constexpr const char* kName = kBatched ? "pull_batched" : kIndirect ? "fused" : "pull";
-  static constexpr Format kFormat = format;
-  static constexpr bool kSharesOut = true;
+  static constexpr const DispatcherKind& kKind = kind_of(kBatched    ? "pull_batched"
+                                                         : kIndirect ? "fused"
+                                                                     : "pull");
+  static_assert(kKind.format == format);
   static Memory plan(Carver& carver, const RankShape& shape) {
     return plan_memory(carver, shape, format);
   }
   static size_t later_bytes(const RankShape& shape) { return ShareOut::later_bytes(shape); }
   static void check(const RankShape&, const Lane& lane) {
     if (lane.comm.board() == nullptr) {
-      throw InvalidArgument(cat(kName,
+      throw InvalidArgument(cat(kKind.name,
                                 " needs ranks that share memory, but this Communicator has no "
                                 "board; use all_to_all, packed or hybrid"));
     }
@@ -133,9 +134,10 @@ class PullExchange final : public StagedExchange {
         static_cast<size_t>(share_out_.on() ? shape.num_experts : shape.num_slots());
     const std::span<int32_t> counts = m_.counts.first(num_experts);
     const int32_t num_picks = sort_picks(request.ids, counts, m_.starts, m_.picks);
-    std::construct_at(m_.offer, Offer{offered_rows(), share(board_, request.weights, m_.weights),
-                                      m_.picks.first(num_picks), counts, request.top_k,
-                                      request.weight_on_input, share_out_.fingerprint()});
+    std::construct_at(
+        m_.offer, Offer{offered_rows(), peer_readable(board_, request.weights, m_.weights),
+                        m_.picks.first(num_picks), counts, request.top_k, request.weight_on_input,
+                        share_out_.fingerprint()});
     first_post_ = board_.post(m_.offer);
   }
 
@@ -176,8 +178,8 @@ template <Format format>
 ConstScaledRows PullExchange<format>::offered_rows() {
   const ConstScaledRows rows = {request_.x, request_.scales};
   if (!kIndirect || !request_.weight_on_input) {
-    return {share(board_, rows.x, m_.own.x, team_),
-            share(board_, rows.scales, m_.own.scales, team_)};
+    return {peer_readable(board_, rows.x, m_.own.x, team_),
+            peer_readable(board_, rows.scales, m_.own.scales, team_)};
   }
   for_each_piece(team_, rows.x.rows, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; ++t) {
@@ -204,7 +206,7 @@ void PullExchange<format>::read_counts() {
     m_.sent[s] = offer->counts.data();
     // Shares of unequal tables would lead out of the peers' memory.
     if (offer->replicas != share_out_.fingerprint()) {
-      throw InvalidArgument(cat(kName, ": the requests of rank ", shape_.rank, " and rank ", s,
+      throw InvalidArgument(cat(kKind.name, ": the requests of rank ", shape_.rank, " and rank ", s,
                                 " come with different replicas or rules"));
     }
     if (!share_out_.on()) continue;
@@ -285,7 +287,7 @@ template <Format format>
 Tokens PullExchange<format>::arrange() {
   if (overflowing_slot_ >= 0) {
     end_on_all_ranks();
-    throw InvalidArgument(cat(kName, ": the expert in slot ", overflowing_slot_, " gets ",
+    throw InvalidArgument(cat(kKind.name, ": the expert in slot ", overflowing_slot_, " gets ",
                               overflow_, " rows, more than its capacity of ", shape_.capacity));
   }
   const Board::Reading reading(board_);

@@ -19,7 +19,7 @@ class Records {
       : hidden_(shape.hidden),
         dtype_(shape.dtype),
         scales_(shape.scales()),
-        scales_at_(aligned(cells(hidden_, bits(dtype_)) / 8, 4)),
+        scales_at_(aligned(shape_bytes(dtype_, hidden_), 4)),
         tail_at_(aligned(scales_at_ + scales_.row_bytes(), 4)),
         bytes_(padded(tail_at_ + tail_bytes)) {}
 
@@ -35,7 +35,7 @@ class Records {
   }
   template <class T>
   T* tail(std::byte* first, int64_t i) const {
-    return reinterpret_cast<T*>(first + static_cast<size_t>(i) * bytes_ + tail_at_);
+    return reinterpret_cast<T*>(first + cells(i, bytes_) + tail_at_);
   }
 
  private:

@@ -8,7 +8,7 @@
 
 #include "base/carver.h"
 #include "base/cat.h"
-#include "dispatch/row_ops.h"
+#include "dispatch/row_tasks.h"
 #include "dispatch/scaled_rows.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
@@ -96,19 +96,18 @@ class SlicedExchange final : public Exchange {
 class SlicedDispatcher final : public Dispatcher {
  public:
   SlicedDispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens)
-      : inner_(std::move(inner)), shape_("sliced", whole(*inner_, max_tokens), inner_->rank()) {
+      : inner_(std::move(inner)),
+        kind_(kind_over(inner_->kind())),
+        shape_("sliced", whole(*inner_, max_tokens), inner_->rank()) {
     if (!inner_->output_is_reduced()) {
       throw InvalidArgument(
           cat("sliced: ", inner_->name(), " leaves parts of sums; slices need whole outputs"));
     }
   }
 
-  std::string_view name() const override { return "sliced"; }
-  Format format() const override { return inner_->format(); }
+  const DispatcherKind& kind() const override { return kind_; }
   DispatchShape shape() const override { return shape_.shape(); }
   int rank() const override { return inner_->rank(); }
-  bool carries_weights() const override { return inner_->carries_weights(); }
-  bool output_is_reduced() const override { return true; }
   int64_t max_rows() const override { return inner_->max_rows(); }
   size_t workspace_bytes() const override { return own_bytes() + inner_->workspace_bytes(); }
 
@@ -167,7 +166,13 @@ class SlicedDispatcher final : public Dispatcher {
     return m;
   }
 
+  static DispatcherKind kind_over(DispatcherKind inner) {
+    inner.name = "sliced";
+    return inner;
+  }
+
   const std::unique_ptr<const Dispatcher> inner_;
+  const DispatcherKind kind_;
   const RankShape shape_;  // of whole batches
 };
 

@@ -24,13 +24,9 @@ inline bool reached(Exchange& exchange, Stage stage, bool block) {
 
 class StagedExchange : public Exchange {
  public:
-  // What most exchanges are: standard rows, any pick of any rank, sums in the order of the ids,
-  // complete output, picks of slots; over collectives of the lane's group alone.
+  // What holds for most exchanges: any pick of any rank may come, and the lane's own group is all
+  // that they need.
   using Shape = RankShape;
-  static constexpr Format kFormat = Format::kStandard;
-  static constexpr bool kKeepsOrder = true;
-  static constexpr bool kSharesOut = false;
-  static constexpr bool kOutputIsReduced = true;
   static std::vector<std::unique_ptr<Communicator>> make_groups(const RankShape&, Communicator&) {
     return {};
   }

@@ -199,7 +199,7 @@ TestedDispatcher::TestedDispatcher(std::string_view kind, DispatchShape shape, C
     dispatcher_ = make_dispatcher(kind, shape, rank, comm.hosts());
   }
   owned_ = dispatcher_->make_groups(comm);
-  for (const auto& group : owned_) groups_.push_back(group.get());
+  groups_ = pointers_to(owned_);
 }
 
 void run_scene_ranks(std::string_view kind, int ranks,
@@ -262,7 +262,7 @@ RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
   const int64_t tokens = scene.tokens[owner_];
   const int64_t first = scene.first_token(owner_);
   const int64_t stride = scene.hidden + (owner_ % 2) * 3;
-  const size_t element_bytes = static_cast<size_t>(bits(scene.dtype)) / 8;
+  const size_t element_bytes = shape_bytes(scene.dtype, 1);
   x_.assign(static_cast<size_t>(tokens * stride) * element_bytes, std::byte{0xff});
   const Rows x(x_.data(), tokens, scene.hidden, stride, scene.dtype);
   for (int64_t t = 0; t < tokens; ++t) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a dispatcher shares work over rows with its team, and what the combine does with one row.
-// Rows are never empty (hidden >= 1).
+// How a dispatcher shares work over rows with its team, and the sums that every combine makes. Rows
+// are never empty (hidden >= 1).
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <span>
 
-#include "dispatch/add_rows.h"
+#include "base/rows.h"
 #include "trimtab/dispatcher.h"
 #include "trimtab/tensor.h"
 
