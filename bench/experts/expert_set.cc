@@ -25,10 +25,6 @@ void fill_row(Rows rows, int64_t i, double scale, uint64_t seed) {
   }
 }
 
-size_t element_bytes(DType dtype) {
-  return static_cast<size_t>(bits(dtype)) / 8;
-}
-
 }  // namespace
 
 void fill_random(Rows rows, double scale, uint64_t seed, Team& team) {
@@ -37,8 +33,7 @@ void fill_random(Rows rows, double scale, uint64_t seed, Team& team) {
 
 WeightPool::WeightPool(const WeightDType& dtype, int64_t elements, int64_t k, int64_t count,
                        Team& team)
-    : dtype_(dtype.source),
-      pool_(static_cast<size_t>(elements + kStep * count) * element_bytes(dtype.source)) {
+    : dtype_(dtype.source), pool_(shape_bytes(dtype.source, elements + kStep * count)) {
   constexpr int64_t kRow = 1 << 14;
   const int64_t size = elements + kStep * count, whole = size / kRow;
   // Uniform numbers of this scale have variance 1 / k.
@@ -49,7 +44,7 @@ WeightPool::WeightPool(const WeightDType& dtype, int64_t elements, int64_t k, in
 }
 
 MatrixSource WeightPool::matrix(int64_t i, int64_t first, int64_t rows, int64_t cols) const {
-  const size_t offset = static_cast<size_t>(kStep * i + first) * element_bytes(dtype_);
+  const size_t offset = shape_bytes(dtype_, kStep * i + first);
   return {pool_.data() + offset, dtype_, rows, cols, cols, 1, {}};
 }
 

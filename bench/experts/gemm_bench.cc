@@ -68,7 +68,7 @@ std::vector<Gemm> gemms_of(const MatrixShape& shape, const WeightDType& dtype,
 }
 
 Rows make_rows(Buffer& memory, int64_t rows, int64_t cols, DType dtype) {
-  memory = Buffer(cells(rows * cols, bits(dtype)) / 8);
+  memory = Buffer(shape_bytes(dtype, rows, cols));
   return {memory.data(), rows, cols, cols, dtype};
 }
 

@@ -25,7 +25,7 @@ class LayerBench {
         set_(set),
         context_(context),
         stage_(model, make_experts(model, dtype, set), max_tokens, comm, context.team),
-        x_memory_(cells(max_tokens * model.hidden, bits(dtype.rows)) / 8),
+        x_memory_(shape_bytes(dtype.rows, max_tokens, model.hidden)),
         out_memory_(static_cast<size_t>(max_tokens * model.hidden) * sizeof(float)),
         x_(x_memory_.data(), max_tokens, model.hidden, model.hidden, dtype.rows),
         out_(out_memory_.as<float>(), max_tokens, model.hidden) {

@@ -33,7 +33,7 @@ float get(Rows rows, int64_t i, int64_t j) {
 class VerifyTest : public testing::TestWithParam<const WeightDType*> {
  protected:
   Rows rows(int64_t count, int64_t cols, DType dtype) {
-    memory_.push_back(Buffer(cells(count * cols, bits(dtype)) / 8));
+    memory_.push_back(Buffer(shape_bytes(dtype, count, cols)));
     return {memory_.back().data(), count, cols, cols, dtype};
   }
   Rows random_rows(int64_t count, int64_t cols) {

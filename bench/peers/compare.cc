@@ -119,7 +119,7 @@ void run(const Options& options, Communicator& comm) {
   ExpertStage peer(model, find_peer(options.peer).make({model, dtype, set, options.threads}), most,
                    comm, team);
   ExpertStage ours(model, make_experts(model, dtype, set), most, comm, team);
-  Buffer x_memory(cells(most * model.hidden, bits(dtype.rows)) / 8);
+  Buffer x_memory(shape_bytes(dtype.rows, most, model.hidden));
   Buffer out_memory(static_cast<size_t>(most * model.hidden) * sizeof(float));
   const Rows x_all(x_memory.data(), most, model.hidden, model.hidden, dtype.rows);
   fill_random(x_all, 1.0, 4, team);

@@ -43,6 +43,12 @@ enum class DType : uint8_t {
 
 // Bits of one element: 4 for kF4 and kU4, else a multiple of 8.
 int bits(DType type);
+// The bytes of an array of these sizes: shape_bytes(type, rows, cols). Where two elements share a
+// byte the number of elements must be even.
+template <class... Sizes>
+size_t shape_bytes(DType type, Sizes... sizes) {
+  return cells(sizes..., bits(type)) / 8;
+}
 // The safetensors name: "F32", "BF16", "F8_E4M3", ...; "U4".
 std::string_view name(DType type);
 
@@ -142,8 +148,8 @@ struct BasicRows {
     return {data, rows, cols, stride, dtype};
   }  // NOLINT: implicit
 
-  size_t row_bytes() const { return cells(cols, bits(dtype)) / 8; }
-  Byte* row(int64_t i) const { return data + cells(i * stride, bits(dtype)) / 8; }
+  size_t row_bytes() const { return shape_bytes(dtype, cols); }
+  Byte* row(int64_t i) const { return data + shape_bytes(dtype, i, stride); }
   template <class T>
   auto* row_as(int64_t i) const {
     assert(dtype == dtype_of<T>());

@@ -30,8 +30,7 @@ class Workspace {
     return {reinterpret_cast<T*>(take_bytes(count * sizeof(T))), count};
   }
   Rows take_rows(int64_t rows, int64_t cols, DType dtype) {
-    const size_t bytes = cells(rows * cols, bits(dtype)) / 8;
-    return {take_bytes(bytes), rows, cols, cols, dtype};
+    return {take_bytes(shape_bytes(dtype, rows, cols)), rows, cols, cols, dtype};
   }
 
   // mark() .. release(mark): everything taken in between is given back.

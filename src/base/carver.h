@@ -27,12 +27,10 @@ class Carver {
   }
   template <class T>
   std::span<T> take(int64_t count) {
-    return {reinterpret_cast<T*>(take_bytes(static_cast<size_t>(count) * sizeof(T))),
-            static_cast<size_t>(count)};
+    return {reinterpret_cast<T*>(take_bytes(cells(count, sizeof(T)))), cells(count)};
   }
   Rows take_rows(int64_t rows, int64_t cols, DType dtype) {
-    const size_t bytes = cells(rows * cols, bits(dtype)) / 8;
-    return {take_bytes(bytes), rows, cols, cols, dtype};
+    return {take_bytes(shape_bytes(dtype, rows, cols)), rows, cols, cols, dtype};
   }
   size_t used() const { return used_; }
 

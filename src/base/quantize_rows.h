@@ -21,7 +21,7 @@ e4m3_t to_e4m3(float x);
 struct ScaleShape {
   int64_t cols = 0;
   DType dtype = DType::kF32;
-  size_t row_bytes() const { return cells(cols, bits(dtype)) / 8; }
+  size_t row_bytes() const { return shape_bytes(dtype, cols); }
 };
 ScaleShape scale_shape(DType dtype, int64_t cols);
 // Do rows of the dtype have scales?

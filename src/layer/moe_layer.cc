@@ -5,17 +5,15 @@
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
+#include "base/rows.h"
 #include "layer/call.h"
 #include "trimtab/error.h"
 #include "trimtab/layer.h"
+#include "trimtab/slot_ranges.h"
 #include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
-
-size_t bytes_of(int64_t rows, int64_t cols, DType dtype) {
-  return cells(rows * cols, bits(dtype)) / 8;
-}
 
 template <class... Parts>
 void check(bool fits, const Parts&... what) {
@@ -33,8 +31,7 @@ void check_dispatcher(const MoeLayer::Parts& p) {
         "weights on the input can't weigh F8_E4M3 rows");
   check(shape.top_k >= p.router->picks_per_token(), "the dispatcher is made for ", shape.top_k,
         " picks a token, the router gives ", p.router->picks_per_token());
-  const auto rank = static_cast<size_t>(p.dispatcher->rank());
-  const int num_local = shape.first_slots[rank + 1] - shape.first_slots[rank];
+  const int rank = p.dispatcher->rank(), num_local = SlotRanges(shape.first_slots).count(rank);
   check(num_local == p.experts->num_local(), "rank ", rank, " holds ", num_local,
         " slots, there are ", p.experts->num_local(), " experts");
 }
@@ -47,15 +44,13 @@ void check_replicas(const MoeLayer::Parts& p) {
   check(table.num_experts == num_placed, "replicas of ", table.num_experts,
         " experts, the router picks from ", num_placed);
   const DispatchShape shape = p.dispatcher->shape();
-  const int num_ranks = static_cast<int>(shape.first_slots.size()) - 1;
-  check(table.num_ranks == num_ranks && table.num_slots == shape.first_slots.back(), "replicas in ",
-        table.num_slots, " slots of ", table.num_ranks, " ranks, the dispatcher knows ",
-        shape.first_slots.back(), " of ", num_ranks);
-  for (size_t slot = 0; slot < table.rank_of_slot.size(); ++slot) {
-    const auto rank = static_cast<size_t>(table.rank_of_slot[slot]);
-    check(shape.first_slots[rank] <= static_cast<int32_t>(slot) &&
-              static_cast<int32_t>(slot) < shape.first_slots[rank + 1],
-          "slot ", slot, " is on rank ", rank, " for the replicas, on another for the dispatcher");
+  const SlotRanges slots(shape.first_slots);
+  check(table.num_ranks == slots.num_ranks() && table.num_slots == slots.num_slots(),
+        "replicas in ", table.num_slots, " slots of ", table.num_ranks,
+        " ranks, the dispatcher knows ", slots.num_slots(), " of ", slots.num_ranks());
+  for (int slot = 0; slot < table.num_slots; ++slot) {
+    check(table.rank_of_slot[slot] == slots.rank_of(slot), "slot ", slot, " is on rank ",
+          table.rank_of_slot[slot], " for the replicas, on another for the dispatcher");
   }
   check(p.split == SplitRule::kStatic || shape.num_experts == num_placed, "dispatcher ",
         p.dispatcher->name(), " shares out over replicas of ", shape.num_experts,
@@ -106,11 +101,7 @@ void check_call(const Experts& experts, ConstRows x, ConstRows out, const Forwar
 ConstRows as_dtype(ConstRows x, DType dtype, Workspace& workspace) {
   if (dtype == x.dtype) return x;
   const Rows rounded = workspace.take_rows(x.rows, x.cols, dtype);
-  for (int64_t t = 0; t < x.rows; ++t) {
-    const float* from = x.row_as<float>(t);
-    bf16_t* to = rounded.row_as<bf16_t>(t);
-    for (int64_t h = 0; h < x.cols; ++h) to[h] = to_bf16(from[h]);
-  }
+  convert_rows(x, rounded);
   return rounded;
 }
 
@@ -140,22 +131,11 @@ int64_t rows_of(const Tokens& tokens) {
   return std::accumulate(tokens.counts.begin(), tokens.counts.end(), int64_t{0});
 }
 
-void add(ConstRows y, Rows out) {
-  for (int64_t t = 0; t < out.rows; ++t) {
-    const float* from = y.row_as<float>(t);
-    float* to = out.row_as<float>(t);
-    for (int64_t h = 0; h < out.cols; ++h) to[h] += from[h];
-  }
-}
-
 // Zero experts return their input: added once, by the token's owner.
 void add_identity(ConstRows x, std::span<const float> weights, Rows out) {
   for (int64_t t = 0; t < out.rows; ++t) {
-    const float w = weights[t];
-    if (w == 0.0F) continue;
-    const float* from = x.row_as<float>(t);
-    float* to = out.row_as<float>(t);
-    for (int64_t h = 0; h < out.cols; ++h) to[h] += w * from[h];
+    const WeightedRow row{x.row_as<float>(t), weights[t]};
+    if (row.weight != 0.0F) add_rows(std::span(&row, 1), out.row_as<float>(t), out.cols, true);
   }
 }
 
@@ -184,31 +164,30 @@ size_t MoeLayer::workspace_bytes(int64_t max_tokens) const {
   const RouterConfig& router = parts_.router->config();
   const int64_t hidden = parts_.experts->hidden();
   const int64_t max_rows = parts_.dispatcher->max_rows();
-  const auto padded = Workspace::padded;
+  const auto bytes = [](int64_t rows, int64_t cols, DType dtype) {
+    return Workspace::padded(shape_bytes(dtype, rows, cols));
+  };
   size_t total = Call::promise_type::kMaxFrameBytes;
-  total += padded(bytes_of(max_tokens, parts_.gate->out(), DType::kF32));
-  total += 2 * padded(bytes_of(max_tokens, parts_.router->picks_per_token(), DType::kF32));
-  total += padded(bytes_of(router.num_zero_experts > 0 ? max_tokens : 0, 1, DType::kF32));
-  total += padded(bytes_of(max_tokens, hidden, parts_.experts->dtype()));
+  total += bytes(max_tokens, parts_.gate->out(), DType::kF32);
+  total += 2 * bytes(max_tokens, parts_.router->picks_per_token(), DType::kF32);
+  total += bytes(router.num_zero_experts > 0 ? max_tokens : 0, 1, DType::kF32);
+  total += bytes(max_tokens, hidden, parts_.experts->dtype());
   if (const DType dtype = parts_.dispatcher->shape().dtype; is_quantised(dtype)) {
     const ScaleShape scales = scale_shape(dtype, hidden);
-    total += padded(bytes_of(max_tokens, hidden, dtype)) +
-             padded(bytes_of(max_tokens, scales.cols, scales.dtype));
+    total += bytes(max_tokens, hidden, dtype) + bytes(max_tokens, scales.cols, scales.dtype);
   }
   total += parts_.dispatcher->workspace_bytes();
-  total += padded(bytes_of(max_rows, hidden, DType::kF32)) +
-           padded(parts_.experts->scratch_bytes(max_rows));
+  total += bytes(max_rows, hidden, DType::kF32) +
+           Workspace::padded(parts_.experts->scratch_bytes(max_rows));
   if (parts_.shared) {
-    total += parts_.shared->workspace_bytes(max_tokens) +
-             padded(bytes_of(max_tokens, hidden, DType::kF32));
+    total += parts_.shared->workspace_bytes(max_tokens) + bytes(max_tokens, hidden, DType::kF32);
   }
   return total;
 }
 
 MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& options) const {
   const RouterConfig& config = parts_.router->config();
-  const auto tokens = static_cast<size_t>(x.rows);
-  const auto picks = tokens * static_cast<size_t>(parts_.router->picks_per_token());
+  const int64_t tokens = x.rows, picks = tokens * parts_.router->picks_per_token();
   const Rows logits = lane.workspace.take_rows(x.rows, parts_.gate->out(), DType::kF32);
   const Routed routed{lane.workspace.take<int32_t>(picks), lane.workspace.take<float>(picks),
                       lane.workspace.take<float>(config.num_zero_experts > 0 ? tokens : 0)};
@@ -221,11 +200,10 @@ MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& 
                         .first_token = options.first_token},
                        {.ids = routed.ids, .weights = routed.weights, .identity = routed.identity});
   if (parts_.split == SplitRule::kStatic) {
-    const int32_t* slots =
-        parts_.replicas->static_slot.data() +
-        static_cast<ptrdiff_t>(parts_.dispatcher->rank()) * parts_.replicas->num_experts;
+    const Table slots(parts_.replicas->static_slot, parts_.replicas->num_experts);
+    const std::span<const int32_t> slot_of = slots[parts_.dispatcher->rank()];
     for (int32_t& id : routed.ids) {
-      if (id >= 0) id = slots[id];
+      if (id >= 0) id = slot_of[id];
     }
   }
   return routed;
@@ -262,11 +240,12 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
                                    .top_k = parts_.router->picks_per_token(),
                                    .weight_on_input = parts_.weight_on_input,
                                    .scales = sent.scales,
-                                   .replicas = shared_out(parts_)},
+                                   .replicas = shared_out(parts_),
+                                   .placement = parts_.replicas->fingerprint},
                                   lane);
   trace.step("dispatch");
 
-  SharedExperts::Half half;
+  SharedExperts::FirstHalf half;
   if (parts_.shared) {
     half = parts_.shared->first(x, rows, lane);
     trace.step("shared experts");
@@ -291,7 +270,7 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
 
   trace.resume();
   exchange->finish(out);
-  if (parts_.shared) add(shared, out);
+  if (parts_.shared) add_rows(shared, out);
   if (!routed.identity.empty()) add_identity(x, routed.identity, out);
   trace.step("combine");
   co_await Until{*exchange, Stage::kDrained};

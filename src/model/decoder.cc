@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/cat.h"
+#include "base/rows.h"
 #include "model/decoder_rows.h"
 #include "model/decoder_weights.h"
 #include "trimtab/error.h"
@@ -126,11 +127,7 @@ void Decoder::embed(std::span<const Chunk> batch, const Activations& a) const {
 ConstRows Decoder::linear_input(Rows x, const Activations& a) {
   if (weights_->dtype() == DType::kF32) return x;
   const Rows rounded(a.rounded.data, x.rows, x.cols, x.cols, DType::kBF16);
-  team_.for_each(x.rows, [&](int64_t r) {
-    const float* from = x.row_as<float>(r);
-    bf16_t* to = rounded.row_as<bf16_t>(r);
-    for (int64_t i = 0; i < x.cols; ++i) to[i] = to_bf16(from[i]);
-  });
+  convert_rows(x, rounded, team_);
   return rounded;
 }
 
@@ -148,7 +145,7 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
     w.dense->down(act, a.y, scratch, team_);
     workspace_.release(mark);
   }
-  add(a.h, a.y);
+  add_rows(a.y, a.h);
 }
 
 void Decoder::head(std::span<const Chunk> batch, const Activations& a, Rows logits) {

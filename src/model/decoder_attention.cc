@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/cat.h"
+#include "base/rows.h"
 #include "model/decoder_rows.h"
 #include "model/decoder_weights.h"
 #include "trimtab/error.h"
@@ -51,7 +52,7 @@ void Decoder::attention(const LayerWeights& w, int layer, const Activations& a) 
            a.attended.row_as<float>(row) + int64_t{head} * c.head_dim);
   });
   w.o.run(linear_input(a.attended, a), a.y, team_);
-  add(a.h, a.y);
+  add_rows(a.y, a.h);
 }
 
 // Norms, clips and turns q in place; k and v go to the caches.

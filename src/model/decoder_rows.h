@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "model/row_ops.h"
+#include "model/decoder_math.h"
 #include "trimtab/decoder.h"
 #include "trimtab/table.h"
 
@@ -39,14 +39,6 @@ struct Decoder::Activations {
   Rows q, k, v, attended;     // [heads * head_dim] of the queries or of the keys and values
   Rows rounded;               // [widest_input] bf16
 };
-
-inline void add(Rows to, ConstRows from) {
-  for (int64_t r = 0; r < to.rows; ++r) {
-    float* a = to.row_as<float>(r);
-    const float* b = from.row_as<float>(r);
-    for (int64_t i = 0; i < to.cols; ++i) a[i] += b[i];
-  }
-}
 
 inline void norm_rows(ConstRows x, std::span<const float> weight, float eps, Rows out) {
   for (int64_t r = 0; r < x.rows; ++r)

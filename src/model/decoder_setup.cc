@@ -42,12 +42,6 @@ void check_slots(const ExpertSlots& slots, const Placement& placement, int rank)
   }
 }
 
-std::vector<Communicator*> pointers_to(const std::vector<std::unique_ptr<Communicator>>& groups) {
-  std::vector<Communicator*> pointers;
-  for (const auto& group : groups) pointers.push_back(group.get());
-  return pointers;
-}
-
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/row_ops.h"
+#include "model/decoder_math.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What many modules do to whole rows: convert them to another element type and add them up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "trimtab/team.h"
+#include "trimtab/tensor.h"
+
+namespace trimtab {
+
+// One row of `count` elements as another type. F32 becomes BF16 by rounding to nearest, ties to
+// even; BF16 becomes F32 exactly; equal types are copied. Other pairs are a broken invariant.
+void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType to_dtype,
+                 std::byte* to) noexcept;
+// All rows of `from` into `to`, which has the same shape.
+void convert_rows(ConstRows from, Rows to);
+void convert_rows(ConstRows from, Rows to, Team& team);
+
+struct WeightedRow {
+  const float* y = nullptr;
+  float weight = 1.0F;
+};
+
+// sum = the sum of weight * y over the rows, in their order, each step rounded to f32; onto what is
+// there if `more`. [count]. A block of the sum stays in registers while all rows pass, so each row
+// is read once and nothing else is.
+void add_rows(std::span<const WeightedRow> rows, float* sum, int64_t count, bool more) noexcept;
+// to += from, all F32 of one shape.
+void add_rows(ConstRows from, Rows to) noexcept;
+
+}  // namespace trimtab
