@@ -102,8 +102,10 @@ struct Tokens {
 };
 
 // What one call in flight owns on one rank: an order of operations among the ranks, memory, and the
-// rank's threads. One lane per microbatch, shared by all layers; one exchange at a time is in
-// flight in it.
+// rank's threads. One lane per microbatch, shared by all layers. One call and one exchange at a
+// time are in flight in it; a second one is an InvalidArgument. Lanes that are in use at the same
+// time have each a Communicator and a Workspace of its own; threads may be shared where one thread
+// drives both.
 struct Lane {
   Communicator& comm;
   Workspace& workspace;
@@ -113,6 +115,8 @@ struct Lane {
   // Of the thread that makes the calls, shared by all its lanes; null: nothing is recorded. Layers
   // record what they do, exchanges how long the thread is blocked and how long it sorts rows.
   TraceBuffer* trace = nullptr;
+  // What is in flight here; set and cleared by the call and the exchange themselves.
+  bool has_call = false, has_exchange = false;
 };
 
 // The groups as a Lane wants them.

@@ -32,12 +32,15 @@ class Call {
   Call& operator=(Call&&) = delete;
   ~Call();
 
+  // A call that was moved from is an InvalidArgument everywhere.
   bool finished() const;
   // Goes on for as long as nothing has to be waited for. True when the call has finished. Rethrows
   // its exception.
   bool advance();
   // As advance(), but blocks at the first wait. Needs !finished().
   void block();
+  // The lane that it runs in.
+  const Lane& lane() const;
 
  private:
   friend struct promise_type;
@@ -45,11 +48,12 @@ class Call {
   Handle handle_;
 };
 
-// Runs a call to its end.
+// Runs a call to its end. Throws InvalidArgument for a call that was moved from.
 void run(Call call);
 // Runs two microbatches of the same layer, each in its own lane, so that each one's waits are
 // filled with the other's work. Every rank must pass them in the same order. Blocks only in the
-// first unfinished call: with the same order on every rank no cycle of waits can form.
+// first unfinished call: with the same order on every rank no cycle of waits can form. Throws
+// InvalidArgument, before anything runs, when the lanes share a Communicator or a Workspace.
 void overlap(Call first, Call second);
 // Two microbatches through several layers: make(l, b) begins the call of microbatch b, 0 or 1, in
 // layer l, when that of layer l - 1 has finished; what a model computes between its layers belongs
@@ -130,8 +134,9 @@ class MoeLayer {
 
   // x, out: f32 [tokens, hidden], may not overlap. They, the layer, the lane and what the options
   // point to must outlive the Call, whose end gives the lane its memory back. Every rank of the
-  // lane's group must make the same calls. run() throws InvalidArgument for what does not fit,
-  // before a peer hears of the call, and CommError when a peer fails.
+  // lane's group must make the same calls. Throws InvalidArgument when another call is in flight in
+  // the lane. run() throws InvalidArgument for what does not fit, before a peer hears of the call,
+  // and where ranks differ (see Request), and CommError when a peer fails.
   Call forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options = {}) const;
   // Reserve for one call with at most max_tokens tokens.
   size_t workspace_bytes(int64_t max_tokens) const;

@@ -29,6 +29,10 @@ class Carver {
   std::span<T> take(int64_t count) {
     return {reinterpret_cast<T*>(take_bytes(cells(count, sizeof(T)))), cells(count)};
   }
+  template <class T>
+  Table<T> take_table(int64_t rows, int64_t cols) {
+    return {take<T>(rows * cols).data(), rows, cols};
+  }
   Rows take_rows(int64_t rows, int64_t cols, DType dtype) {
     return {take_bytes(shape_bytes(dtype, rows, cols)), rows, cols, cols, dtype};
   }

@@ -35,6 +35,20 @@ void convert_elements(const std::byte* from, int64_t count, std::byte* to) {
 
 }  // namespace
 
+bool overlap(ConstRows a, ConstRows b) noexcept {
+  if (a.rows < 1 || b.rows < 1 || a.cols < 1 || b.cols < 1) return false;
+  const auto extent = [](ConstRows rows) {
+    return std::span(rows.data, rows.row(rows.rows - 1) + rows.row_bytes());
+  };
+  if (!overlap(extent(a), extent(b))) return false;
+  const int64_t stride = static_cast<int64_t>(shape_bytes(a.dtype, a.stride));
+  if (shape_bytes(b.dtype, b.stride) != shape_bytes(a.dtype, a.stride)) return true;
+  // Where the rows of b begin in those of a.
+  const int64_t apart = ((b.data - a.data) % stride + stride) % stride;
+  return apart < static_cast<int64_t>(a.row_bytes()) ||
+         stride - apart < static_cast<int64_t>(b.row_bytes());
+}
+
 void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType to_dtype,
                  std::byte* to) noexcept {
   if (from_dtype == to_dtype) {

@@ -11,6 +11,20 @@
 
 namespace trimtab {
 
+// Do they have a byte in common? Rows that stand side by side in wider ones (columns of one matrix)
+// do not. Of rows with different strides it is enough that one lies among the others.
+bool overlap(ConstRows a, ConstRows b) noexcept;
+inline bool overlap(ConstRows rows, std::span<const std::byte> memory) noexcept {
+  const auto size = static_cast<int64_t>(memory.size());
+  return overlap(rows, ConstRows(memory.data(), 1, size, size, DType::kU8));
+}
+template <class A, class B>
+bool overlap(std::span<A> a, std::span<B> b) noexcept {
+  const std::span<const std::byte> x = std::as_bytes(a), y = std::as_bytes(b);
+  return !x.empty() && !y.empty() && x.data() < y.data() + y.size() &&
+         y.data() < x.data() + x.size();
+}
+
 // One row of `count` elements as another type. F32 becomes BF16 by rounding to nearest, ties to
 // even; BF16 becomes F32 exactly; equal types are copied. Other pairs are a broken invariant.
 void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType to_dtype,

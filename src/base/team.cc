@@ -51,6 +51,10 @@ void Team::reserve_scratch(size_t bytes) {
 void Team::fork_join(int64_t count, void* body, Invoke invoke) {
   {
     const std::lock_guard lock(mutex_);
+    if (body_ != nullptr) {
+      throw InvalidArgument(
+          "a team is used inside its own for_each, or by two threads at the same time");
+    }
     body_ = body;
     invoke_ = invoke;
     count_ = count;
@@ -62,6 +66,7 @@ void Team::fork_join(int64_t count, void* body, Invoke invoke) {
   work(0);
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return busy_ == 0; });
+  body_ = nullptr;
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 

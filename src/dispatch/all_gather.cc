@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "dispatch/collective_exchange.h"
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/local_picks.h"
 #include "dispatch/row_tasks.h"
-#include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -27,6 +27,7 @@ struct GatherShape : RankShape {
     const int64_t product =
         std::accumulate(levels.begin(), levels.end(), int64_t{1}, std::multiplies());
     if (levels.empty()) levels.push_back(ranks);
+    terms.groups = hash_of(levels);
     if (std::ranges::any_of(levels, [](int size) { return size < 1; }) ||
         (!sizes.empty() && product != ranks)) {
       throw InvalidArgument(cat(dispatcher, ": groups of ", product, " ranks in all for ", ranks));
@@ -55,6 +56,7 @@ struct Level {
 };
 
 struct Memory {
+  CollectiveExchange::TermsMemory terms;
   Gathered own;  // rows that do not lie side by side in the request
   std::span<Level> levels;
   Rows parts;  // f32 [all tokens, hidden] this rank's experts' part of every token
@@ -62,7 +64,7 @@ struct Memory {
 };
 
 std::span<float> floats_of(Rows rows) {
-  return {reinterpret_cast<float*>(rows.data), static_cast<size_t>(rows.rows * rows.cols)};
+  return {reinterpret_cast<float*>(rows.data), cells(rows.rows, rows.cols)};
 }
 
 // The rows, copied if need be to where they lie side by side.
@@ -73,7 +75,7 @@ ConstRows side_by_side(ConstRows x, Rows room, Team& team) {
   return copy;
 }
 
-class AllGatherExchange final : public StagedExchange {
+class AllGatherExchange final : public CollectiveExchange {
  public:
   using Shape = GatherShape;
   static constexpr const DispatcherKind& kKind = kind_of("all_gather");
@@ -84,7 +86,9 @@ class AllGatherExchange final : public StagedExchange {
 
   AllGatherExchange(const GatherShape& shape, const Request& request, Lane& lane,
                     const Memory& memory)
-      : StagedExchange(shape, request, lane), m_(memory), picks_(shape, memory.local) {
+      : CollectiveExchange(shape, request, lane, memory.terms),
+        m_(memory),
+        picks_(shape, memory.local) {
     for (size_t l = 0; l < m_.levels.size(); ++l) {
       m_.levels[l].comm = m_.levels.size() == 1 ? &lane.comm : lane.groups[l];
     }
@@ -95,7 +99,8 @@ class AllGatherExchange final : public StagedExchange {
   }
 
  private:
-  bool come_to(Stage stage, bool block) override;
+  bool go_to(Stage stage, bool block) override;
+  Pending start_the_rest() override;
   Tokens arrange() override;
   void publish(ConstRows y, Left left) override;
   void combine(Rows out) override;
@@ -120,6 +125,7 @@ Memory AllGatherExchange::plan(Carver& carver, const GatherShape& shape) {
                     carver.take<float>(tokens * shape.top_k)};
   };
   Memory m;
+  m.terms = plan_terms(carver, shape);
   m.own.rows = take_scaled_rows(carver, shape.max_tokens, shape);
   m.levels = carver.take<Level>(std::ssize(shape.levels));
   int64_t tokens = shape.max_tokens;
@@ -179,33 +185,31 @@ void AllGatherExchange::start_gather(Level& level, ConstScaledRows rows,
 
 void AllGatherExchange::start_next_gather() {
   const Level& from = m_.levels[gathered_ - 1];
-  const auto picks = static_cast<size_t>(from.num_tokens * request_.top_k);
+  const int64_t picks = from.num_tokens * request_.top_k;
   start_gather(m_.levels[gathered_], from.all.rows.slice(0, from.num_tokens),
                from.all.ids.first(picks), from.all.weights.first(picks));
   ++started_;
 }
 
-// How many tokens each rank has sent. Throws InvalidArgument when a rank was called with another
-// top_k or hidden.
+// How many tokens each rank has sent.
 void AllGatherExchange::measure(Level& level) const {
-  const auto row_bytes = static_cast<int64_t>(level.all.rows.x.row_bytes());
-  const int64_t pick_bytes = request_.top_k * static_cast<int64_t>(sizeof(int32_t));
-  const auto& [x_bytes, scale_bytes, id_bytes, weight_bytes] = level.bytes_of_rank;
+  const int64_t row_bytes = int64_t{shape_.hidden} * bits(shape_.dtype) / 8;
   level.num_tokens = 0;
-  for (size_t r = 0; r < x_bytes.size(); ++r) {
-    const int64_t tokens = x_bytes[r] / row_bytes;
-    if (x_bytes[r] % row_bytes != 0 || id_bytes[r] != tokens * pick_bytes ||
-        weight_bytes[r] != id_bytes[r]) {
-      throw InvalidArgument(cat(
-          "all_gather dispatch: rank ", r, " sent ", x_bytes[r], " bytes of x and ", id_bytes[r],
-          " of ids, which does not fit hidden ", shape_.hidden, " and top_k ", request_.top_k));
-    }
+  for (size_t r = 0; r < level.part_sizes.size(); ++r) {
+    const int64_t tokens = level.bytes_of_rank[0][r] / row_bytes;
     level.part_sizes[r] = tokens * shape_.hidden;
     level.num_tokens += tokens;
   }
 }
 
-bool AllGatherExchange::come_to(Stage stage, bool block) {
+// Ranks that differ in their types of rows have started one gather more or less.
+Pending AllGatherExchange::start_the_rest() {
+  Level& level = m_.levels[0];
+  if (shape_.scales().cols > 0) return level.gathers[3];
+  return level.comm->all_gather_v({}, {}, level.bytes_of_rank[1]);
+}
+
+bool AllGatherExchange::go_to(Stage stage, bool block) {
   switch (stage) {
     case Stage::kArrived:
       for (; gathered_ < m_.levels.size(); ++gathered_) {
@@ -234,7 +238,7 @@ bool AllGatherExchange::come_to(Stage stage, bool block) {
 
 Tokens AllGatherExchange::arrange() {
   const Level& last = m_.levels.back();
-  const auto picks = static_cast<size_t>(last.num_tokens * request_.top_k);
+  const int64_t picks = last.num_tokens * request_.top_k;
   return picks_.arrange({last.all.rows.slice(0, last.num_tokens), last.all.ids.first(picks),
                          last.all.weights, request_.top_k, request_.weight_on_input},
                         team_);

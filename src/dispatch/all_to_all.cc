@@ -8,23 +8,27 @@
 // counts are those of logical experts; all ranks share them out over the slots alike, and only then
 // are the rows sent. mc2: a block begins with the counts of its rank's slots.
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <memory>
 #include <numeric>
 
 #include "base/cat.h"
+#include "dispatch/collective_exchange.h"
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/pick_order.h"
 #include "dispatch/records.h"
 #include "dispatch/row_tasks.h"
 #include "dispatch/share_out.h"
-#include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
+#include "trimtab/slot_ranges.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
 
 struct Memory {
+  CollectiveExchange::TermsMemory terms;
   std::span<int32_t> counts;    // [slots] of this rank's picks
   std::span<int32_t> starts;    // [slots]
   std::span<int32_t> picks;     // [max_tokens, top_k] by slot
@@ -35,9 +39,9 @@ struct Memory {
   std::span<std::byte>
       inbox;  // a block from each rank: the records for this rank's experts, by slot
   std::span<int64_t> inbox_bytes;   // [ranks]
-  std::span<int32_t> all_counts;    // kGathered: [ranks, slots]
+  Table<int32_t> all_counts;        // kGathered: [ranks, slots]
   std::span<int64_t> count_bytes;   // kGathered: [ranks]
-  std::span<int32_t> arrived;       // [ranks, local experts] records of each
+  Table<int32_t> arrived;           // [ranks, local experts] records of each
   std::span<int32_t> cursors;       // [ranks]
   std::span<int32_t> local_counts;  // [local experts]
   std::span<int32_t> row_of;        // [max_rows] where the row of each arrived record stands
@@ -53,7 +57,7 @@ struct Memory {
 enum class Counts { kGathered, kInBlocks };
 
 template <Counts kCounts>
-class AllToAllExchange final : public StagedExchange {
+class AllToAllExchange final : public CollectiveExchange {
  public:
   static constexpr bool kInBlocks = kCounts == Counts::kInBlocks;
   static constexpr const DispatcherKind& kKind = kind_of(kInBlocks ? "mc2" : "all_to_all");
@@ -61,7 +65,7 @@ class AllToAllExchange final : public StagedExchange {
   static size_t later_bytes(const RankShape& shape) { return ShareOut::later_bytes(shape); }
 
   AllToAllExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
-      : StagedExchange(shape, request, lane),
+      : CollectiveExchange(shape, request, lane, memory.terms),
         m_(memory),
         records_(shape, sizeof(float)),
         share_out_(request, lane, memory.share_out),
@@ -72,29 +76,28 @@ class AllToAllExchange final : public StagedExchange {
     }
     sort();
     if constexpr (!kInBlocks) {
-      counts_ = comm_.all_gather_v(std::as_bytes(m_.counts), std::as_writable_bytes(m_.all_counts),
-                                   m_.count_bytes);
+      counts_ = comm_.all_gather_v(std::as_bytes(m_.counts),
+                                   std::as_writable_bytes(m_.all_counts.values()), m_.count_bytes);
     }
     send_rows();
   }
 
  private:
-  bool come_to(Stage stage, bool block) override;
+  bool go_to(Stage stage, bool block) override;
+  Pending start_the_rest() override;
   Tokens arrange() override;
   void publish(ConstRows y, Left left) override;
   void combine(Rows out) override;
 
   // Bytes in front of the records of a block for a rank.
-  static size_t head_bytes(const RankShape& shape, int rank) {
-    return kInBlocks
-               ? Records::padded(static_cast<size_t>(shape.num_slots_of(rank)) * sizeof(int32_t))
-               : 0;
+  static int64_t head_bytes(const RankShape& shape, int rank) {
+    return kInBlocks ? Records::padded(shape.num_slots_of(rank) * int64_t{sizeof(int32_t)}) : 0;
   }
   void offer_counts();
   void share_out();
   void sort() { num_picks_ = sort_picks(slots_, m_.counts, m_.starts, m_.picks); }
   void send_rows();
-  size_t lay_out_outbox();
+  int64_t lay_out_outbox();
   void fill_outbox();
   void read_counts();
   int32_t assign_rows();
@@ -112,26 +115,26 @@ class AllToAllExchange final : public StagedExchange {
 template <Counts kCounts>
 Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
   const int64_t picks = shape.max_tokens * shape.top_k;
-  const size_t record = Records(shape, sizeof(float)).bytes();
-  size_t outbox = static_cast<size_t>(picks) * record;
+  const int64_t record = Records(shape, sizeof(float)).bytes();
+  int64_t outbox = picks * record;
   for (int r = 0; r < shape.ranks; ++r) outbox += head_bytes(shape, r);
-  const size_t inbox = static_cast<size_t>(shape.max_rows()) * record +
-                       static_cast<size_t>(shape.ranks) * head_bytes(shape, shape.rank);
+  const int64_t inbox = shape.max_rows() * record + shape.ranks * head_bytes(shape, shape.rank);
   Memory m;
+  m.terms = plan_terms(carver, shape);
   m.counts = carver.take<int32_t>(shape.num_slots());
   m.starts = carver.take<int32_t>(shape.num_slots());
   m.picks = carver.take<int32_t>(picks);
   m.places = carver.take<int32_t>(picks);
-  m.outbox = carver.take<std::byte>(static_cast<int64_t>(outbox));
+  m.outbox = carver.take<std::byte>(outbox);
   m.bases = carver.take<int64_t>(shape.ranks);
   m.sent_bytes = carver.take<int64_t>(shape.ranks);
-  m.inbox = carver.take<std::byte>(static_cast<int64_t>(inbox));
+  m.inbox = carver.take<std::byte>(inbox);
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   if constexpr (!kInBlocks) {
-    m.all_counts = carver.take<int32_t>(int64_t{shape.ranks} * shape.num_slots());
+    m.all_counts = carver.take_table<int32_t>(shape.ranks, shape.num_slots());
     m.count_bytes = carver.take<int64_t>(shape.ranks);
   }
-  m.arrived = carver.take<int32_t>(int64_t{shape.ranks} * shape.num_local());
+  m.arrived = carver.take_table<int32_t>(shape.ranks, shape.num_local());
   m.cursors = carver.take<int32_t>(shape.ranks);
   m.local_counts = carver.take<int32_t>(shape.num_local());
   m.row_of = carver.take<int32_t>(shape.max_rows());
@@ -148,7 +151,7 @@ Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
 // From memory that is used for nothing else: peers may read it while rows are sent.
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::offer_counts() {
-  const std::span<int32_t> counts = m_.all_counts.first(shape_.num_experts);
+  const std::span<int32_t> counts = m_.all_counts.values().first(shape_.num_experts);
   count_picks(request_.ids, counts);
   counts_ = comm_.all_gather_v(std::as_bytes(counts), std::as_writable_bytes(share_out_.counts()),
                                m_.count_bytes);
@@ -156,12 +159,6 @@ void AllToAllExchange<kCounts>::offer_counts() {
 
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::share_out() {
-  for (size_t s = 0; s < m_.count_bytes.size(); ++s) {
-    if (m_.count_bytes[s] != shape_.num_experts * static_cast<int64_t>(sizeof(int32_t))) {
-      throw InvalidArgument(cat(kKind.name, ": the requests of rank ", shape_.rank, " and rank ", s,
-                                " come with different replicas or rules"));
-    }
-  }
   share_out_.compute();
   const std::span<int32_t> slots = share_out_.slots().first(request_.ids.size());
   std::ranges::copy(request_.ids, slots.begin());
@@ -173,7 +170,7 @@ void AllToAllExchange<kCounts>::share_out() {
 
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::send_rows() {
-  const size_t bytes = lay_out_outbox();
+  const int64_t bytes = lay_out_outbox();
   fill_outbox();
   rows_ = comm_.all_to_all_v(m_.outbox.first(bytes), m_.sent_bytes, m_.inbox, m_.inbox_bytes);
   rows_sent_ = true;
@@ -181,19 +178,18 @@ void AllToAllExchange<kCounts>::send_rows() {
 
 // Writes the heads; returns the bytes of all blocks.
 template <Counts kCounts>
-size_t AllToAllExchange<kCounts>::lay_out_outbox() {
-  size_t heads = 0, records = 0;
+int64_t AllToAllExchange<kCounts>::lay_out_outbox() {
+  int64_t heads = 0, records = 0;
   for (int r = 0; r < shape_.ranks; ++r) {
     const auto counts = m_.counts.subspan(shape_.first_slots[r], shape_.num_slots_of(r));
-    const size_t head = head_bytes(shape_, r);
+    const int64_t head = head_bytes(shape_, r);
     if (head > 0)
       std::memcpy(m_.outbox.data() + heads + records, counts.data(), counts.size_bytes());
     heads += head;
-    m_.bases[r] = static_cast<int64_t>(heads);
-    const size_t block =
-        static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})) *
-        records_.bytes();
-    m_.sent_bytes[r] = static_cast<int64_t>(head + block);
+    m_.bases[r] = heads;
+    const int64_t block =
+        std::accumulate(counts.begin(), counts.end(), int64_t{0}) * records_.bytes();
+    m_.sent_bytes[r] = head + block;
     records += block;
   }
   return heads + records;
@@ -204,19 +200,27 @@ void AllToAllExchange<kCounts>::fill_outbox() {
   const ConstScaledRows rows{request_.x, request_.scales};
   for_each_piece(team_, num_picks_, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      const auto pick = static_cast<size_t>(m_.picks[i]);
+      const int32_t pick = m_.picks[i];
       m_.places[pick] = static_cast<int32_t>(i);
       std::byte* base = m_.outbox.data() + m_.bases[shape_.rank_of_slot(slots_[pick])];
       const float weight = request_.weights[pick];
-      copy_row(rows, static_cast<int64_t>(pick) / request_.top_k, records_.rows(base, i + 1), i,
-               request_.weight_on_input, weight);
+      copy_row(rows, pick / request_.top_k, records_.rows(base, i + 1), i, request_.weight_on_input,
+               weight);
       *records_.template tail<float>(base, i) = request_.weight_on_input ? 1.0F : weight;
     }
   });
 }
 
+// A rank with replicas has sent no rows yet.
 template <Counts kCounts>
-bool AllToAllExchange<kCounts>::come_to(Stage stage, bool block) {
+Pending AllToAllExchange<kCounts>::start_the_rest() {
+  if (rows_sent_) return rows_;
+  std::ranges::fill(m_.sent_bytes, 0);
+  return comm_.all_to_all_v({}, m_.sent_bytes, {}, m_.inbox_bytes);
+}
+
+template <Counts kCounts>
+bool AllToAllExchange<kCounts>::go_to(Stage stage, bool block) {
   switch (stage) {
     case Stage::kArrived:
       if (!done(counts_, block)) return false;
@@ -233,30 +237,26 @@ bool AllToAllExchange<kCounts>::come_to(Stage stage, bool block) {
   return false;
 }
 
-// Fills arrived. Throws InvalidArgument when a rank was called with another hidden size.
+// Fills arrived.
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::read_counts() {
-  const auto local = static_cast<size_t>(shape_.num_local());
-  const size_t head = head_bytes(shape_, shape_.rank);
+  const SlotRanges slots(shape_.first_slots);
+  const int64_t head = head_bytes(shape_, shape_.rank);
   const std::byte* block = m_.inbox.data();
-  for (size_t s = 0; s < static_cast<size_t>(shape_.ranks); ++s) {
-    const std::span<int32_t> arrived = m_.arrived.subspan(s * local, local);
-    const auto bytes = static_cast<size_t>(m_.inbox_bytes[s]);
+  for (int s = 0; s < shape_.ranks; ++s) {
+    const std::span<int32_t> arrived = m_.arrived[s];
+    const int64_t bytes = m_.inbox_bytes[s];
     if (kInBlocks) {
-      if (bytes >= head && local > 0) std::memcpy(arrived.data(), block, arrived.size_bytes());
+      if (bytes >= head && !arrived.empty())
+        std::memcpy(arrived.data(), block, arrived.size_bytes());
     } else {
-      const auto slots = static_cast<size_t>(shape_.num_slots());
-      const std::span<const int32_t> sent = share_out_.on()
-                                                ? share_out_.shares_of(static_cast<int>(s))
-                                                : m_.all_counts.subspan(s * slots, slots);
-      std::copy_n(sent.begin() + shape_.first_slot(), local, arrived.begin());
+      const std::span<const int32_t> sent =
+          share_out_.on() ? share_out_.shares_of(s) : m_.all_counts[s];
+      std::ranges::copy(slots.of(shape_.rank, sent), arrived.begin());
     }
     const int64_t rows = std::accumulate(arrived.begin(), arrived.end(), int64_t{0});
-    if (bytes != head + static_cast<size_t>(rows) * records_.bytes()) {
-      throw InvalidArgument(cat(kKind.name, " dispatch: rank ", s, " sent ", bytes, " bytes for ",
-                                rows, " rows of ", records_.bytes(), " bytes"));
-    }
-    m_.answer_bytes[s] = rows * shape_.hidden * static_cast<int64_t>(sizeof(float));
+    assert(bytes == head + rows * records_.bytes());  // the terms are equal
+    m_.answer_bytes[s] = rows * shape_.hidden * int64_t{sizeof(float)};
     block += bytes;
   }
 }
@@ -265,17 +265,16 @@ void AllToAllExchange<kCounts>::read_counts() {
 // the rows.
 template <Counts kCounts>
 int32_t AllToAllExchange<kCounts>::assign_rows() {
-  const auto local = static_cast<size_t>(shape_.num_local());
   int32_t records = 0;
-  for (size_t s = 0; s < m_.cursors.size(); ++s) {
+  for (int s = 0; s < shape_.ranks; ++s) {
     m_.cursors[s] = records;
-    for (const int32_t count : m_.arrived.subspan(s * local, local)) records += count;
+    for (const int32_t count : m_.arrived[s]) records += count;
   }
   int32_t row = 0;
-  for (size_t slot = 0; slot < local; ++slot) {
+  for (int slot = 0; slot < shape_.num_local(); ++slot) {
     const int32_t first = row;
-    for (size_t s = 0; s < m_.cursors.size(); ++s) {
-      for (int32_t n = 0; n < m_.arrived[s * local + slot]; ++n) {
+    for (int s = 0; s < shape_.ranks; ++s) {
+      for (int32_t n = 0; n < m_.arrived(s, slot); ++n) {
         m_.row_of[m_.cursors[s]++] = row++;
       }
     }
@@ -323,9 +322,8 @@ void AllToAllExchange<kCounts>::publish(ConstRows y, Left left) {
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::combine(Rows out) {
   sum_rows(team_, out, request_.top_k, [this](int64_t pick) -> WeightedRow {
-    const auto i = static_cast<size_t>(pick);
-    if (request_.ids[i] < 0) return {};
-    return {m_.results.row_as<float>(m_.places[i])};
+    if (request_.ids[pick] < 0) return {};
+    return {m_.results.row_as<float>(m_.places[pick])};
   });
 }
 

@@ -177,6 +177,48 @@ TEST_P(DispatchErrors, StepsOutOfOrder) {
 
 // B25: a mistake made elsewhere: a bounded exchange without checks: absent maps, unset counts,
 //     undocumented limits of sizes.
+TEST_P(DispatchErrors, ALaneHasOneExchangeAtATime) {
+  run_ranks(1, [&](Communicator& comm) {
+    const auto dispatcher = make_dispatcher(GetParam(), shape_, 0);
+    Workspace workspace(2 * dispatcher->workspace_bytes());
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    ExchangePtr first = dispatcher->dispatch(request(), lane);
+    expect_error([&] { dispatcher->dispatch(request(), lane); }, {"another exchange is in flight"});
+    std::vector<float> y(6 * kHidden), out(3 * kHidden);
+    first->wait(Stage::kArrived);
+    first->send_back(Rows(y.data(), 6, kHidden), Left::kSum);
+    first->wait(Stage::kReturned);
+    first->finish(Rows(out.data(), 3, kHidden));
+    first->wait(Stage::kDrained);
+    first.reset();
+    workspace.release(0);
+    EXPECT_NO_THROW(dispatcher->dispatch(request(), lane));
+  });
+}
+
+TEST_P(DispatchErrors, RowsThatAreStillReadAreNotWritten) {
+  run_ranks(1, [&](Communicator& comm) {
+    const auto dispatcher = make_dispatcher(GetParam(), shape_, 0);
+    Workspace workspace(dispatcher->workspace_bytes());
+    Team team(1);
+    Lane lane{comm, workspace, team};
+    const ExchangePtr exchange = dispatcher->dispatch(request(), lane);
+    exchange->wait(Stage::kArrived);
+    std::vector<float> y(6 * kHidden), out(3 * kHidden);
+    const Rows y_rows(y.data(), 6, kHidden), out_rows(out.data(), 3, kHidden);
+    expect_error([&] { exchange->send_back(Rows(x_.data() + 1, 6, kHidden), Left::kSum); },
+                 {"y overlaps the x"});
+    exchange->send_back(y_rows, Left::kSum);
+    exchange->wait(Stage::kReturned);
+    expect_error([&] { exchange->finish(Rows(x_.data() + kHidden, 3, kHidden)); },
+                 {"out overlaps the x"});
+    expect_error([&] { exchange->finish(Rows(y.data() + 2, 3, kHidden)); }, {"out overlaps the y"});
+    exchange->finish(out_rows);
+    exchange->wait(Stage::kDrained);
+  });
+}
+
 TEST_P(DispatchErrors, ImpossibleShapes) {
   const auto error = [&](DispatchShape shape, int rank, const std::vector<std::string>& parts) {
     expect_error([&] { make_dispatcher(GetParam(), shape, rank); }, parts);

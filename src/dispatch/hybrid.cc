@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "dispatch/collective_exchange.h"
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/packing.h"
-#include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
+#include "trimtab/slot_ranges.h"
 
 namespace trimtab {
 namespace {
@@ -33,12 +34,12 @@ struct HybridShape : RankShape {
 // The rank that takes the tokens of `source` for the host of `rank`: sources of a host take turns.
 int32_t delegate(std::span<const int32_t> hosts, int source, int rank) {
   std::vector<int32_t> ranks;
-  for (size_t r = 0; r < hosts.size(); ++r) {
-    if (hosts[r] == hosts[rank]) ranks.push_back(static_cast<int32_t>(r));
+  for (int32_t r = 0; r < std::ssize(hosts); ++r) {
+    if (hosts[r] == hosts[rank]) ranks.push_back(r);
   }
   if (hosts[source] == hosts[rank]) return source;
   const auto place = std::count(hosts.begin(), hosts.begin() + source, hosts[source]);
-  return ranks[static_cast<size_t>(place) % ranks.size()];
+  return ranks[place % std::ssize(ranks)];
 }
 
 HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape, int r,
@@ -47,6 +48,7 @@ HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape
   if (std::ssize(hosts) != ranks) {
     throw InvalidArgument(cat(dispatcher, ": hosts of ", hosts.size(), " ranks for ", ranks));
   }
+  terms.groups = hash_of(hosts);
   std::vector<int32_t> first_on_host{0};
   slots_on_host.assign(num_slots(), -1);
   int rank_on_host = 0;
@@ -68,6 +70,7 @@ HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape
 }
 
 struct Memory {
+  CollectiveExchange::TermsMemory terms;
   Packing::Memory packing;
   std::span<std::byte> inbox;       // [max_arriving] records
   std::span<int64_t> inbox_bytes;   // [ranks]
@@ -79,7 +82,7 @@ struct Memory {
   std::span<int64_t> result_bytes;  // [ranks]
 };
 
-class HybridExchange final : public StagedExchange {
+class HybridExchange final : public CollectiveExchange {
  public:
   using Shape = HybridShape;
   static constexpr const DispatcherKind& kKind = kind_of("hybrid");
@@ -92,7 +95,7 @@ class HybridExchange final : public StagedExchange {
     return groups;
   }
   static void check(const HybridShape& shape, const Lane& lane) {
-    const int on_host = static_cast<int>(shape.inside->shape().first_slots.size()) - 1;
+    const int on_host = SlotRanges(shape.inside->shape().first_slots).num_ranks();
     if (lane.groups.empty() || lane.groups[0]->size() != on_host ||
         lane.groups[0]->rank() != shape.inside->rank() || lane.groups[0]->board() == nullptr) {
       throw InvalidArgument(
@@ -101,7 +104,7 @@ class HybridExchange final : public StagedExchange {
   }
 
   HybridExchange(const HybridShape& shape, const Request& request, Lane& lane, const Memory& memory)
-      : StagedExchange(shape, request, lane),
+      : CollectiveExchange(shape, request, lane, memory.terms),
         hybrid_(shape),
         m_(memory),
         packing_(shape, memory.packing),
@@ -112,7 +115,8 @@ class HybridExchange final : public StagedExchange {
   }
 
  private:
-  bool come_to(Stage stage, bool block) override;
+  Pending start_the_rest() override { return tokens_; }
+  bool go_to(Stage stage, bool block) override;
   Tokens arrange() override { return inside_->tokens(); }
   void publish(ConstRows y, Left left) override { inside_->send_back(y, left); }
   void combine(Rows out) override { packing_.sum_records(m_.results, out, team_); }
@@ -132,9 +136,9 @@ class HybridExchange final : public StagedExchange {
 
 Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
   Memory m;
+  m.terms = plan_terms(carver, shape);
   m.packing = Packing::plan(carver, shape);
-  m.inbox = carver.take<std::byte>(shape.max_arriving *
-                                   static_cast<int64_t>(Packing::record_bytes(shape)));
+  m.inbox = carver.take<std::byte>(shape.max_arriving * Packing::record_bytes(shape));
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   m.ids = carver.take<int32_t>(shape.max_arriving * shape.top_k);
   m.weights = carver.take<float>(shape.max_arriving * shape.top_k);
@@ -146,7 +150,7 @@ Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
   return m;
 }
 
-bool HybridExchange::come_to(Stage stage, bool block) {
+bool HybridExchange::go_to(Stage stage, bool block) {
   switch (stage) {
     case Stage::kArrived:
       if (!done(tokens_, block)) return false;
@@ -163,13 +167,13 @@ bool HybridExchange::come_to(Stage stage, bool block) {
 }
 
 void HybridExchange::dispatch_inside() {
-  const auto record = static_cast<int64_t>(Packing::record_bytes(shape_));
+  const int64_t record = Packing::record_bytes(shape_);
   for (size_t s = 0; s < m_.inbox_bytes.size(); ++s) {
     const int64_t tokens = m_.inbox_bytes[s] / record;
-    m_.answer_bytes[s] = tokens * static_cast<int64_t>(m_.answers.row_bytes());
+    m_.answer_bytes[s] = tokens * shape_.hidden * int64_t{sizeof(float)};
     arrived_ += tokens;
   }
-  const auto picks = static_cast<size_t>(arrived_ * request_.top_k);
+  const int64_t picks = arrived_ * request_.top_k;
   const std::span<int32_t> ids = m_.ids.first(picks);
   packing_.read_picks(m_.inbox, arrived_, ids, m_.weights, team_);
   for (int32_t& id : ids) {

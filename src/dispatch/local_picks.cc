@@ -74,8 +74,7 @@ void LocalPicks::weigh(ConstRows y, Left left, Rows answers, Team& team) const {
 }
 
 int64_t LocalPicks::rows_of(int64_t first, int64_t last) const {
-  const auto picks = source_.ids.subspan(static_cast<size_t>(first * source_.top_k),
-                                         static_cast<size_t>((last - first) * source_.top_k));
+  const auto picks = source_.ids.subspan(first * source_.top_k, (last - first) * source_.top_k);
   return std::ranges::count_if(picks, [](int32_t row) { return row >= 0; });
 }
 

@@ -7,16 +7,17 @@
 #include <numeric>
 
 #include "base/cat.h"
+#include "dispatch/collective_exchange.h"
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/local_picks.h"
 #include "dispatch/packing.h"
-#include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 namespace {
 
 struct Memory {
+  CollectiveExchange::TermsMemory terms;
   Packing::Memory packing;
   std::span<int32_t> destinations;  // [ranks]
   std::span<std::byte> inbox;       // [all tokens] records
@@ -30,13 +31,13 @@ struct Memory {
   std::span<int64_t> result_bytes;  // [ranks]
 };
 
-class PackedExchange final : public StagedExchange {
+class PackedExchange final : public CollectiveExchange {
  public:
   static constexpr const DispatcherKind& kKind = kind_of("packed");
   static Memory plan(Carver& carver, const RankShape& shape);
 
   PackedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
-      : StagedExchange(shape, request, lane),
+      : CollectiveExchange(shape, request, lane, memory.terms),
         m_(memory),
         packing_(shape, memory.packing),
         picks_(shape, memory.local) {
@@ -47,7 +48,8 @@ class PackedExchange final : public StagedExchange {
   }
 
  private:
-  bool come_to(Stage stage, bool block) override {
+  Pending start_the_rest() override { return tokens_; }
+  bool go_to(Stage stage, bool block) override {
     switch (stage) {
       case Stage::kArrived:
         return done(tokens_, block);
@@ -79,10 +81,10 @@ Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
   const int64_t most_results =
       shape.max_tokens * (shape.exact_order ? shape.top_k : std::min(shape.top_k, shape.ranks));
   Memory m;
+  m.terms = plan_terms(carver, shape);
   m.packing = Packing::plan(carver, shape);
   m.destinations = carver.take<int32_t>(shape.ranks);
-  m.inbox = carver.take<std::byte>(shape.all_tokens() *
-                                   static_cast<int64_t>(Packing::record_bytes(shape)));
+  m.inbox = carver.take<std::byte>(shape.all_tokens() * Packing::record_bytes(shape));
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   m.ids = carver.take<int32_t>(shape.all_picks());
   m.weights = carver.take<float>(shape.all_picks());
@@ -96,8 +98,8 @@ Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
 
 Tokens PackedExchange::arrange() {
   const auto count = std::accumulate(m_.inbox_bytes.begin(), m_.inbox_bytes.end(), int64_t{0}) /
-                     static_cast<int64_t>(Packing::record_bytes(shape_));
-  const auto picks = static_cast<size_t>(count * request_.top_k);
+                     Packing::record_bytes(shape_);
+  const int64_t picks = count * request_.top_k;
   packing_.read_picks(m_.inbox, count, m_.ids.first(picks), m_.weights, team_);
   return picks_.arrange({packing_.rows(m_.inbox, count), m_.ids.first(picks), m_.weights,
                          request_.top_k, request_.weight_on_input},
@@ -105,8 +107,8 @@ Tokens PackedExchange::arrange() {
 }
 
 void PackedExchange::publish(ConstRows y, Left left) {
-  const auto record = static_cast<int64_t>(Packing::record_bytes(shape_));
-  const auto row_bytes = static_cast<int64_t>(m_.answers.row_bytes());
+  const int64_t record = Packing::record_bytes(shape_);
+  const int64_t row_bytes = shape_.hidden * int64_t{sizeof(float)};
   int64_t records = 0, answers = 0;
   for (size_t s = 0; s < m_.inbox_bytes.size(); ++s) {
     const int64_t count = m_.inbox_bytes[s] / record;

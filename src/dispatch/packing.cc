@@ -11,7 +11,7 @@ Packing::Memory Packing::plan(Carver& carver, const RankShape& shape) {
   const int64_t picks = shape.max_tokens * shape.top_k;
   const int64_t records = shape.max_tokens * std::min(shape.top_k, shape.ranks);
   Memory m;
-  m.outbox = carver.take<std::byte>(records * static_cast<int64_t>(record_bytes(shape)));
+  m.outbox = carver.take<std::byte>(records * record_bytes(shape));
   m.sent_bytes = carver.take<int64_t>(shape.ranks);
   m.counts = carver.take<int32_t>(shape.ranks);
   m.last_token = carver.take<int32_t>(shape.ranks);
@@ -25,15 +25,16 @@ Packing::Memory Packing::plan(Carver& carver, const RankShape& shape) {
 // Numbers the records by destination, then token. Returns how many there are.
 int32_t Packing::number_records(std::span<const int32_t> destinations) {
   const std::span<const int32_t> ids = request_->ids;
-  const auto destination = [&](size_t pick) {
-    return static_cast<size_t>(destinations[shape_.rank_of_slot(ids[pick])]);
+  const auto num_picks = static_cast<int32_t>(ids.size());
+  const auto destination = [&](int32_t pick) {
+    return destinations[shape_.rank_of_slot(ids[pick])];
   };
   std::ranges::fill(m_.counts, 0);
   std::ranges::fill(m_.last_token, -1);
-  for (size_t pick = 0; pick < ids.size(); ++pick) {
+  for (int32_t pick = 0; pick < num_picks; ++pick) {
     if (ids[pick] < 0) continue;
-    const auto token = static_cast<int32_t>(pick) / request_->top_k;
-    const size_t to = destination(pick);
+    const int32_t token = pick / request_->top_k;
+    const int32_t to = destination(pick);
     if (m_.last_token[to] != token) ++m_.counts[to];
     m_.last_token[to] = token;
   }
@@ -41,31 +42,29 @@ int32_t Packing::number_records(std::span<const int32_t> destinations) {
   for (size_t r = 0; r < m_.counts.size(); ++r) {
     m_.cursors[r] = sum;
     sum += m_.counts[r];
-    m_.sent_bytes[r] = m_.counts[r] * static_cast<int64_t>(records_.bytes());
+    m_.sent_bytes[r] = m_.counts[r] * records_.bytes();
   }
   std::ranges::fill(m_.last_token, -1);
-  for (size_t pick = 0; pick < ids.size(); ++pick) {
+  for (int32_t pick = 0; pick < num_picks; ++pick) {
     m_.record_of[pick] = -1;
     if (ids[pick] < 0) continue;
-    const auto token = static_cast<int32_t>(pick) / request_->top_k;
-    const size_t to = destination(pick);
-    if (m_.last_token[to] != token) m_.first_picks[m_.cursors[to]++] = static_cast<int32_t>(pick);
+    const int32_t token = pick / request_->top_k;
+    const int32_t to = destination(pick);
+    if (m_.last_token[to] != token) m_.first_picks[m_.cursors[to]++] = pick;
     m_.last_token[to] = token;
     m_.record_of[pick] = m_.cursors[to] - 1;
   }
   return sum;
 }
 
-void Packing::write_record(int32_t record) {
-  const auto first = static_cast<size_t>(m_.first_picks[record]);
-  const auto top_k = static_cast<size_t>(request_->top_k);
-  const size_t token = first / top_k;
+void Packing::write_record(int64_t record) {
+  const int32_t first = m_.first_picks[record], top_k = request_->top_k, token = first / top_k;
   std::byte* base = m_.outbox.data();
-  copy_row({request_->x, request_->scales}, static_cast<int64_t>(token),
-           records_.rows(base, record + 1), record, false, 1.0F);
+  copy_row({request_->x, request_->scales}, token, records_.rows(base, record + 1), record, false,
+           1.0F);
   Pick* to = records_.tail<Pick>(base, record);
   const Pick* end = to + top_k;
-  for (size_t pick = first; pick < (token + 1) * top_k; ++pick) {
+  for (int32_t pick = first; pick < (token + 1) * top_k; ++pick) {
     if (m_.record_of[pick] == record) *to++ = {request_->ids[pick], request_->weights[pick]};
   }
   while (to != end) *to++ = {-1, 0.0F};
@@ -75,24 +74,23 @@ void Packing::pack(const Request& request, std::span<const int32_t> destinations
   request_ = &request;
   num_records_ = number_records(destinations);
   for_each_piece(team, num_records_, [this](int64_t first, int64_t last) {
-    for (int64_t record = first; record < last; ++record)
-      write_record(static_cast<int32_t>(record));
+    for (int64_t record = first; record < last; ++record) write_record(record);
   });
 }
 
 std::span<const std::byte> Packing::outbox() const {
-  return m_.outbox.first(static_cast<size_t>(num_records_) * records_.bytes());
+  return m_.outbox.first(num_records_ * records_.bytes());
 }
 
 void Packing::read_picks(std::span<std::byte> inbox, int64_t count, std::span<int32_t> ids,
                          std::span<float> weights, Team& team) const {
-  const auto top_k = static_cast<size_t>(request_->top_k);
+  const int64_t top_k = request_->top_k;
   for_each_piece(team, count, [&](int64_t first, int64_t last) {
     for (int64_t record = first; record < last; ++record) {
       const Pick* picks = records_.tail<Pick>(inbox.data(), record);
-      for (size_t k = 0; k < top_k; ++k) {
-        ids[static_cast<size_t>(record) * top_k + k] = picks[k].slot;
-        weights[static_cast<size_t>(record) * top_k + k] = picks[k].weight;
+      for (int64_t k = 0; k < top_k; ++k) {
+        ids[record * top_k + k] = picks[k].slot;
+        weights[record * top_k + k] = picks[k].weight;
       }
     }
   });
@@ -110,10 +108,9 @@ void Packing::count_picks_before() const {
   const std::span<int32_t> before = m_.picks_before;
   std::fill_n(before.begin(), num_records_ + 1, 0);
   for (size_t pick = 0; pick < request_->ids.size(); ++pick) {
-    if (m_.record_of[pick] >= 0) ++before[static_cast<size_t>(m_.record_of[pick]) + 1];
+    if (m_.record_of[pick] >= 0) ++before[m_.record_of[pick] + 1];
   }
-  for (size_t record = 0; record < static_cast<size_t>(num_records_); ++record)
-    before[record + 1] += before[record];
+  for (int32_t record = 0; record < num_records_; ++record) before[record + 1] += before[record];
 }
 
 void Packing::sum_picks(ConstRows results, Rows out, Team& team) const {

@@ -29,17 +29,15 @@ class Packing {
   static Memory plan(Carver& carver, const RankShape& shape);
 
   Packing(const RankShape& shape, const Memory& memory)
-      : shape_(shape),
-        m_(memory),
-        records_(shape, static_cast<size_t>(shape.top_k) * sizeof(Pick)) {}
+      : shape_(shape), m_(memory), records_(shape, tail_bytes(shape)) {}
 
   // destinations [ranks]: where to send what a rank has to get. request must outlive the packing.
   void pack(const Request& request, std::span<const int32_t> destinations, Team& team);
   std::span<const std::byte> outbox() const;
   std::span<const int64_t> sent_bytes() const { return m_.sent_bytes; }
 
-  static size_t record_bytes(const RankShape& shape) {
-    return Records(shape, static_cast<size_t>(shape.top_k) * sizeof(Pick)).bytes();
+  static int64_t record_bytes(const RankShape& shape) {
+    return Records(shape, tail_bytes(shape)).bytes();
   }
   // Views and copies of `count` records that have arrived: ids and weights [count, top_k of the
   // request].
@@ -59,9 +57,10 @@ class Packing {
     int32_t slot;
     float weight;
   };
+  static int64_t tail_bytes(const RankShape& shape) { return shape.top_k * int64_t{sizeof(Pick)}; }
 
   int32_t number_records(std::span<const int32_t> destinations);
-  void write_record(int32_t record);
+  void write_record(int64_t record);
   void count_picks_before() const;
 
   const RankShape& shape_;

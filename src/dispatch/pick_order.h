@@ -26,8 +26,8 @@ inline int32_t sort_picks(std::span<const int32_t> ids, std::span<int32_t> count
     starts[slot] = sum;
     sum += counts[slot];
   }
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= 0) picks[static_cast<size_t>(starts[ids[i]]++)] = static_cast<int32_t>(i);
+  for (int32_t i = 0; i < std::ssize(ids); ++i) {
+    if (ids[i] >= 0) picks[starts[ids[i]]++] = i;
   }
   return sum;
 }

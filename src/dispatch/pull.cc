@@ -19,6 +19,7 @@
 #include "dispatch/share_out.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
+#include "trimtab/slot_ranges.h"
 
 namespace trimtab {
 namespace {
@@ -32,7 +33,7 @@ struct Offer {
   std::span<const int32_t> counts;  // [slots], or [num_experts] with replicas: picks of each expert
   int top_k = 0;
   bool weight_on_input = false;
-  uint64_t replicas = 0;  // ShareOut::fingerprint()
+  Terms terms;
 };
 
 // Post 2.
@@ -130,14 +131,13 @@ class PullExchange final : public StagedExchange {
         board_(*lane.comm.board()),
         m_(memory),
         share_out_(request, lane, memory.share_out) {
-    const auto num_experts =
-        static_cast<size_t>(share_out_.on() ? shape.num_experts : shape.num_slots());
+    const int num_experts = share_out_.on() ? shape.num_experts : shape.num_slots();
     const std::span<int32_t> counts = m_.counts.first(num_experts);
     const int32_t num_picks = sort_picks(request.ids, counts, m_.starts, m_.picks);
     std::construct_at(
         m_.offer, Offer{offered_rows(), peer_readable(board_, request.weights, m_.weights),
                         m_.picks.first(num_picks), counts, request.top_k, request.weight_on_input,
-                        share_out_.fingerprint()});
+                        with_request(shape.terms, request)});
     first_post_ = board_.post(m_.offer);
   }
 
@@ -146,9 +146,9 @@ class PullExchange final : public StagedExchange {
     if (!has_come(static_cast<uint64_t>(stage), block)) return false;
     if (stage != Stage::kArrived) return true;
     if (!laid_out_) lay_out();
-    // All ranks see from the counts that an expert overflows. Once each has said so, nobody reads
-    // the others' offers.
-    return overflowing_slot_ < 0 || has_come(1, block);
+    // All ranks see from the offers that they differ or that an expert overflows. Once each has
+    // said so, nobody reads the others' offers.
+    return !fails() || has_come(1, block);
   }
   Tokens arrange() override;
   void publish(ConstRows y, Left left) override;
@@ -156,9 +156,13 @@ class PullExchange final : public StagedExchange {
 
   ConstScaledRows offered_rows();
   bool has_come(uint64_t post, bool block);
-  void read_counts();
+  bool fails() const { return other_ >= 0 || overflowing_slot_ >= 0; }
   void lay_out();
+  void compare_terms();
+  void read_counts();
+  void lay_out_rows();
   int32_t lay_out_slot(int32_t slot, int32_t place, bool own);
+  Segment& segment(int local, int source) { return m_.segments[local * shape_.ranks + source]; }
   void find_picks();
   void bring_rows(int64_t first, int64_t last);
   void find_places();
@@ -169,6 +173,8 @@ class PullExchange final : public StagedExchange {
   uint64_t first_post_ = 0;
   bool laid_out_ = false;
   int32_t num_rows_ = 0;
+  int other_ = -1;  // the first rank with other terms than this one, if any
+  Terms theirs_;
   int32_t overflowing_slot_ = -1, overflow_ = 0;
 };
 
@@ -197,22 +203,37 @@ bool PullExchange<format>::has_come(uint64_t post, bool block) {
   return true;
 }
 
-// Fills offers and sent.
+template <Format format>
+void PullExchange<format>::lay_out() {
+  {
+    const Board::Reading reading(board_);
+    compare_terms();
+    if (other_ < 0) lay_out_rows();
+  }
+  laid_out_ = true;
+  if (fails()) board_.post(nullptr);
+}
+
+// Fills offers. Nothing else of them may be used before: unequal shapes or shares would lead out of
+// the peers' memory.
+template <Format format>
+void PullExchange<format>::compare_terms() {
+  for (int s = 0; s < shape_.ranks; ++s) {
+    m_.offers[s] = static_cast<const Offer*>(board_.item(s, first_post_));
+    if (other_ >= 0 || m_.offers[s]->terms == m_.offer->terms) continue;
+    other_ = s;
+    theirs_ = m_.offers[s]->terms;
+  }
+}
+
+// Fills sent.
 template <Format format>
 void PullExchange<format>::read_counts() {
   for (int s = 0; s < shape_.ranks; ++s) {
-    const auto* offer = static_cast<const Offer*>(board_.item(s, first_post_));
-    m_.offers[s] = offer;
+    const Offer* const offer = m_.offers[s];
     m_.sent[s] = offer->counts.data();
-    // Shares of unequal tables would lead out of the peers' memory.
-    if (offer->replicas != share_out_.fingerprint()) {
-      throw InvalidArgument(cat(kKind.name, ": the requests of rank ", shape_.rank, " and rank ", s,
-                                " come with different replicas or rules"));
-    }
     if (!share_out_.on()) continue;
-    const auto experts = static_cast<size_t>(shape_.num_experts);
-    std::ranges::copy(offer->counts,
-                      share_out_.counts().subspan(static_cast<size_t>(s) * experts).begin());
+    std::ranges::copy(offer->counts, Table(share_out_.counts(), shape_.num_experts)[s].begin());
     m_.sent[s] = share_out_.shares_of(s).data();
   }
   if (share_out_.on()) share_out_.compute();
@@ -221,45 +242,39 @@ void PullExchange<format>::read_counts() {
 // Walks every owner's order (expert, source) over what all ranks send: fills the segments of this
 // owner, and the starts of this source at all owners.
 template <Format format>
-void PullExchange<format>::lay_out() {
-  {
-    const Board::Reading reading(board_);
-    read_counts();
-    std::ranges::fill(m_.cursors, 0);
-    for (int owner = 0; owner < shape_.ranks; ++owner) {
-      const int32_t first = shape_.first_slots[owner];
-      int32_t rows = 0;
-      for (int32_t slot = first; slot < shape_.first_slots[owner + 1]; ++slot) {
-        const auto place = kBatched ? static_cast<int32_t>((slot - first) * shape_.capacity) : rows;
-        if (owner == shape_.rank) num_rows_ = rows;
-        const int32_t count = lay_out_slot(slot, place, owner == shape_.rank);
-        if (kBatched && count > shape_.capacity && overflowing_slot_ < 0) {
-          overflowing_slot_ = slot;
-          overflow_ = count;
-        }
-        rows += count;
+void PullExchange<format>::lay_out_rows() {
+  read_counts();
+  std::ranges::fill(m_.cursors, 0);
+  const SlotRanges slots(shape_.first_slots);
+  for (int owner = 0; owner < shape_.ranks; ++owner) {
+    const bool own = owner == shape_.rank;
+    int32_t rows = 0, place = 0;
+    for (int slot = slots.first(owner); slot < slots.end(owner); ++slot) {
+      if (own) num_rows_ = rows;
+      const int32_t count = lay_out_slot(slot, kBatched ? place : rows, own);
+      if (kBatched && count > shape_.capacity && overflowing_slot_ < 0) {
+        overflowing_slot_ = slot;
+        overflow_ = count;
       }
-      if (owner == shape_.rank) num_rows_ = rows;
+      rows += count;
+      place += static_cast<int32_t>(shape_.capacity);
     }
-    m_.segments.back() = {num_rows_, num_rows_, 0};
-    if (share_out_.on()) find_picks();
+    if (own) num_rows_ = rows;
   }
-  laid_out_ = true;
-  if (overflowing_slot_ >= 0) board_.post(nullptr);
+  m_.segments.back() = {num_rows_, num_rows_, 0};
+  if (share_out_.on()) find_picks();
 }
 
 // The slot's rows stand from `place` on at its owner. Returns how many they are.
 template <Format format>
 int32_t PullExchange<format>::lay_out_slot(int32_t slot, int32_t place, bool own) {
-  const auto ranks = static_cast<size_t>(shape_.ranks);
   int32_t rows = 0;
-  for (size_t s = 0; s < ranks; ++s) {
+  for (int s = 0; s < shape_.ranks; ++s) {
     const int32_t count = m_.sent[s][slot];
     if (own) {
-      const auto local = static_cast<size_t>(slot - shape_.first_slot());
-      m_.segments[local * ranks + s] = {num_rows_ + rows, place + rows, m_.cursors[s]};
+      segment(slot - shape_.first_slot(), s) = {num_rows_ + rows, place + rows, m_.cursors[s]};
     }
-    if (static_cast<int>(s) == shape_.rank) m_.starts[slot] = place + rows;
+    if (s == shape_.rank) m_.starts[slot] = place + rows;
     rows += count;
     m_.cursors[s] += count;
   }
@@ -271,13 +286,11 @@ int32_t PullExchange<format>::lay_out_slot(int32_t slot, int32_t place, bool own
 // other.
 template <Format format>
 void PullExchange<format>::find_picks() {
-  const auto ranks = static_cast<size_t>(shape_.ranks);
-  for (size_t s = 0; s < ranks; ++s) {
+  for (int s = 0; s < shape_.ranks; ++s) {
     int32_t pick = 0;
     for (const int32_t slot : share_out_.table().replica_slot) {
       const int32_t local = slot - shape_.first_slot();
-      if (0 <= local && local < shape_.num_local())
-        m_.segments[static_cast<size_t>(local) * ranks + s].pick = pick;
+      if (0 <= local && local < shape_.num_local()) segment(local, s).pick = pick;
       pick += m_.sent[s][slot];
     }
   }
@@ -285,8 +298,9 @@ void PullExchange<format>::find_picks() {
 
 template <Format format>
 Tokens PullExchange<format>::arrange() {
+  if (fails()) end_on_all_ranks();
+  if (other_ >= 0) throw_difference(kKind.name, shape_.rank, m_.offer->terms, other_, theirs_);
   if (overflowing_slot_ >= 0) {
-    end_on_all_ranks();
     throw InvalidArgument(cat(kKind.name, ": the expert in slot ", overflowing_slot_, " gets ",
                               overflow_, " rows, more than its capacity of ", shape_.capacity));
   }
@@ -295,11 +309,10 @@ Tokens PullExchange<format>::arrange() {
                  [this](int64_t first, int64_t last) { bring_rows(first, last); });
   const int64_t rows = kBatched ? m_.rows.x.rows : num_rows_;
   const ScaledRows used = m_.rows.slice(0, rows);
-  const auto n = static_cast<size_t>(rows);
-  Tokens tokens = {format,          used.x,          m_.row_weights.first(n),
+  Tokens tokens = {format,          used.x,          m_.row_weights.first(rows),
                    m_.local_counts, shape_.capacity, used.scales};
   if constexpr (kIndirect) {
-    tokens.at = {m_.at.first(n), m_.scales_at.first(m_.scales_at.empty() ? 0 : n)};
+    tokens.at = {m_.at.first(rows), m_.scales_at.first(m_.scales_at.empty() ? 0 : rows)};
     tokens.board = &board_;
   }
   return tokens;
@@ -307,20 +320,19 @@ Tokens PullExchange<format>::arrange() {
 
 template <Format format>
 void PullExchange<format>::bring_rows(int64_t first, int64_t last) {
-  const auto ranks = static_cast<size_t>(shape_.ranks);
   // The last segment that begins at or before the row: empty ones share their begin with the one
   // that follows.
   const auto after = std::ranges::upper_bound(m_.segments, first, {},
                                               [](const Segment& s) { return int64_t{s.first}; });
-  auto segment = static_cast<size_t>(after - m_.segments.begin()) - 1;
+  int64_t segment = after - m_.segments.begin() - 1;
   for (int64_t n = first; n < last; ++n) {
     while (m_.segments[segment + 1].first <= n) ++segment;
     const Segment& from = m_.segments[segment];
-    const Offer& offer = *m_.offers[segment % ranks];
-    const auto pick = static_cast<size_t>(offer.picks[from.pick + n - from.first]);
+    const Offer& offer = *m_.offers[segment % shape_.ranks];
+    const int32_t pick = offer.picks[from.pick + n - from.first];
     const float weight = offer.weights[pick];
     const int64_t row = from.row + n - from.first;
-    const int64_t token = static_cast<int64_t>(pick) / offer.top_k;
+    const int64_t token = pick / offer.top_k;
     if constexpr (kIndirect) {
       m_.at[row] = offer.rows.x.row(token);
       if (!m_.scales_at.empty()) m_.scales_at[row] = offer.rows.scales.row(token);
@@ -344,13 +356,12 @@ void PullExchange<format>::publish(ConstRows y, Left left) {
 template <Format format>
 void PullExchange<format>::find_places() {
   const int32_t* pick = m_.picks.data();
-  for (size_t i = 0; i < m_.starts.size(); ++i) {
-    const auto slot = share_out_.on() ? static_cast<size_t>(share_out_.table().replica_slot[i]) : i;
+  for (int32_t i = 0; i < shape_.num_slots(); ++i) {
+    const int32_t slot = share_out_.on() ? share_out_.table().replica_slot[i] : i;
     const int32_t end = m_.starts[slot] + m_.sent[shape_.rank][slot];
     for (int32_t place = m_.starts[slot]; place < end; ++place, ++pick) {
-      m_.places[static_cast<size_t>(*pick)] = place;
-      if (share_out_.on())
-        share_out_.slots()[static_cast<size_t>(*pick)] = static_cast<int32_t>(slot);
+      m_.places[*pick] = place;
+      if (share_out_.on()) share_out_.slots()[*pick] = slot;
     }
   }
 }
@@ -364,8 +375,7 @@ void PullExchange<format>::combine(Rows out) {
     for (int r = 0; r < shape_.ranks; ++r) {
       m_.answers[r] = static_cast<const Answer*>(board_.item(r, first_post_ + 1));
     }
-    sum_rows(team_, out, request_.top_k, [this, slots](int64_t i) -> WeightedRow {
-      const auto pick = static_cast<size_t>(i);
+    sum_rows(team_, out, request_.top_k, [this, slots](int64_t pick) -> WeightedRow {
       if (request_.ids[pick] < 0) return {};
       const Answer& answer = *m_.answers[shape_.rank_of_slot(slots[pick])];
       return {answer.y.template row_as<float>(m_.places[pick]),

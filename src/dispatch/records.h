@@ -15,17 +15,17 @@ namespace trimtab {
 class Records {
  public:
   // tail_bytes: what the dispatcher adds to each row.
-  Records(const RankShape& shape, size_t tail_bytes)
+  Records(const RankShape& shape, int64_t tail_bytes)
       : hidden_(shape.hidden),
         dtype_(shape.dtype),
         scales_(shape.scales()),
-        scales_at_(aligned(shape_bytes(dtype_, hidden_), 4)),
-        tail_at_(aligned(scales_at_ + scales_.row_bytes(), 4)),
+        scales_at_(aligned(bytes_of_row(dtype_, hidden_), 4)),
+        tail_at_(aligned(scales_at_ + bytes_of_row(scales_.dtype, scales_.cols), 4)),
         bytes_(padded(tail_at_ + tail_bytes)) {}
 
-  size_t bytes() const { return bytes_; }
+  int64_t bytes() const { return bytes_; }
   // What stands in front of records is padded to this, so that they stay aligned.
-  static constexpr size_t padded(size_t bytes) { return aligned(bytes, 16); }
+  static constexpr int64_t padded(int64_t bytes) { return aligned(bytes, 16); }
 
   // Views into `count` records that begin at `first`.
   ScaledRows rows(std::byte* first, int64_t count) const {
@@ -35,19 +35,20 @@ class Records {
   }
   template <class T>
   T* tail(std::byte* first, int64_t i) const {
-    return reinterpret_cast<T*>(first + cells(i, bytes_) + tail_at_);
+    return reinterpret_cast<T*>(first + i * bytes_ + tail_at_);
   }
 
  private:
-  static constexpr size_t aligned(size_t bytes, size_t unit) {
+  static constexpr int64_t aligned(int64_t bytes, int64_t unit) {
     return (bytes + unit - 1) / unit * unit;
   }
-  int64_t stride(DType dtype) const { return static_cast<int64_t>(bytes_) * 8 / bits(dtype); }
+  static int64_t bytes_of_row(DType dtype, int64_t cols) { return cols * bits(dtype) / 8; }
+  int64_t stride(DType dtype) const { return bytes_ * 8 / bits(dtype); }
 
   int64_t hidden_;
   DType dtype_;
   ScaleShape scales_;
-  size_t scales_at_, tail_at_, bytes_;
+  int64_t scales_at_, tail_at_, bytes_;
 };
 
 }  // namespace trimtab

@@ -32,10 +32,10 @@ using ConstScaledRows = BasicScaledRows<ConstRows>;
 
 // Of rows that lie side by side.
 inline std::span<std::byte> bytes_of(Rows rows) {
-  return {rows.data, static_cast<size_t>(rows.rows) * rows.row_bytes()};
+  return {rows.data, cells(rows.rows, rows.row_bytes())};
 }
 inline std::span<const std::byte> bytes_of(ConstRows rows) {
-  return {rows.data, static_cast<size_t>(rows.rows) * rows.row_bytes()};
+  return {rows.data, cells(rows.rows, rows.row_bytes())};
 }
 
 inline ScaledRows take_scaled_rows(Carver& carver, int64_t rows, const RankShape& shape) {

@@ -5,6 +5,7 @@
 
 #include "base/cat.h"
 #include "trimtab/error.h"
+#include "trimtab/slot_ranges.h"
 
 namespace trimtab {
 namespace {
@@ -16,7 +17,7 @@ void check_first_slots(std::string_view dispatcher, std::span<const int32_t> fir
                               ": first_slots needs one entry a rank and one more, from 0; got ",
                               first_slots.size(), " entries"));
   }
-  const auto ranks = static_cast<int>(first_slots.size()) - 1;
+  const int ranks = SlotRanges(first_slots).num_ranks();
   if (rank < 0 || rank >= ranks)
     throw InvalidArgument(cat(dispatcher, ": rank ", rank, " of ", ranks));
   for (size_t r = 0; r + 1 < first_slots.size(); ++r) {
@@ -30,7 +31,8 @@ void check_first_slots(std::string_view dispatcher, std::span<const int32_t> fir
 }  // namespace
 
 RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, int r)
-    : rank(r),
+    : dispatcher_name(dispatcher),
+      rank(r),
       max_tokens(shape.max_tokens),
       hidden(shape.hidden),
       top_k(shape.top_k),
@@ -38,9 +40,10 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
       first_slots(shape.first_slots.begin(), shape.first_slots.end()),
       capacity(shape.capacity),
       exact_order(shape.exact_order),
-      num_experts(shape.num_experts) {
+      num_experts(shape.num_experts),
+      terms(terms_of(dispatcher, shape)) {
   check_first_slots(dispatcher, first_slots, rank);
-  ranks = static_cast<int>(first_slots.size()) - 1;
+  ranks = SlotRanges(first_slots).num_ranks();
   for (int owner = 0; owner < ranks; ++owner) {
     ranks_of_slots.resize(first_slots[owner + 1], owner);
   }
@@ -59,7 +62,7 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
   }
   // Rows are counted in int32. 16 bytes an element: no sum of the parts of a workspace overflows.
   int64_t picks = 0, elements = 0;
-  if (__builtin_mul_overflow(max_tokens, static_cast<int64_t>(ranks) * top_k, &picks) ||
+  if (__builtin_mul_overflow(max_tokens, int64_t{ranks} * top_k, &picks) ||
       picks > std::numeric_limits<int32_t>::max() ||
       __builtin_mul_overflow(picks, int64_t{hidden} * 16, &elements)) {
     throw InvalidArgument(cat(dispatcher, ": ", ranks, " ranks x ", max_tokens, " tokens x top_k ",
@@ -84,6 +87,8 @@ void RankShape::check(const Request& request, const Lane& lane) const {
                               " used in the lane of rank ", lane.comm.rank(), " of ",
                               lane.comm.size()));
   }
+  if (lane.has_exchange)
+    throw InvalidArgument("dispatch: another exchange is in flight in this lane");
   check_rows(request);
   const ConstRows& x = request.x;
   if (request.top_k < 1 || request.top_k > top_k) {
@@ -96,8 +101,8 @@ void RankShape::check(const Request& request, const Lane& lane) const {
     throw InvalidArgument(
         "dispatch: weight_on_input can't weigh F8_E4M3 rows; weigh them before they are quantised");
   }
-  const auto picks = static_cast<size_t>(x.rows * request.top_k);
-  if (request.ids.size() != picks || request.weights.size() != picks) {
+  const int64_t picks = x.rows * request.top_k;
+  if (std::ssize(request.ids) != picks || std::ssize(request.weights) != picks) {
     throw InvalidArgument(cat("dispatch: ", request.ids.size(), " ids and ", request.weights.size(),
                               " weights for ", x.rows, " tokens with top_k ", request.top_k));
   }
@@ -143,12 +148,11 @@ void RankShape::check_replicas(const Request& request) const {
 
 void RankShape::check_ids(const Request& request) const {
   const int end = request.replicas.table == nullptr ? num_slots() : num_experts;
-  for (size_t i = 0; i < request.ids.size(); ++i) {
+  for (int64_t i = 0; i < std::ssize(request.ids); ++i) {
     const int32_t id = request.ids[i];
     if (id >= -1 && id < end) continue;
-    const auto top = static_cast<size_t>(request.top_k);
-    throw InvalidArgument(cat("dispatch: token ", i / top, ", pick ", i % top, ": expert id ", id,
-                              " is not in [-1, ", end, ")"));
+    throw InvalidArgument(cat("dispatch: token ", i / request.top_k, ", pick ", i % request.top_k,
+                              ": expert id ", id, " is not in [-1, ", end, ")"));
   }
 }
 

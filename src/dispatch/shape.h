@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/quantize_rows.h"
+#include "dispatch/terms.h"
 #include "trimtab/dispatcher.h"
 
 namespace trimtab {
@@ -16,6 +17,7 @@ struct RankShape {
   // Throws InvalidArgument.
   RankShape(std::string_view dispatcher, const DispatchShape& shape, int rank);
 
+  std::string_view dispatcher_name;  // a literal, which outlives the shape
   int rank = 0;
   int ranks = 0;
   int64_t max_tokens = 0;
@@ -28,6 +30,7 @@ struct RankShape {
   int num_experts = 0;
 
   std::vector<int32_t> ranks_of_slots;  // [slots]
+  Terms terms;                          // without those of a request
 
   DispatchShape shape() const {
     return {max_tokens, hidden, top_k, dtype, first_slots, capacity, exact_order, num_experts};

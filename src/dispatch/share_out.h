@@ -9,6 +9,7 @@
 #include "base/carver.h"
 #include "dispatch/shape.h"
 #include "trimtab/dispatcher.h"
+#include "trimtab/table.h"
 #include "trimtab/workspace.h"
 
 namespace trimtab {
@@ -40,19 +41,12 @@ class ShareOut {
   // Does the request come with replicas? The rest is for those that do.
   bool on() const { return replicas_.table != nullptr; }
   const SplitTable& table() const { return *replicas_.table; }
-  // Of what must be equal on all ranks; 0 without replicas.
-  uint64_t fingerprint() const {
-    return on() ? table().fingerprint + static_cast<uint64_t>(replicas_.rule) : 0;
-  }
   // [ranks, experts] picks of each rank for each logical expert: to be filled in, then shared out
   // by compute().
   std::span<int32_t> counts() const { return m_.counts; }
   void compute() const { split_tokens(replicas_.rule, table(), m_.counts, workspace_, m_.shares); }
   // [slots] picks that a rank sends to each.
-  std::span<int32_t> shares_of(int rank) const {
-    const auto slots = static_cast<size_t>(table().num_slots);
-    return m_.shares.subspan(static_cast<size_t>(rank) * slots, slots);
-  }
+  std::span<int32_t> shares_of(int rank) const { return Table(m_.shares, table().num_slots)[rank]; }
   // [tokens, top_k] the slots of this rank's picks, to be filled in.
   std::span<int32_t> slots() const { return m_.slots; }
 

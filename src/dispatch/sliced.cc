@@ -8,6 +8,7 @@
 
 #include "base/carver.h"
 #include "base/cat.h"
+#include "base/rows.h"
 #include "dispatch/row_tasks.h"
 #include "dispatch/scaled_rows.h"
 #include "dispatch/staged_exchange.h"
@@ -26,26 +27,37 @@ Slice slice_of(int64_t count, int parts, int part) {
 }
 
 struct Memory {
-  Rows own;                      // f32 [slice, hidden] the output of this rank's slice
-  Rows all;                      // f32 [max_tokens, hidden]
-  std::span<int64_t> all_bytes;  // [ranks of the group]
+  Rows own;                       // f32 [slice, hidden] the output of this rank's slice
+  Rows all;                       // f32 [max_tokens, hidden]
+  std::span<int64_t> all_bytes;   // [ranks of the group]
+  std::span<int64_t> tokens;      // [1] of the batch
+  std::span<int64_t> all_tokens;  // [ranks of the group] the same of each rank
 };
 
 class SlicedExchange final : public Exchange {
  public:
-  SlicedExchange(ExchangePtr inner, const RankShape& shape, int64_t tokens, Lane& lane,
-                 const Memory& memory)
-      : inner_(std::move(inner)),
+  SlicedExchange(const Dispatcher& inner, const Request& slice, const RankShape& shape,
+                 int64_t tokens, Lane& lane, const Memory& memory)
+      : lane_(lane),
+        inner_lane_{lane.comm, lane.workspace, lane.team,
+                    lane.groups.first(lane.groups.size() - 1)},
+        inner_(inner.dispatch(slice, inner_lane_)),
+        x_(slice.x),
         shape_(shape),
         tokens_(tokens),
         group_(*lane.groups.back()),
-        team_(lane.team),
-        m_(memory) {}
+        m_(memory) {
+    m_.tokens[0] = tokens;
+    counts_ = group_.all_gather_v(std::as_bytes(m_.tokens), std::as_writable_bytes(m_.all_tokens),
+                                  m_.all_bytes);
+    lane_.has_exchange = true;
+  }
   SlicedExchange(const SlicedExchange&) = delete;
   SlicedExchange& operator=(const SlicedExchange&) = delete;
   ~SlicedExchange() override {
     // Before the gather no peer reads what is this exchange's own.
     if (started_ && !drained_) group_.abort("an exchange was dropped before it was drained");
+    lane_.has_exchange = false;
   }
 
   bool poll(Stage stage) override { return advance(stage, false); }
@@ -56,7 +68,8 @@ class SlicedExchange final : public Exchange {
     if (!gathered_ || finished_)
       throw InvalidArgument("exchange: finish() comes once, after kReturned");
     shape_.check_out(out, tokens_);
-    copy_rows(m_.all, out, team_);
+    if (overlap(out, x_)) throw InvalidArgument("finish: out overlaps the x of the request");
+    copy_rows(m_.all.slice(0, tokens_), out, lane_.team);
     finished_ = true;
   }
 
@@ -64,7 +77,7 @@ class SlicedExchange final : public Exchange {
   bool advance(Stage stage, bool block) {
     switch (stage) {
       case Stage::kArrived:
-        return reached(*inner_, stage, block);
+        return compare_tokens(block) && reached(*inner_, stage, block);
       case Stage::kReturned:
         if (!started_) {
           if (!reached(*inner_, stage, block)) return false;
@@ -77,26 +90,42 @@ class SlicedExchange final : public Exchange {
         return gathered_;
       case Stage::kDrained:
         if (!finished_) throw InvalidArgument("exchange: kDrained comes after finish()");
-        drained_ = reached(*inner_, stage, block) && released(outputs_, block);
+        drained_ =
+            reached(*inner_, stage, block) && released(counts_, block) && released(outputs_, block);
         return drained_;
     }
     return false;
   }
 
+  // Ranks with unequal batches would put together slices that do not belong together.
+  bool compare_tokens(bool block) {
+    if (compared_) return true;
+    if (!done(counts_, block)) return false;
+    const auto other =
+        std::ranges::find_if(m_.all_tokens, [this](int64_t tokens) { return tokens != tokens_; });
+    if (other == m_.all_tokens.end()) return compared_ = true;
+    if (!released(counts_, block)) return false;  // all ranks must find it
+    throw InvalidArgument(cat("sliced: rank ", group_.rank(), " of its group comes with ", tokens_,
+                              " tokens, rank ", other - m_.all_tokens.begin(), " with ", *other,
+                              "; all must have the same"));
+  }
+
+  Lane& lane_;
+  Lane inner_lane_;
   ExchangePtr inner_;
+  const ConstRows x_;
   const RankShape& shape_;
   const int64_t tokens_;
   Communicator& group_;
-  Team& team_;
   const Memory m_;
-  Pending outputs_;
-  bool started_ = false, gathered_ = false, finished_ = false, drained_ = false;
+  Pending counts_, outputs_;
+  bool compared_ = false, started_ = false, gathered_ = false, finished_ = false, drained_ = false;
 };
 
 class SlicedDispatcher final : public Dispatcher {
  public:
   SlicedDispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens)
-      : inner_(std::move(inner)),
+      : inner_(checked(std::move(inner))),
         kind_(kind_over(inner_->kind())),
         shape_("sliced", whole(*inner_, max_tokens), inner_->rank()) {
     if (!inner_->output_is_reduced()) {
@@ -125,11 +154,9 @@ class SlicedDispatcher final : public Dispatcher {
           slice_of(request.x.rows, lane.groups.back()->size(), lane.groups.back()->rank());
       memory.own = memory.own.slice(0, slice.count);
       memory.all_bytes = memory.all_bytes.first(lane.groups.back()->size());
-      Lane inner_lane{lane.comm, lane.workspace, lane.team,
-                      lane.groups.first(lane.groups.size() - 1)};
-      ExchangePtr inner = inner_->dispatch(cut(request, slice), inner_lane);
-      return ExchangePtr(
-          new (place) SlicedExchange(std::move(inner), shape_, request.x.rows, lane, memory));
+      memory.all_tokens = memory.all_tokens.first(memory.all_bytes.size());
+      return ExchangePtr(new (place) SlicedExchange(*inner_, cut(request, slice), shape_,
+                                                    request.x.rows, lane, memory));
     } catch (...) {
       lane.workspace.release(mark);
       throw;
@@ -143,8 +170,7 @@ class SlicedDispatcher final : public Dispatcher {
     return shape;
   }
   static Request cut(const Request& request, Slice slice) {
-    const auto pick = static_cast<size_t>(slice.first * request.top_k);
-    const auto picks = static_cast<size_t>(slice.count * request.top_k);
+    const int64_t pick = slice.first * request.top_k, picks = slice.count * request.top_k;
     Request own = request;
     own.x = request.x.slice(slice.first, slice.count);
     own.ids = request.ids.subspan(pick, picks);
@@ -163,9 +189,15 @@ class SlicedDispatcher final : public Dispatcher {
     m.own = carver.take_rows(inner_->shape().max_tokens, shape_.hidden, DType::kF32);
     m.all = carver.take_rows(shape_.max_tokens, shape_.hidden, DType::kF32);
     m.all_bytes = carver.take<int64_t>(shape_.ranks);
+    m.tokens = carver.take<int64_t>(1);
+    m.all_tokens = carver.take<int64_t>(shape_.ranks);
     return m;
   }
 
+  static std::unique_ptr<Dispatcher> checked(std::unique_ptr<Dispatcher> inner) {
+    if (inner == nullptr) throw InvalidArgument("sliced: no dispatcher to slice for");
+    return inner;
+  }
   static DispatcherKind kind_over(DispatcherKind inner) {
     inner.name = "sliced";
     return inner;

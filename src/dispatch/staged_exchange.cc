@@ -2,12 +2,14 @@
 #include "dispatch/staged_exchange.h"
 
 #include "base/cat.h"
+#include "base/rows.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 
 StagedExchange::~StagedExchange() {
   if (state_ != State::kDrained) comm_.abort("an exchange was dropped before it was drained");
+  lane_.has_exchange = false;
 }
 
 const Tokens& StagedExchange::tokens() const {
@@ -18,6 +20,8 @@ const Tokens& StagedExchange::tokens() const {
 void StagedExchange::send_back(ConstRows y, Left left) {
   require(State::kArrived, "send_back()");
   shape_.check_answer(y, left, tokens_.x.rows);
+  if (overlap(y, request_.x)) throw InvalidArgument("send_back: y overlaps the x of the request");
+  y_ = y;
   publish(y, left);
   state_ = State::kSentBack;
 }
@@ -25,6 +29,9 @@ void StagedExchange::send_back(ConstRows y, Left left) {
 void StagedExchange::finish(Rows out) {
   require(State::kReturned, "finish()");
   shape_.check_out(out, request_.x.rows);
+  // Both are still read, by peers too.
+  if (overlap(out, request_.x)) throw InvalidArgument("finish: out overlaps the x of the request");
+  if (overlap(out, y_)) throw InvalidArgument("finish: out overlaps the y of send_back()");
   combine(out);
   state_ = State::kFinished;
 }
@@ -42,7 +49,7 @@ bool StagedExchange::advance(Stage stage, bool block) {
   const Step& step = kSteps[static_cast<size_t>(stage)];
   if (state_ >= step.after) return true;
   require(step.before, step.name);
-  TraceSteps trace(trace_);
+  TraceSteps trace(lane_.trace);
   if (!come_to(stage, block)) return false;
   if (block) trace.step(step.wait);
   if (stage == Stage::kArrived) {

@@ -34,9 +34,11 @@ class StagedExchange : public Exchange {
   static size_t later_bytes(const RankShape&) { return 0; }
   static int64_t max_rows(const RankShape& shape) { return shape.max_rows(); }
 
-  // shape must outlive the exchange.
+  // shape and lane must outlive the exchange.
   StagedExchange(const RankShape& shape, const Request& request, Lane& lane)
-      : shape_(shape), request_(request), comm_(lane.comm), team_(lane.team), trace_(lane.trace) {}
+      : shape_(shape), request_(request), comm_(lane.comm), team_(lane.team), lane_(lane) {
+    lane_.has_exchange = true;
+  }
   ~StagedExchange() override;
   StagedExchange(const StagedExchange&) = delete;
   StagedExchange& operator=(const StagedExchange&) = delete;
@@ -70,9 +72,10 @@ class StagedExchange : public Exchange {
   bool advance(Stage stage, bool block);
   void require(State state, const char* call) const;
 
-  TraceBuffer* trace_;
+  Lane& lane_;
   State state_ = State::kDispatched;
   Tokens tokens_;
+  ConstRows y_;  // of send_back()
 };
 
 }  // namespace trimtab

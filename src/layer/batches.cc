@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "base/rows.h"
+#include "layer/call.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -45,6 +47,7 @@ Call forward_part(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane,
 void check_rows(ConstRows x, ConstRows out) {
   if (x.rows != out.rows)
     throw InvalidArgument(cat("MoE layer: ", x.rows, " rows of x, ", out.rows, " of out"));
+  if (overlap(x, out)) throw InvalidArgument("MoE layer: x and out overlap");
 }
 
 }  // namespace
@@ -52,6 +55,7 @@ void check_rows(ConstRows x, ConstRows out) {
 bool forward_overlapped(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane, Lane& other,
                         bool willing, const ForwardOptions& options) {
   check_rows(x, out);
+  check_lanes(lane, other);
   const bool cut = range_over_ranks(willing ? x.rows : 0, lane).least >= 2;
   if (!cut) {
     run(layer.forward(x, out, lane, options));

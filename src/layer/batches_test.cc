@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "comm/testing.h"
@@ -127,6 +128,84 @@ TEST(BatchSizes, WrongSizesAreRefused) {
                  InvalidArgument);
     EXPECT_THROW(forward_overlapped(layer, rows, Rows(out.data(), 3, kHidden), lane, lane, true),
                  InvalidArgument);
+  });
+}
+
+// Lanes and rows that would be in each other's way are refused before any peer hears of the call.
+class Reuse : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Dispatchers, Reuse,
+                         testing::Values("pull", "fused", "all_gather", "all_to_all", "mc2",
+                                         "packed"),
+                         [](const auto& param) { return param.param; });
+
+TEST_P(Reuse, ALaneHasOneCallAtATime) {
+  TRIMTAB_NEEDS_RANKS(2);
+  const World world({.dispatcher = GetParam()});
+  run_group(2, [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(Placement::linear(1, kExperts, 2), comm.rank());
+    const auto second = comm.duplicate();
+    Team team(1);
+    OwnLane a(comm, layer, team), b(*second, layer, team);
+    const std::vector<float> x = input_of(comm.rank(), 4);
+    std::vector<float> out(x.size()), other(x.size());
+    const ConstRows rows(x.data(), 4, kHidden);
+    const Rows to(out.data(), 4, kHidden), to_other(other.data(), 4, kHidden);
+    EXPECT_THROW(forward_overlapped(layer, rows, to, a.lane, a.lane, true), InvalidArgument);
+    {
+      Call first = layer.forward(rows, to, a.lane);
+      EXPECT_THROW(layer.forward(rows, to_other, a.lane), InvalidArgument);
+      EXPECT_THROW(overlap(std::move(first), layer.forward(rows, to_other, a.lane)),
+                   InvalidArgument);
+    }
+    EXPECT_THROW(overlap(2,
+                         [&](int64_t, int b) {
+                           return layer.forward(rows, microbatch == 0 ? to : to_other, a.lane);
+                         }),
+                 InvalidArgument);
+    // Other lanes over the same ranks' order of operations, or the same memory.
+    Workspace more(comm.allocate(layer.workspace_bytes(kMaxTokens)));
+    Lane same_comm{comm, more, team}, same_memory{*second, a.workspace, team};
+    EXPECT_THROW(forward_overlapped(layer, rows, to, a.lane, same_comm, true), InvalidArgument);
+    EXPECT_THROW(forward_overlapped(layer, rows, to, a.lane, same_memory, true), InvalidArgument);
+    EXPECT_THROW(overlap(layer.forward(rows, to, a.lane), layer.forward(rows, to_other, same_comm)),
+                 InvalidArgument);
+    Call call = layer.forward(rows, to, a.lane);
+    Call moved = std::move(call);
+    EXPECT_THROW(run(std::move(call)), InvalidArgument);  // NOLINT: moved from
+    EXPECT_THROW(overlap(std::move(call), layer.forward(rows, to_other, b.lane)),  // NOLINT
+                 InvalidArgument);
+    // Nothing has happened: the same lanes work.
+    EXPECT_EQ(a.lane.has_exchange, false);
+    overlap(std::move(moved), layer.forward(rows, to_other, b.lane));
+    EXPECT_EQ(out, other);
+    EXPECT_EQ(a.workspace.mark(), 0U);
+  });
+}
+
+TEST_P(Reuse, XAndOutMustBeApart) {
+  TRIMTAB_NEEDS_RANKS(2);
+  const World world({.dispatcher = GetParam()});
+  run_group(2, [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(Placement::linear(1, kExperts, 2), comm.rank());
+    const auto second = comm.duplicate();
+    Team team(1);
+    OwnLane a(comm, layer, team), b(*second, layer, team);
+    std::vector<float> memory = random_floats(12 * kHidden, 9, 1.0F);
+    const ConstRows x(memory.data(), 8, kHidden);
+    // The rows of out begin one chunk behind those of x: no chunk overlaps itself.
+    const Rows behind(memory.data() + 4 * kHidden, 8, kHidden);
+    EXPECT_THROW(forward_in_chunks(layer, x, behind, a.lane, 4), InvalidArgument);
+    EXPECT_THROW(forward_overlapped(layer, x, behind, a.lane, b.lane, true), InvalidArgument);
+    EXPECT_THROW(run(layer.forward(x, behind, a.lane)), InvalidArgument);
+    EXPECT_THROW(run(layer.forward(x, Rows(memory.data() + 1, 8, kHidden), a.lane)),
+                 InvalidArgument);
+    // Columns of one matrix are apart.
+    std::vector<float> wide = random_floats(8 * 2 * kHidden, 9, 1.0F);
+    const ConstRows left(reinterpret_cast<const std::byte*>(wide.data()), 8, kHidden, 2 * kHidden,
+                         DType::kF32);
+    const Rows right(reinterpret_cast<std::byte*>(wide.data() + kHidden), 8, kHidden, 2 * kHidden,
+                     DType::kF32);
+    EXPECT_EQ(forward_in_chunks(layer, left, right, a.lane, 4), 2);
   });
 }
 

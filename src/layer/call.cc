@@ -13,35 +13,44 @@ namespace {
 
 // Stands in front of a frame, so that its end gives back all that the call took from the workspace.
 struct FrameHeader {
-  Workspace* workspace;
+  Lane* lane;
   size_t mark;
 };
 constexpr size_t kHeaderBytes = Workspace::padded(sizeof(FrameHeader));
 
 }  // namespace
 
-void* Call::promise_type::allocate(size_t bytes, Workspace& workspace) {
+void* Call::promise_type::allocate(size_t bytes, Lane& lane) {
+  if (lane.has_call) throw InvalidArgument("MoE layer: another call is in flight in this lane");
   if (bytes + kHeaderBytes > kMaxFrameBytes) {
     throw InvalidArgument(cat("a call's frame takes ", bytes, " bytes, ",
                               kMaxFrameBytes - kHeaderBytes, " reserved"));
   }
-  const size_t mark = workspace.mark();
-  std::byte* memory = workspace.take_bytes(kHeaderBytes + bytes);
-  new (memory) FrameHeader{&workspace, mark};
+  const size_t mark = lane.workspace.mark();
+  std::byte* memory = lane.workspace.take_bytes(kHeaderBytes + bytes);
+  new (memory) FrameHeader{&lane, mark};
+  lane.has_call = true;
   return memory + kHeaderBytes;
 }
 
 void Call::promise_type::operator delete(void* frame) noexcept {
   const auto* header =
       reinterpret_cast<FrameHeader*>(static_cast<std::byte*>(frame) - kHeaderBytes);
-  header->workspace->release(header->mark);
+  header->lane->workspace.release(header->mark);
+  header->lane->has_call = false;
 }
 
 Call::~Call() {
   if (handle_) handle_.destroy();
 }
 
+const Lane& Call::lane() const {
+  if (!handle_) throw InvalidArgument("MoE layer: a call that was moved from");
+  return handle_.promise().lane();
+}
+
 bool Call::finished() const {
+  lane();
   return handle_.done();
 }
 
@@ -52,6 +61,7 @@ bool Call::advance() {
 }
 
 void Call::block() {
+  lane();
   handle_.promise().wait();
   advance();
 }
@@ -60,7 +70,14 @@ void run(Call call) {
   while (!call.advance()) call.block();
 }
 
+void check_lanes(const Lane& first, const Lane& second) {
+  if (&first.comm != &second.comm && &first.workspace != &second.workspace) return;
+  throw InvalidArgument(
+      "MoE layer: calls that overlap need lanes that share no Communicator and no Workspace");
+}
+
 void overlap(Call first, Call second) {
+  check_lanes(first.lane(), second.lane());
   while (!first.finished()) {
     first.advance();
     second.advance();
@@ -79,14 +96,19 @@ class Microbatch {
 
   int64_t layer() const { return layer_; }
   // Goes on for as long as nothing has to be waited for.
-  void advance() {
+  void advance(const Microbatch& other) {
     for (; layer_ < layers_; ++layer_) {
-      if (!call_) call_.emplace(make_(layer_, number_));
+      if (!call_) {
+        call_.emplace(make_(layer_, number_));
+        const Lane* const others = other.lane();
+        if (others != nullptr) check_lanes(call_->lane(), *others);
+      }
       if (!call_->advance()) return;
       call_.reset();
     }
   }
   void block() { call_->block(); }
+  const Lane* lane() const { return call_ ? &call_->lane() : nullptr; }
 
  private:
   int64_t layers_;
@@ -101,8 +123,8 @@ class Microbatch {
 void overlap(int64_t layers, const std::function<Call(int64_t layer, int microbatch)>& make) {
   Microbatch first(layers, 0, make), second(layers, 1, make);
   for (;;) {
-    first.advance();
-    second.advance();
+    first.advance(second);
+    second.advance(first);
     Microbatch& oldest = first.layer() <= second.layer() ? first : second;
     if (oldest.layer() == layers) return;
     oldest.block();

@@ -9,6 +9,9 @@
 
 namespace trimtab {
 
+// Throws InvalidArgument when calls in these lanes can't be in flight at the same time.
+void check_lanes(const Lane& first, const Lane& second);
+
 // co_await Until{exchange, stage}: goes on at once when the stage is reached, else pauses the call.
 struct Until {
   Exchange& exchange;
@@ -19,9 +22,11 @@ struct Call::promise_type {
   // The most a frame may take: layers reserve it in their workspace_bytes().
   static constexpr size_t kMaxFrameBytes = 8192;
 
+  promise_type(const MoeLayer&, const ConstRows&, const Rows&, Lane& lane, const ForwardOptions&)
+      : lane_(lane) {}
   static void* operator new(size_t bytes, const MoeLayer&, const ConstRows&, const Rows&,
                             Lane& lane, const ForwardOptions&) {
-    return allocate(bytes, lane.workspace);
+    return allocate(bytes, lane);
   }
   static void operator delete(void* frame) noexcept;
 
@@ -45,6 +50,7 @@ struct Call::promise_type {
     return Awaiter{*this, until};
   }
 
+  Lane& lane() const { return lane_; }
   bool ready() { return waits_for_ == nullptr || waits_for_->poll(stage_); }
   void wait() {
     if (waits_for_ != nullptr) waits_for_->wait(stage_);
@@ -54,8 +60,9 @@ struct Call::promise_type {
   }
 
  private:
-  static void* allocate(size_t bytes, Workspace& workspace);
+  static void* allocate(size_t bytes, Lane& lane);
 
+  Lane& lane_;
   Exchange* waits_for_ = nullptr;
   Stage stage_ = Stage::kArrived;
   std::exception_ptr error_;

@@ -91,7 +91,7 @@ void check_call(const Experts& experts, ConstRows x, ConstRows out, const Forwar
         ", ", out.cols, "], expected both F32 [tokens, ", hidden, "]");
   check(x.stride >= hidden && out.stride >= hidden, "rows of x are ", x.stride, ", of out ",
         out.stride, " elements apart, at least ", hidden, " are needed");
-  check(x.rows == 0 || x.data != out.data, "x and out are the same rows");
+  check(!overlap(x, out), "x and out overlap");
   check(options.local_counts.empty() || std::ssize(options.local_counts) == experts.num_local(),
         "local_counts has ", options.local_counts.size(), " entries for ", experts.num_local(),
         " slots");
@@ -241,7 +241,7 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
                                    .weight_on_input = parts_.weight_on_input,
                                    .scales = sent.scales,
                                    .replicas = shared_out(parts_),
-                                   .placement = parts_.replicas->fingerprint},
+                                   .placement = parts_.replicas->fingerprint + parts_.layer},
                                   lane);
   trace.step("dispatch");
 
