@@ -151,7 +151,8 @@ down: [experts, hidden, intermediate]. transposed: [experts, hidden, 2 * interme
 gate_up_bias: [experts, 2 * intermediate] and down_bias: [experts, hidden], or None.
 format: "f32", "bf16", "f16", "w8a8", "w4a8", "w4a8-g32", "mxfp8", "fp8", "mxfp4" (docs/checkpoints.md).
 activation: "silu", "gelu", "gelu_tanh", or "swiglu_clamp" with alpha and limit (gpt-oss).
-Raises ValueError for shapes and types that do not fit, and for weights that the format can't hold.)")
+Raises ValueError for shapes and types that do not fit, and for weights that the format can't hold: the error names the
+expert, the matrix and the element.)")
       .def_prop_ro("num_experts", &ExpertTable::num_experts)
       .def_prop_ro("hidden_size", &ExpertTable::hidden)
       .def_prop_ro("intermediate_size", &ExpertTable::intermediate)

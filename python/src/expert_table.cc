@@ -9,7 +9,7 @@ namespace trimtab::python {
 namespace {
 
 const std::byte* element(const std::byte* data, DType dtype, int64_t index) {
-  return data + index * bits(dtype) / 8;
+  return data + index * bits(dtype) / 8;  // strides may be negative
 }
 
 // `rows` rows of one expert's matrix, from `first` on, `step` apart.
@@ -92,11 +92,15 @@ ExpertTable::ExpertTable(const ExpertArrays& arrays, Activation activation, Weig
     const int64_t first = sizes.experts * member / threads,
                   last = sizes.experts * (member + 1) / threads;
     BufferArena arena;
+    int64_t e = first;
     try {
-      for (int64_t e = first; e < last; ++e) {
+      for (; e < last; ++e) {
         experts_[e] = std::make_shared<Mlp>(source(arrays, e, sizes.hidden, sizes.intermediate),
                                             activation, format, nullptr, &arena);
       }
+    } catch (const InvalidArgument& error) {
+      errors[member] =
+          std::make_exception_ptr(InvalidArgument(cat("expert ", e, ": ", error.what())));
     } catch (...) {
       errors[member] = std::current_exception();
     }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "base/rows.h"
 #include "trimtab/communicator.h"
 #include "trimtab/dispatch_choice.h"
 #include "trimtab/error.h"
@@ -96,7 +97,7 @@ MoeRuntime::Layer MoeRuntime::place_table(std::shared_ptr<const ExpertTable> tab
   for (int r = 0; r < options_.ranks; ++r) {
     std::vector<std::shared_ptr<const Mlp>> slots;
     for (int s = layer.placement.first_slot(r); s < layer.placement.first_slot(r + 1); ++s) {
-      slots.push_back(layer.table->experts()[static_cast<size_t>(layer.placement.logical(0)[s])]);
+      slots.push_back(layer.table->experts()[layer.placement.logical(0)[s]]);
     }
     layer.ranks.push_back({.dispatcher = dispatcher_for(layer.placement, r),
                            .experts = make_grouped_experts(std::move(slots), hidden_, format_),
@@ -155,7 +156,7 @@ void MoeRuntime::make_rank_states(const Layer& layer) {
   std::vector<std::exception_ptr> errors(ends.size());
   threads_->run([&](int member) {
     if (member % options_.threads != 0) return;
-    const auto r = static_cast<size_t>(member / options_.threads);
+    const int r = member / options_.threads;
     try {
       rank_states_[r] = std::make_unique<RankState>(std::move(ends[r]), *layer.ranks[r].dispatcher,
                                                     rank_bytes_, options_.threads);
@@ -178,15 +179,18 @@ void MoeRuntime::check_process() const {
 }
 
 void MoeRuntime::check(const RoutedTokens& call) const {
-  const auto picks = static_cast<size_t>(call.x.rows * top_k_);
+  const int64_t picks = call.x.rows * top_k_;
   if (call.x.cols != hidden_ || call.out.cols != hidden_ || call.out.rows != call.x.rows) {
     throw InvalidArgument(cat("x is [", call.x.rows, ", ", call.x.cols, "], out [", call.out.rows,
                               ", ", call.out.cols, "], wanted both [tokens, ", hidden_, "]"));
   }
-  if (call.ids.size() != picks || call.weights.size() != picks) {
+  if (std::ssize(call.ids) != picks || std::ssize(call.weights) != picks) {
     throw InvalidArgument(cat(call.ids.size(), " ids and ", call.weights.size(), " weights for ",
                               call.x.rows, " tokens of ", top_k_, " picks"));
   }
+  if (overlap(call.x, call.out)) throw InvalidArgument("x and out overlap");
+  if (overlap(call.out, std::as_bytes(call.ids)) || overlap(call.out, std::as_bytes(call.weights)))
+    throw InvalidArgument("out overlaps ids or weights");
   for (const DType dtype : {call.x.dtype, call.out.dtype}) {
     if (dtype != DType::kF32 && dtype != DType::kBF16) {
       throw InvalidArgument(cat("x and out must be F32 or BF16, not ", name(dtype)));
@@ -200,11 +204,10 @@ void MoeRuntime::forward(int layer, const RoutedTokens& call,
   check(call);
   const std::lock_guard lock(mutex_);
   Layer& own = layer_at(layer);
-  const auto k = static_cast<size_t>(top_k_);
   for (int64_t first = 0; first < call.x.rows; first += options_.max_tokens) {
     if (first > 0) between();
     const int64_t count = std::min(options_.max_tokens, call.x.rows - first);
-    const auto begin = static_cast<size_t>(first) * k, picks = static_cast<size_t>(count) * k;
+    const int64_t begin = first * top_k_, picks = count * top_k_;
     run_ranks(own, {call.x.slice(first, count), call.ids.subspan(begin, picks),
                     call.weights.subspan(begin, picks), call.out.slice(first, count)});
   }
@@ -214,7 +217,7 @@ void MoeRuntime::run_ranks(Layer& layer, const RoutedTokens& pass) {
   if (rank_states_.empty()) make_rank_states(layer);
   for (auto& rank : rank_states_) rank->team.admit();
   threads_->run([&](int member) {
-    const auto r = static_cast<size_t>(member / options_.threads);
+    const int r = member / options_.threads;
     if (const int helper = member % options_.threads; helper != 0)
       return rank_states_[r]->team.help(helper);
     run_pass(layer.ranks[r], pass, top_k_, *rank_states_[r]);

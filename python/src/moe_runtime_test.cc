@@ -4,9 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "trimtab/error.h"
 
@@ -14,7 +18,8 @@ namespace trimtab::python {
 namespace {
 
 constexpr int kExperts = 5, kTopK = 2;
-constexpr int64_t kHidden = 16, kIntermediate = 8;
+// So large that teams share the products of a few tokens (kLeastSharedWork).
+constexpr int64_t kHidden = 256, kIntermediate = 128;
 
 std::vector<float> random_floats(int64_t count, unsigned seed) {
   std::mt19937 random(seed);
@@ -24,9 +29,7 @@ std::vector<float> random_floats(int64_t count, unsigned seed) {
   return all;
 }
 
-std::shared_ptr<const ExpertTable> make_table(int threads = 1) {
-  const auto gate_up = random_floats(kExperts * 2 * kIntermediate * kHidden, 1);
-  const auto down = random_floats(kExperts * kHidden * kIntermediate, 2);
+ExpertArrays arrays_of(const std::vector<float>& gate_up, const std::vector<float>& down) {
   ExpertArrays arrays;
   arrays.gate_up = {reinterpret_cast<const std::byte*>(gate_up.data()),
                     DType::kF32,
@@ -36,7 +39,14 @@ std::shared_ptr<const ExpertTable> make_table(int threads = 1) {
                  DType::kF32,
                  {kExperts, kHidden, kIntermediate},
                  {kHidden * kIntermediate, kIntermediate, 1}};
-  return std::make_shared<const ExpertTable>(arrays, Activation{}, Scheme::kF32, threads);
+  return arrays;
+}
+
+std::shared_ptr<const ExpertTable> make_table(int threads = 1) {
+  const auto gate_up = random_floats(kExperts * 2 * kIntermediate * kHidden, 1);
+  const auto down = random_floats(kExperts * kHidden * kIntermediate, 2);
+  return std::make_shared<const ExpertTable>(arrays_of(gate_up, down), Activation{}, Scheme::kF32,
+                                             threads);
 }
 
 std::unique_ptr<MoeRuntime> make_runtime(const RuntimeOptions& options) {
@@ -96,6 +106,46 @@ TEST(MoeRuntime, GoesOnAfterACallThatWasBrokenOff) {
   const auto wanted = forward(*runtime, 9);
   EXPECT_THROW(forward(*runtime, 9, [] { throw std::domain_error("enough"); }), std::domain_error);
   EXPECT_EQ(forward(*runtime, 9), wanted);
+}
+
+TEST(MoeRuntimeErrors, OutMustBeApartFromWhatIsRead) {
+  const auto runtime = make_runtime({.ranks = 2, .threads = 1});
+  constexpr int64_t kTokens = 4;
+  std::vector<float> memory(3 * kTokens * kHidden, 0.5F);
+  std::vector<int64_t> own_ids(kTokens * kTopK);
+  const std::vector<float> own_weights(kTokens * kTopK, 0.5F);
+  const auto call = [&](int64_t x_at, int64_t out_at, std::span<const int64_t> ids,
+                        std::span<const float> weights) {
+    runtime->forward(0,
+                     {ConstRows(memory.data() + x_at, kTokens, kHidden), ids, weights,
+                      Rows(memory.data() + out_at, kTokens, kHidden)},
+                     [] {});
+  };
+  const int64_t size = kTokens * kHidden;
+  EXPECT_NO_THROW(call(0, size, own_ids, own_weights));
+  EXPECT_THROW(call(0, 0, own_ids, own_weights), InvalidArgument);
+  EXPECT_THROW(call(0, size - 1, own_ids, own_weights), InvalidArgument);
+  EXPECT_THROW(call(kHidden, 0, own_ids, own_weights), InvalidArgument);
+  const std::span<const float> weights(memory.data() + size, own_weights.size());
+  EXPECT_THROW(call(0, size, own_ids, weights), InvalidArgument);
+  const std::span<const int64_t> ids(reinterpret_cast<const int64_t*>(memory.data() + size),
+                                     own_ids.size());
+  EXPECT_THROW(call(0, size, ids, own_weights), InvalidArgument);
+  EXPECT_NO_THROW(call(0, 2 * size, own_ids, own_weights));
+}
+
+TEST(ExpertTableErrors, TheExpertAndTheWeightAreNamed) {
+  auto gate_up = random_floats(kExperts * 2 * kIntermediate * kHidden, 1);
+  const auto down = random_floats(kExperts * kHidden * kIntermediate, 2);
+  gate_up[(3 * 2 * kIntermediate + kIntermediate + 2) * kHidden + 5] = std::nanf("");
+  for (const int threads : {1, 3}) {
+    try {
+      ExpertTable(arrays_of(gate_up, down), Activation{}, Scheme::kW8A8, threads);
+      ADD_FAILURE() << "a NaN was packed";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(std::string(error.what()), "expert 3: the up weight: weight 5 of row 2 is nan");
+    }
+  }
 }
 
 }  // namespace

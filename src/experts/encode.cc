@@ -29,7 +29,7 @@ uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
 // kernels also need e8m0 scales of at most 247.)
 void check_scale(float scale, int64_t row) {
   constexpr float kMost = kLargestBF16 / kE4M3Max;
-  if (scale <= kMost) return;
+  if (std::abs(scale) <= kMost) return;
   throw InvalidArgument(
       cat("weights of row ", row, " have the scale ", scale, "; at most ", kMost, " is stored"));
 }
@@ -38,7 +38,7 @@ void check_scale(float scale, int64_t row) {
 void check_numbers(const uint8_t* codes, int64_t count, int64_t row) {
   for (int64_t i = 0; i < count; ++i) {
     if ((codes[i] & 0x7fU) == 0x7fU)
-      throw InvalidArgument(cat("weights of row ", row, " have a NaN"));
+      throw InvalidArgument(cat("weight ", i, " of row ", row, " is nan"));
   }
 }
 
@@ -68,13 +68,22 @@ uint8_t to_e2m1(float x) {
 
 template <class T>
 void put(std::byte* out, int64_t index, T value) {
-  std::memcpy(out + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+  std::memcpy(out + index * int64_t{sizeof(T)}, &value, sizeof(T));
 }
 
 void check_finite(const float* x, int64_t count, int64_t row) {
   for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(x[i]))
       throw InvalidArgument(cat("weight ", i, " of row ", row, " is ", x[i]));
+  }
+}
+
+// Numbers must not become infinite by rounding: those from `limit` on would.
+void check_range(const float* x, int64_t count, int64_t row, float limit, Scheme scheme) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (std::abs(x[i]) < limit || !std::isfinite(x[i])) continue;
+    throw InvalidArgument(cat("weight ", i, " of row ", row, " is ", x[i], ", more than ",
+                              name(WeightFormat(scheme)), " can hold"));
   }
 }
 
@@ -167,7 +176,7 @@ RowEncoder::RowEncoder(const MatrixSource& source, WeightFormat format, const St
       scheme_(format.scheme),
       storage_(storage),
       copies_(same_quantization(source, format, storage)),
-      values_(copies_ ? 0 : static_cast<size_t>(storage.padded_in)) {}
+      values_(copies_ ? 0 : cells(storage.padded_in)) {}
 
 void RowEncoder::encode(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros) {
   if (copies_) return copy(row, codes, scales, zeros);
@@ -211,20 +220,23 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
   float* const x = values_.data();
   const int64_t in = source_.cols;
   if (source_.dtype == plain_dtype(scheme_) && source_.col_stride == 1) {
-    const size_t bytes = shape_bytes(source_.dtype, 1);
-    std::memcpy(codes, source_.data + row * source_.row_stride * static_cast<int64_t>(bytes),
-                static_cast<size_t>(in) * bytes);
+    std::memcpy(codes, source_.data + shape_bytes(source_.dtype, row, source_.row_stride),
+                shape_bytes(source_.dtype, in));
     return;
   }
   read_row(source_, row, x);
+  // Finite codes and scales may have infinite products.
+  if (source_.is_quantised()) check_finite(x, in, row);
   switch (scheme_) {
     case Scheme::kF32:
-      std::memcpy(codes, x, static_cast<size_t>(in) * sizeof(float));
+      std::memcpy(codes, x, shape_bytes(DType::kF32, in));
       return;
     case Scheme::kBF16:
+      check_range(x, in, row, 0x1.ffp127F, scheme_);
       for (int64_t i = 0; i < in; ++i) put(codes, i, to_bf16(x[i]));
       return;
     case Scheme::kF16:
+      check_range(x, in, row, 65520.0F, scheme_);
       for (int64_t i = 0; i < in; ++i) put(codes, i, to_f16(x[i]));
       return;
     default:

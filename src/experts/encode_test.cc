@@ -158,20 +158,52 @@ TEST(EncodeTest, F16IsRoundedToNearestEven) {
        ++code) {  // every finite one, and the ties between it and the next
     const float x = to_float(f16_t{static_cast<uint16_t>(code)});
     const float next = code == 0x7bff ? 65536.0F : to_float(f16_t{static_cast<uint16_t>(code + 1)});
-    const float tie = (x + next) / 2, even = code % 2 == 0 ? x : code == 0x7bff ? kInf : next;
+    const float tie = (x + next) / 2, even = code % 2 == 0 ? x : next;
     for (const float sign : {1.0F, -1.0F}) {
-      values.insert(values.end(), {sign * x, sign * tie, sign * std::nextafter(tie, 0.0F)});
-      want.insert(want.end(), {sign * x, sign * even, sign * x});
+      values.insert(values.end(), {sign * x, sign * std::nextafter(tie, 0.0F)});
+      want.insert(want.end(), {sign * x, sign * x});
+      if (code == 0x7bff) continue;  // its tie would become infinite
+      values.push_back(sign * tie);
+      want.push_back(sign * even);
     }
   }
-  values.insert(values.end(), {kInf, -kInf, 1e9F, 0x1p-30F});
-  want.insert(want.end(), {kInf, -kInf, kInf, 0.0F});
+  values.insert(values.end(), {kInf, -kInf, 0x1p-30F});
+  want.insert(want.end(), {kInf, -kInf, 0.0F});
   const Matrix stored = stored_weights(source_of(values, 1), Scheme::kF16);
   for (size_t i = 0; i < values.size(); ++i) {
     ASSERT_EQ(static_cast<float>(stored.values[i]), want[i]) << values[i];
     ASSERT_EQ(std::signbit(stored.values[i]), std::signbit(values[i])) << values[i];
   }
   EXPECT_TRUE(std::isnan(stored_weights(source_of({kNan}, 1), Scheme::kF16).at(0, 0)));
+}
+
+// A finite weight never becomes an infinite one without a word.
+TEST(EncodeTest, NumbersThatWouldBecomeInfiniteAreRefused) {
+  const auto last = [](float x, WeightFormat format) {
+    std::vector<float> values(3 * 8, 1.0F);
+    values.back() = x;
+    return refusal(source_of(values, 3), format);
+  };
+  for (const float sign : {1.0F, -1.0F}) {
+    EXPECT_EQ(last(sign * 65519.996F, Scheme::kF16), "");
+    EXPECT_EQ(last(sign * 65520.0F, Scheme::kF16),
+              cat("weight 7 of row 2 is ", sign * 65520.0F, ", more than f16 can hold"));
+    EXPECT_EQ(last(sign * 0x1.fefffep127F, Scheme::kBF16), "");
+    EXPECT_EQ(last(sign * 0x1.ffp127F, Scheme::kBF16),
+              cat("weight 7 of row 2 is ", sign * 0x1.ffp127F, ", more than bf16 can hold"));
+  }
+  // Of codes and scales whose product is too large.
+  const float scale = 0x1p127F;
+  const std::vector<int8_t> codes(8, 100);
+  const MatrixSource source{reinterpret_cast<const std::byte*>(codes.data()),
+                            DType::kI8,
+                            1,
+                            8,
+                            8,
+                            1,
+                            {reinterpret_cast<const std::byte*>(&scale), DType::kF32, 1, 8}};
+  for (const Scheme scheme : {Scheme::kF32, Scheme::kBF16, Scheme::kF16})
+    EXPECT_EQ(refusal(source, scheme), "weight 0 of row 0 is inf");
 }
 
 TEST(EncodeTest, SumsThatMayOverflowAndGroupsThatCanNotBeAreRefused) {
@@ -204,7 +236,7 @@ TEST(EncodeTest, CodesThatCanNotBeStoredAreRefused) {
                        false, random);
       EXPECT_EQ(refusal(matrix.source, scheme), "");
       matrix.data[static_cast<size_t>(1 + 4 * 53 + 45)] = static_cast<std::byte>(code);
-      EXPECT_EQ(refusal(matrix.source, scheme), "weights of row 4 have a NaN");
+      EXPECT_EQ(refusal(matrix.source, scheme), "weight 45 of row 4 is nan");
     }
   }
 }

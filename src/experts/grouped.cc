@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
+#include "base/rows.h"
 #include "experts/product_pipeline.h"
 #include "trimtab/error.h"
 #include "trimtab/experts.h"
@@ -104,6 +105,9 @@ class GroupedExperts final : public Experts {
     if (rows != x.rows)
       throw InvalidArgument(cat("experts: ", x.rows, " rows where counts or capacity say ", rows));
     if (x.rows == 0) return;
+    // Rows of kIndirect are the peers'; scratch and out are this rank's alone.
+    if ((x.data != nullptr && (overlap(x, out) || overlap(x, scratch))) || overlap(out, scratch))
+      throw InvalidArgument("experts: x, out and scratch must not overlap");
     if (x.cols != hidden_ || !accepts(x.dtype) || x.stride < x.cols) {
       throw InvalidArgument(cat("experts: x must be ", name(dtype()), " [m, ", hidden_, "], is ",
                                 name(x.dtype), " [", x.rows, ", ", x.cols, "] with stride ",

@@ -16,7 +16,8 @@ Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightForma
         cat("linear: weights are stored as f32, bf16 or f16, not ", name(format)));
   }
   BufferArena own(0);
-  packed_ = pack_linear(weight, bias, format, kernels, arena == nullptr ? own : *arena);
+  packed_ =
+      pack_linear("the weight", weight, bias, format, kernels, arena == nullptr ? own : *arena);
 }
 
 // Without scratch rows can't be packed, but rows that can't be read in place are converted by

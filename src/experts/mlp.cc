@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "base/rows.h"
 #include "experts/product_pipeline.h"
 #include "experts/source.h"
 #include "experts/weights.h"
@@ -18,7 +19,8 @@ Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format,
   BufferArena& memory = arena == nullptr ? own : *arena;
   gate_up_ = pack_gated(source, format, kernels, memory);
   check_source(source.down, gate_up_.in, gate_up_.out, "the down weight");
-  down_ = pack_linear(source.down, source.down_bias, format, gate_up_.kernels, memory);
+  down_ = pack_linear("the down weight", source.down, source.down_bias, format, gate_up_.kernels,
+                      memory);
 }
 
 Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)
@@ -54,6 +56,8 @@ void run_one(MlpHalf half, const Mlp& mlp, const ConstRows& x, const Rows& out,
                               scratch.size(), " at ", static_cast<const void*>(scratch.data())));
   }
   if (x.rows == 0) return;
+  if (overlap(x, scratch) || overlap(out, scratch))
+    throw InvalidArgument("mlp: scratch overlaps x or the output");
   const ExpertRows part = {0, x.rows, &mlp};
   Carver carver(scratch.data());
   const StagedProduct product(half, std::span(&part, 1), {x}, out, team.size(), carver);

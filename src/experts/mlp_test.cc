@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "experts/test_mlp.h"
 #include "trimtab/error.h"
@@ -173,6 +176,48 @@ TEST(MlpArgumentsTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(gate_up(mlp, x.view(), act32.view(), team), InvalidArgument);
   EXPECT_THROW(gate_up(mlp, x.view(), act.view().slice(0, 1), team), InvalidArgument);
   EXPECT_THROW(down(mlp, act32.view(), y.view(), team), InvalidArgument);
+}
+
+// Weights that can't be stored are named by matrix and element.
+TEST(MlpErrors, WeightsThatCanNotBeStoredAreNamed) {
+  std::mt19937 random(3);
+  for (const Scheme scheme : {Scheme::kW8A8, Scheme::kW4A8, Scheme::kMXFP8, Scheme::kMXFP4}) {
+    for (const char* name : {"gate", "up", "down"}) {
+      TestMlp mlp(64, 48, DType::kF32, Form::kDense, false, random);
+      TestMatrix& matrix = name[0] == 'g' ? mlp.gate : name[0] == 'u' ? mlp.up : mlp.down;
+      const int64_t element = 2 * matrix.source.row_stride + 5 * matrix.source.col_stride;
+      auto* const values = const_cast<float*>(reinterpret_cast<const float*>(matrix.source.data));
+      values[element] = std::nanf("");
+      try {
+        const Mlp packed(mlp.source(), {}, scheme);
+        ADD_FAILURE() << name;
+      } catch (const InvalidArgument& error) {
+        EXPECT_EQ(std::string(error.what()),
+                  std::string("the ") + name + " weight: weight 5 of row 2 is nan");
+      }
+    }
+  }
+}
+
+TEST(MlpErrors, MemoryThatOverlapsIsRefused) {
+  std::mt19937 random(4);
+  const TestMlp source(64, 64, DType::kF32, Form::kDense, false, random);
+  const Mlp mlp(source.source(), {}, Scheme::kF32);
+  Team team(1);
+  std::vector<float> memory(64 * 8, 1.0F);
+  const Buffer scratch(mlp.scratch_bytes(2));
+  const std::span<std::byte> all(scratch.data(), scratch.bytes());
+  const Rows rows(memory.data(), 2, 64), shifted(memory.data() + 64, 2, 64),
+      apart(memory.data() + 256, 2, 64);
+  EXPECT_NO_THROW(mlp.gate_up(rows, apart, all, team));
+  EXPECT_THROW(mlp.gate_up(rows, rows, all, team), InvalidArgument);
+  EXPECT_THROW(mlp.gate_up(rows, shifted, all, team), InvalidArgument);
+  EXPECT_THROW(mlp.down(rows, shifted, all, team), InvalidArgument);
+  EXPECT_THROW(mlp.down(Rows(scratch.as<float>(), 2, 64), rows, all, team), InvalidArgument);
+  // Columns of one wide matrix do not overlap.
+  const Rows left(reinterpret_cast<std::byte*>(memory.data()), 2, 64, 128, DType::kF32),
+      right(reinterpret_cast<std::byte*>(memory.data() + 64), 2, 64, 128, DType::kF32);
+  EXPECT_NO_THROW(mlp.gate_up(left, right, all, team));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/cat.h"
+#include "base/rows.h"
 #include "experts/gemm.h"
 #include "trimtab/error.h"
 
@@ -52,6 +53,7 @@ void check_product(const PackedWeights& weights, const ConstRows& x, const Const
     throw InvalidArgument(cat(what, " maps [m, ", weights.in, "] to [m, ", weights.out, "]; got [",
                               x.rows, ", ", x.cols, "] and [", out.rows, ", ", out.cols, "]"));
   }
+  if (overlap(x, out)) throw InvalidArgument(cat(what, ": x and the output overlap"));
   if (x.rows > 1 && (x.stride < x.cols || out.stride < out.cols)) {
     throw InvalidArgument(cat(what, ": rows overlap: strides ", x.stride, " and ", out.stride,
                               " for ", x.cols, " and ", out.cols, " columns"));

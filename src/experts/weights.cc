@@ -57,9 +57,9 @@ class Packer {
       : weights_(weights),
         storage_(storage),
         width_(weights.kernels->width),
-        row_bytes_(static_cast<size_t>(storage.padded_in * code_bytes())),
-        codes_(static_cast<size_t>(width_) * row_bytes_),
-        row_scales_(static_cast<size_t>(storage.groups() * storage.scale_bytes)),
+        row_bytes_(cells(storage.padded_in, code_bytes())),
+        codes_(cells(width_, row_bytes_)),
+        row_scales_(cells(storage.groups(), storage.scale_bytes)),
         row_zeros_(storage.groups()) {
     for (const MatrixSource& source : sources)
       encoders_.emplace_back(source, weights.format, storage);
@@ -71,16 +71,20 @@ class Packer {
     if (zeros) weights.zeros = arena.take(bytes.zeros);
   }
 
-  void run() {
-    const int64_t half = width_ / static_cast<int64_t>(encoders_.size());
+  // names: of the sources, for errors.
+  void run(std::span<const std::string_view> names) {
+    const int64_t half = width_ / std::ssize(encoders_);
     for (int64_t p = 0; p < num_panels(weights_); ++p) {
       const Panel to = panel(weights_, p);
       std::fill(codes_.begin(), codes_.end(), std::byte{0});
-      for (size_t e = 0; e < encoders_.size(); ++e) {
-        for (int64_t c = 0; c < to.cols; ++c)
-          encode(encoders_[e], to.first + c, p, static_cast<int64_t>(e) * half + c);
+      for (int64_t e = 0; e < std::ssize(encoders_); ++e) {
+        try {
+          for (int64_t c = 0; c < to.cols; ++c) encode(encoders_[e], to.first + c, p, e * half + c);
+        } catch (const InvalidArgument& error) {
+          throw InvalidArgument(cat(names[e], ": ", error.what()));
+        }
       }
-      lay_out(weights_.panels.data() + static_cast<size_t>(p) * panel_bytes(weights_));
+      lay_out(weights_.panels.data() + cells(p, panel_bytes(weights_)));
     }
   }
 
@@ -89,14 +93,13 @@ class Packer {
   int64_t code_bytes() const { return std::max(1, storage_.step_bytes / storage_.step_inputs); }
 
   void encode(RowEncoder& encoder, int64_t row, int64_t panel, int64_t column) {
-    encoder.encode(row, codes_.data() + static_cast<size_t>(column) * row_bytes_,
-                   row_scales_.data(), encoder.has_zeros() ? row_zeros_.data() : nullptr);
+    encoder.encode(row, codes_.data() + cells(column, row_bytes_), row_scales_.data(),
+                   encoder.has_zeros() ? row_zeros_.data() : nullptr);
     if (storage_.scale_bytes == 0) return;
-    const auto bytes = static_cast<size_t>(storage_.scale_bytes);
+    const int64_t bytes = storage_.scale_bytes;
     for (int64_t g = 0; g < storage_.groups(); ++g) {
-      const auto index = static_cast<size_t>((panel * storage_.groups() + g) * width_ + column);
-      std::memcpy(weights_.scales.data() + index * bytes,
-                  row_scales_.data() + static_cast<size_t>(g) * bytes, bytes);
+      const int64_t index = (panel * storage_.groups() + g) * width_ + column;
+      std::memcpy(weights_.scales.data() + index * bytes, row_scales_.data() + g * bytes, bytes);
       if (weights_.zeros.bytes() == 0) continue;
       weights_.zeros.as<int32_t>()[index] =
           encoder.has_zeros() ? row_zeros_[g] : zero_code(weights_.format);
@@ -105,9 +108,7 @@ class Packer {
 
   void lay_out(std::byte* out) {
     const int64_t steps = storage_.steps();
-    const auto bytes_of = [&](int64_t step_bytes) {
-      return static_cast<size_t>(steps * width_ * step_bytes);
-    };
+    const auto bytes_of = [&](int64_t step_bytes) { return cells(steps, width_, step_bytes); };
     switch (weights_.format.scheme) {
       case Scheme::kF32:
       case Scheme::kBF16:
@@ -132,9 +133,7 @@ class Packer {
   }
 
   void transpose(std::byte* out) {
-    const auto row = [this](int64_t r) {
-      return codes_.data() + static_cast<size_t>(r) * row_bytes_;
-    };
+    const auto row = [this](int64_t r) { return codes_.data() + cells(r, row_bytes_); };
     transpose_steps(row, width_, storage_.steps(), reinterpret_cast<uint32_t*>(out), width_);
   }
 
@@ -224,24 +223,26 @@ Panel panel(const PackedWeights& weights, int64_t index) {
 
 size_t panel_bytes(const PackedWeights& weights) {
   const Storage s = storage(weights.format, weights.in);
-  return static_cast<size_t>(s.steps() * s.step_bytes * weights.kernels->width);
+  return cells(s.steps(), s.step_bytes, weights.kernels->width);
 }
 
 PartBytes part_bytes(const PackedWeights& weights) {
   const Storage s = storage(weights.format, weights.in);
-  const auto panels = static_cast<size_t>(num_panels(weights));
-  const size_t columns = panels * static_cast<size_t>(weights.kernels->width);
-  const size_t scales = s.scale_bytes == 0 ? 0 : columns * static_cast<size_t>(s.groups());
-  return {panels * panel_bytes(weights), scales * static_cast<size_t>(s.scale_bytes),
+  const int64_t panels = num_panels(weights);
+  const size_t columns = cells(panels, weights.kernels->width);
+  const size_t scales = s.scale_bytes == 0 ? 0 : cells(columns, s.groups());
+  return {cells(panels, panel_bytes(weights)), cells(scales, s.scale_bytes),
           scales * sizeof(int32_t), columns * sizeof(float)};
 }
 
-PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
-                          const GemmKernels* kernels, BufferArena& arena) {
+PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,
+                          const VectorSource& bias, WeightFormat format, const GemmKernels* kernels,
+                          BufferArena& arena) {
   check_source(weight, "a weight");
   check_source(bias, weight.rows, "a bias");
   PackedWeights packed = describe(weight.cols, weight.rows, format, false, kernels);
-  Packer(packed, storage(format, weight.cols), std::span(&weight, 1), arena).run();
+  Packer(packed, storage(format, weight.cols), std::span(&weight, 1), arena)
+      .run(std::span(&what, 1));
   if (bias.data != nullptr) add_bias(packed, bias, 0, arena);
   return packed;
 }
@@ -258,7 +259,8 @@ PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const Gem
   }
   PackedWeights packed = describe(hidden, intermediate, format, true, kernels);
   const MatrixSource both[] = {source.gate, source.up};
-  Packer(packed, storage(format, hidden), both, arena).run();
+  constexpr std::string_view kNames[] = {"the gate weight", "the up weight"};
+  Packer(packed, storage(format, hidden), both, arena).run(kNames);
   if (source.gate_bias.data != nullptr) {
     add_bias(packed, source.gate_bias, 0, arena);
     add_bias(packed, source.up_bias, packed.kernels->width / 2, arena);

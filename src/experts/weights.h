@@ -48,8 +48,9 @@ PartBytes part_bytes(const PackedWeights& weights);
 
 // kernels null: the chosen ones. Memory comes from the arena. Throws InvalidArgument as Linear's
 // and Mlp's constructors do.
-PackedWeights pack_linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
-                          const GemmKernels* kernels, BufferArena& arena);
+PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,
+                          const VectorSource& bias, WeightFormat format, const GemmKernels* kernels,
+                          BufferArena& arena);
 PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels,
                          BufferArena& arena);
 
