@@ -193,8 +193,32 @@ def test_mistakes_are_value_errors_with_the_library_s_text(rng):
         runtime_of(gate_up, down, ranks=0)
     with pytest.raises(ValueError, match="can't be dealt evenly"):
         runtime_of(gate_up, down, ranks=2).place(0, [0, 1, 2, 3, 4, 5, 0])
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="^expert 0: the gate weight: weight 0 of row 0 is nan$"):
         trimtab.ExpertWeights(np.full_like(gate_up, np.nan), down, format="w8a8")
+    broken = down.copy()
+    broken[4, 2, 5] = np.inf
+    with pytest.raises(ValueError, match="^expert 4: the down weight: weight 5 of row 2 is inf$"):
+        trimtab.ExpertWeights(gate_up, broken, format="mxfp8", threads=2)
+    broken[4, 2, 5] = 70000
+    with pytest.raises(ValueError, match="more than f16 can hold"):
+        trimtab.ExpertWeights(gate_up, broken, format="f16")
+
+
+def test_out_must_be_apart_from_what_is_read(rng):
+    runtime = runtime_of(*arrays(rng), ranks=2)
+    x, ids, weights = routed(rng, 4)
+    memory = np.zeros((12, HIDDEN), np.float32)
+    memory[:4] = x
+    for first in (0, 1, 3):
+        with pytest.raises(ValueError, match="x and out overlap"):
+            runtime.forward(0, memory[:4], ids, weights, memory[first : first + 4])
+    inside = memory[4:8].reshape(-1)[: 4 * TOP_K].reshape(4, TOP_K)
+    with pytest.raises(ValueError, match="out overlaps ids or weights"):
+        runtime.forward(0, x, ids, inside, memory[4:8])
+    wide = np.zeros((4, 2 * HIDDEN), np.float32)
+    wide[:, :HIDDEN] = x
+    runtime.forward(0, wide[:, :HIDDEN], ids, weights, wide[:, HIDDEN:])
+    np.testing.assert_array_equal(wide[:, HIDDEN:], forward(runtime, x, ids, weights))
 
 
 def test_threads_may_share_a_runtime(rng):

@@ -191,12 +191,21 @@ void AllGatherExchange::start_next_gather() {
   ++started_;
 }
 
-// How many tokens each rank has sent.
+// How many tokens each rank has sent. Throws InvalidArgument when sizes do not fit together, as
+// they do where terms are equal and nothing is broken on the way.
 void AllGatherExchange::measure(Level& level) const {
   const int64_t row_bytes = int64_t{shape_.hidden} * bits(shape_.dtype) / 8;
+  const int64_t pick_bytes = request_.top_k * int64_t{sizeof(int32_t)};
+  const auto& [x_bytes, scale_bytes, id_bytes, weight_bytes] = level.bytes_of_rank;
   level.num_tokens = 0;
-  for (size_t r = 0; r < level.part_sizes.size(); ++r) {
-    const int64_t tokens = level.bytes_of_rank[0][r] / row_bytes;
+  for (size_t r = 0; r < x_bytes.size(); ++r) {
+    const int64_t tokens = x_bytes[r] / row_bytes;
+    if (x_bytes[r] % row_bytes != 0 || id_bytes[r] != tokens * pick_bytes ||
+        weight_bytes[r] != id_bytes[r]) {
+      throw InvalidArgument(cat(
+          "all_gather dispatch: rank ", r, " sent ", x_bytes[r], " bytes of x and ", id_bytes[r],
+          " of ids, which does not fit hidden ", shape_.hidden, " and top_k ", request_.top_k));
+    }
     level.part_sizes[r] = tokens * shape_.hidden;
     level.num_tokens += tokens;
   }

@@ -8,7 +8,6 @@
 // counts are those of logical experts; all ranks share them out over the slots alike, and only then
 // are the rows sent. mc2: a block begins with the counts of its rank's slots.
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -255,7 +254,10 @@ void AllToAllExchange<kCounts>::read_counts() {
       std::ranges::copy(slots.of(shape_.rank, sent), arrived.begin());
     }
     const int64_t rows = std::accumulate(arrived.begin(), arrived.end(), int64_t{0});
-    assert(bytes == head + rows * records_.bytes());  // the terms are equal
+    if (bytes != head + rows * records_.bytes()) {  // broken on the way: the terms were equal
+      throw InvalidArgument(cat(kKind.name, " dispatch: rank ", s, " sent ", bytes, " bytes for ",
+                                rows, " rows of ", records_.bytes(), " bytes"));
+    }
     m_.answer_bytes[s] = rows * shape_.hidden * int64_t{sizeof(float)};
     block += bytes;
   }

@@ -158,7 +158,7 @@ TEST_P(Reuse, ALaneHasOneCallAtATime) {
                    InvalidArgument);
     }
     EXPECT_THROW(overlap(2,
-                         [&](int64_t, int b) {
+                         [&](int64_t, int microbatch) {
                            return layer.forward(rows, microbatch == 0 ? to : to_other, a.lane);
                          }),
                  InvalidArgument);
