@@ -247,6 +247,202 @@ def test_settings_of_balancing_are_checked_before_anything_is_packed(ids):
     torch.testing.assert_close(logits(model, ids), wanted)
 
 
+def experts_of(model):
+    return dict(tt._experts_modules(model))
+
+
+def scaled(model, factor):
+    """A copy of the model whose experts' weights are multiplied."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for module in experts_of(other).values():
+            module.gate_up_proj.mul_(factor)
+    return other
+
+
+CHANGES = {
+    "load_state_dict": lambda model, new: model.load_state_dict(new.state_dict()),
+    "assign": lambda model, new: model.load_state_dict(new.state_dict(), assign=True),
+    "copy_": lambda model, new: [a.copy_(b) for a, b in zip(model.parameters(), new.parameters())],
+    "data": lambda model, new: [
+        a.data.copy_(b) for a, b in zip(model.parameters(), new.parameters())
+    ],
+    "setattr": lambda model, new: [
+        setattr(a, "gate_up_proj", b.gate_up_proj)
+        for a, b in zip(experts_of(model).values(), experts_of(new).values())
+    ],
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_changed_weights_are_noticed_and_packed_again(how, ids):
+    model = make_model("qwen3_moe")
+    new = scaled(model, 0.5)
+    wanted = logits(new, ids)
+    tt.enable(model, ranks=2, free_originals=False)
+    logits(model, ids)
+    with torch.no_grad():
+        CHANGES[how](model, new)
+    with pytest.raises(RuntimeError, match="layers.0.mlp.experts: gate_up_proj has changed"):
+        logits(model, ids)
+    report = tt.enable(model, ranks=2, free_originals=False)
+    assert len(report.layers) == 2
+    torch.testing.assert_close(logits(model, ids), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_copies_notice_changes_of_their_own_weights(ids):
+    model = make_model("mixtral")
+    tt.enable(model, free_originals=False)
+    wanted = logits(model, ids)
+    other = copy.deepcopy(model)
+    assert torch.equal(logits(other, ids), wanted)
+    with torch.no_grad():
+        experts_of(other)["model.layers.1.mlp.experts"].down_proj.mul_(2)
+    with pytest.raises(RuntimeError, match="layers.1.mlp.experts: down_proj has changed"):
+        logits(other, ids)
+    assert torch.equal(logits(model, ids), wanted)
+    with pytest.raises(RuntimeError, match="has changed"):  # a copy made when it was too late
+        logits(copy.deepcopy(other), ids)
+
+
+def test_new_weights_have_no_place_where_the_originals_were_given_back(ids):
+    model = make_model("mixtral")
+    new = scaled(model, 0.5)
+    wanted = logits(new, ids)
+    tt.enable(model)
+    with pytest.raises(RuntimeError, match="gate_up_proj was given back when Trimtab packed"):
+        model.load_state_dict(new.state_dict())
+    with torch.no_grad():
+        experts_of(model)["model.layers.0.mlp.experts"].gate_up_proj.mul_(0.5)
+    with pytest.raises(RuntimeError, match="has changed"):
+        logits(model, ids)
+    with pytest.raises(ValueError, match="can't be packed again; load the model anew"):
+        tt.enable(model)
+    # New tensors in the places of all that were given back can be packed.
+    model.load_state_dict(new.state_dict(), assign=True)
+    with pytest.raises(RuntimeError, match="has changed"):
+        logits(model, ids)
+    tt.enable(model)
+    torch.testing.assert_close(logits(model, ids), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("other", ["eager", "grouped_mm", "batched_mm"])
+def test_another_implementation_has_no_weights_that_were_given_back(other, ids):
+    model = make_model("qwen3_moe")
+    tt.enable(model)
+    wanted = logits(model, ids)
+    model.set_experts_implementation(other)
+    with pytest.raises(RuntimeError, match=f'"{other}" has no weights: they were given back'):
+        logits(model, ids)
+    model.set_experts_implementation("trimtab")
+    assert torch.equal(logits(model, ids), wanted)
+
+
+@pytest.mark.parametrize("free_originals", [True, False])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_layer_that_can_not_be_packed_stays_as_it_was(layer, free_originals, ids):
+    model = make_model("qwen3_moe")
+    module = list(experts_of(model).values())[layer]
+    with torch.no_grad():
+        module.down_proj[3, 2, 5] = float("nan")
+    before = module.down_proj
+    report = tt.enable(model, ranks=2, quantization="w8a8", free_originals=free_originals)
+    name = f"model.layers.{layer}.mlp.experts"
+    assert list(report.left) == [name] and len(report.layers) == 1
+    assert re.search(r"can't be packed: expert 3: .*nan", report.left[name]), report.left[name]
+    assert module.down_proj is before
+    assert model(ids).logits.shape == (2, 11, 96)
+
+
+def test_an_interruption_leaves_a_model_that_answers(ids, monkeypatch):
+    model = make_model("qwen3_moe")
+    wanted = logits(model, ids)
+    pack = tt._pack
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return pack(*arguments)
+
+    monkeypatch.setattr(tt, "_pack", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tt.enable(model)
+    monkeypatch.setattr(tt, "_pack", pack)
+    torch.testing.assert_close(logits(model, ids), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "wrong, text",
+    [
+        ({"ranks": 0}, "ranks must be at least 1, is 0"),
+        ({"ranks": -1}, "ranks must be at least 1, is -1"),
+        ({"threads": 0}, "threads of a rank must be at least 1, is 0"),
+        ({"max_tokens": 0}, "max_tokens must be"),
+        ({"quantization": ""}, "unknown weight format ''"),
+        ({"dispatcher": ""}, "dispatcher"),
+        ({"eplb": ""}, "eplb is None"),
+    ],
+)
+def test_values_that_an_option_can_not_have(wrong, text, ids):
+    model = make_model("mixtral")
+    wanted = logits(model, ids)
+    for call in (lambda: tt.enable(model, **wrong), lambda: tt.configure(**wrong)):
+        with pytest.raises(ValueError, match=text):
+            call()
+    assert tt._defaults == tt.Options()
+    torch.testing.assert_close(logits(model, ids), wanted, rtol=0, atol=0)
+
+
+OTHERS = {
+    "jetmoe": (
+        dict(num_local_experts=4, num_experts_per_tok=2, kv_channels=16, intermediate_size=32),
+        ["self_attention.experts.input_linear", "mlp.output_linear"],
+    ),
+    "llama4_text": (
+        dict(
+            num_local_experts=4, num_experts_per_tok=1, intermediate_size=32,
+            intermediate_size_mlp=32, head_dim=16, interleave_moe_layer_step=1,
+        ),
+        ["feed_forward.experts"],
+    ),
+    "switch_transformers": (
+        dict(d_model=32, d_kv=8, d_ff=32, num_experts=4, num_layers=2, num_heads=4),
+        ["mlp.experts"],
+    ),
+}
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_experts_that_are_not_dispatched_by_name_are_listed(family):
+    sizes, names = OTHERS[family]
+    config = transformers.AutoConfig.for_model(family, **(COMMON | sizes))
+    kind = (
+        transformers.AutoModelForSeq2SeqLM
+        if family == "switch_transformers"
+        else transformers.AutoModelForCausalLM
+    )
+    report = tt.enable(kind.from_config(config))
+    assert report.layers == []
+    for name in names:
+        assert any(left.endswith(name) for left in report.left), list(report.left)
+    assert all("does not dispatch it" in reason for reason in report.left.values())
+
+
+def test_layers_with_the_same_tensors_are_packed_once(ids):
+    model = make_model("mixtral")
+    first, second = experts_of(model).values()
+    second.gate_up_proj, second.down_proj = first.gate_up_proj, first.down_proj
+    wanted = logits(model, ids)
+    size = first.gate_up_proj.nbytes + first.down_proj.nbytes
+    report = tt.enable(model, ranks=2)
+    torch.testing.assert_close(logits(model, ids), wanted, rtol=1e-4, atol=1e-4)
+    assert len(report.layers) == 2 and report.original_bytes == size
+    assert report.packed_bytes < 1.5 * size
+    assert second.gate_up_proj.device.type == "meta"
+
+
 def test_backward_is_refused(ids):
     model = make_model("mixtral")
     tt.enable(model)

@@ -13,9 +13,11 @@ the report says why. Needs a transformers release that looks experts implementat
 one that has a fixed list, the import is an ImportError.
 """
 
+import ctypes
 import logging
 import os
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -64,8 +66,13 @@ class Options:
     free_originals: bool = True
 
     def resolved(self):
-        ranks = self.ranks or min(_numa_nodes(), torch.get_num_threads())
-        return replace(self, ranks=ranks, threads=self.threads or max(1, torch.get_num_threads() // ranks))
+        """These options with numbers in the places of None."""
+        ranks, threads = self.ranks, self.threads
+        if ranks is None:
+            ranks = min(_numa_nodes(), torch.get_num_threads())
+        if threads is None:
+            threads = max(1, torch.get_num_threads() // max(1, ranks))
+        return replace(self, ranks=ranks, threads=threads)
 
 
 def _numa_nodes():
@@ -82,12 +89,14 @@ class _Group:
     def __init__(self, options):
         self.options = options
         self.layers = []
+        self.rows = []  # with a placement: of each layer, the experts in its slots
         self.runtimes = {}  # by top_k; one as a rule
         self.balancers = {}  # likewise, with eplb="dynamic", from the second step on
         self.stepped = set()  # top_k of those that have begun a step
 
-    def add(self, weights):
+    def add(self, weights, row=None):
         self.layers.append(weights)
+        self.rows.append(row)
         for runtime in self.runtimes.values():
             runtime.add_layer(weights)
         return len(self.layers) - 1
@@ -110,8 +119,8 @@ class _Group:
             runtime = MoeRuntime(
                 self.layers, top_k, ranks=o.ranks, threads=o.threads, dispatcher=o.dispatcher, max_tokens=o.max_tokens
             )
-            if o.eplb is not None and not _is_dynamic(o.eplb):
-                for layer, row in enumerate(_rows(o.eplb, [w.num_experts for w in self.layers], o.ranks)):
+            for layer, row in enumerate(self.rows):
+                if row is not None:
                     runtime.place(layer, row)
             self.runtimes[top_k] = runtime
         return runtime
@@ -138,8 +147,10 @@ def _rows(eplb, experts, ranks):
 
 def _check(options):
     """Raises the ValueError that packing or running would raise later, when originals are gone already."""
+    if isinstance(options.eplb, str) and options.eplb != "dynamic":
+        raise ValueError(f'eplb is None, "dynamic", a dict of settings or a placement, not "{options.eplb}"')
     one = torch.ones(1, 64, 32)
-    weights = ExpertWeights(one, one[:, :32], format=options.quantization or "f32")
+    weights = ExpertWeights(one, one[:, :32], format="f32" if options.quantization is None else options.quantization)
     runtime = MoeRuntime(
         [weights], 1, ranks=options.ranks, threads=options.threads, dispatcher=options.dispatcher,
         max_tokens=options.max_tokens,
@@ -154,9 +165,10 @@ def _check(options):
 class _Bound:
     """What a module of experts has once its weights are packed. Copies of the module share it."""
 
-    def __init__(self, group, layer):
+    def __init__(self, group, layer, name):
         self.group = group
         self.layer = layer
+        self.name = name
 
     def __deepcopy__(self, memo):
         return self
@@ -167,7 +179,70 @@ class _Bound:
 
 @dataclass(frozen=True)
 class _Refused:
+    """What a module has that Trimtab does not run: why, and the implementation that runs it instead."""
+
     reason: str
+    instead: str = "eager"
+
+
+_SAMPLES, _SAMPLE_BYTES = 8, 64
+
+
+class _Mark:
+    """How a tensor was when it was packed, to notice that it is no longer so: another tensor or other memory, an
+    operation in place, or, for what torch does not count (writes through .data), other bytes in a few places."""
+
+    def __init__(self, tensor):
+        self.tensor = weakref.ref(tensor)
+        self.version = _version(tensor)
+        self.address = tensor.data_ptr()
+        self.places = []
+        if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.nbytes > 0:
+            size = min(_SAMPLE_BYTES, tensor.nbytes)
+            last = tensor.nbytes - size
+            self.places = [(self.address + last * i // (_SAMPLES - 1), size) for i in range(_SAMPLES)]
+        self.bytes = self._read()
+
+    def _read(self):
+        return [ctypes.string_at(*place) for place in self.places]
+
+    def fits(self, tensor):
+        return (
+            self.tensor() is tensor
+            and self.version == _version(tensor)
+            and self.address == tensor.data_ptr()
+            and self.bytes == self._read()
+        )
+
+    def for_copy(self, memo):
+        """The mark of the tensor's deep copy; None where there is none or the tensor has changed."""
+        tensor = self.tensor()
+        copy = None if tensor is None else memo.get(id(tensor))
+        return _Mark(copy) if copy is not None and self.fits(tensor) else None
+
+
+def _version(tensor):
+    return None if tensor.is_inference() else tensor._version
+
+
+class _Marks:
+    """The marks of a module's packed tensors, by name. A deep copy of the module gets marks of its own tensors."""
+
+    def __init__(self, tensors):
+        self.of = {name: _Mark(tensor) for name, tensor in tensors.items()}
+
+    def changed(self, module):
+        """The name of a tensor that is not as it was, or None."""
+        for name, mark in self.of.items():
+            tensor = getattr(module, name, None)
+            if tensor is None or mark is None or not mark.fits(tensor):
+                return name
+        return None
+
+    def __deepcopy__(self, memo):
+        copy = _Marks({})
+        copy.of = {name: mark and mark.for_copy(memo) for name, mark in self.of.items()}
+        return copy
 
 
 @dataclass
@@ -218,9 +293,11 @@ _defaults = Options()
 def configure(**options):
     """Sets the Options for experts_implementation="trimtab", and what enable() takes where it is not told otherwise.
 
-    ValueError: an option that is not there."""
+    ValueError: an option that is not there, or a value that it can't have."""
     global _defaults
-    _defaults = _replace(_defaults, options)
+    changed = _replace(_defaults, options)
+    _check(changed.resolved())
+    _defaults = changed
 
 
 def _replace(options, changes):
@@ -235,37 +312,118 @@ def enable(model, **options):
     """Lets Trimtab run the experts of a transformers model, in place. Returns a Report.
 
     options: those of Options, such as ranks=2, quantization="w8a8". The experts' tensors are packed layer by layer and
-    then given back, so that at no time more than one layer is there twice. Raises ValueError for options that do not fit
-    the model, TypeError for what is no transformers model. A model without experts of the kind that transformers
-    dispatches by name gets a Report with no layers.
+    then given back, so that at no time more than one layer is there twice. A layer whose weights can't be packed stays
+    with transformers, and the report says why; whatever is raised, the model can still be used. Raises ValueError for
+    options that do not fit the model, TypeError for what is no transformers model. A model without experts of the kind
+    that transformers dispatches by name gets a Report with no layers.
+
+    After the weights of a model have changed, which a call of the model answers with RuntimeError, enable() packs the
+    new ones, where the originals were not given back.
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"enable() wants a transformers model, not {type(model).__name__}")
     chosen = _replace(_defaults, options).resolved()
     _check(chosen)
-    report = Report(chosen)
-    groups = {}
-    modules = list(_experts_modules(model))
-    if isinstance(chosen.eplb, str) and chosen.eplb != "dynamic":
-        raise ValueError(f'eplb is None, "dynamic", a dict of settings or a placement, not "{chosen.eplb}"')
-    if chosen.eplb is not None and not _is_dynamic(chosen.eplb):
-        ours = [module for _, module in modules if _gate_or_reason(module)[1] is None]
-        _rows(chosen.eplb, [module.num_experts for module in ours], chosen.ranks)
-        if len({(module.num_experts, module.down_proj.shape, module.down_proj.dtype) for module in ours}) > 1:
-            raise ValueError("eplb needs layers that are alike; those of this model differ in sizes or dtype")
-    for name, module in modules:
-        bound = _bind(module, chosen, groups)
-        if isinstance(bound, _Refused):
-            report.left[name] = bound.reason
-            continue
-        weights = bound.group.layers[bound.layer]
-        report.layers.append(name)
-        report.packed_bytes += weights.nbytes
-        report.original_bytes += bound.original_bytes
-    report.groups = list(groups.values())
-    if report.layers:
+    report = Report(chosen, left=dict(_experts_that_are_not_dispatched(model)))
+    modules = dict(_experts_modules(model))
+    _unbind_changed(modules)
+    reasons = {name: _gate_or_reason(module)[1] for name, module in modules.items()}
+    before = {name: module.config._experts_implementation for name, module in modules.items()}
+    ours = {name: module for name, module in modules.items() if reasons[name] is None}
+    rows = _rows_of(chosen, ours)
+    if ours:
         model.set_experts_implementation(NAME)
+    for name, module in ours.items():
+        if module.config._experts_implementation != NAME:
+            reasons[name] = "its configuration takes no experts_implementation"
+    groups = {}
+    shared = _Shared(ours.values())
+    waiting = dict(modules)
+    try:
+        for name, module in modules.items():
+            if reasons[name] is None:
+                bound = _bind(module, chosen, groups, name, before[name], rows.get(name), shared)
+            else:
+                bound = module._trimtab = _Refused(reasons[name], _other_than_ours(before[name]))
+            del waiting[name]
+            if isinstance(bound, _Refused):
+                report.left[name] = bound.reason
+                continue
+            report.layers.append(name)
+            report.packed_bytes += bound.packed_bytes
+            report.original_bytes += bound.original_bytes
+    except BaseException:
+        for name, module in waiting.items():  # the model stays of use
+            module._trimtab = _Refused("enable() did not come to it", _other_than_ours(before[name]))
+        raise
+    report.groups = list(groups.values())
     return report
+
+
+def _other_than_ours(implementation):
+    return "eager" if implementation in (None, NAME) else implementation
+
+
+def _unbind_changed(modules):
+    """Lets enable() pack weights again that have changed. ValueError where it has packed them already, or can't."""
+    bound = {name: m for name, m in modules.items() if isinstance(m.__dict__.get("_trimtab"), _Bound)}
+    if not bound:
+        return
+    changed = {name: m._trimtab_marks.changed(m) for name, m in bound.items()}
+    if not any(changed.values()):
+        raise ValueError("Trimtab runs this model's experts already; load it anew to change the options")
+    for name, module in bound.items():
+        freed = [tensor for tensor in _tensors_of(module) if getattr(module, tensor).device.type == "meta"]
+        if freed:
+            raise ValueError(
+                f"{name}: {freed[0]} was given back when its weights were packed, so that they can't be packed again; "
+                "load the model anew"
+            )
+    for module in bound.values():
+        del module._trimtab, module._trimtab_marks
+
+
+def _rows_of(options, modules):
+    """With a placement: its row for each of the modules that are to be packed, by their names. Else nothing."""
+    if options.eplb is None or _is_dynamic(options.eplb):
+        return {}
+    rows = _rows(options.eplb, [module.num_experts for module in modules.values()], options.ranks)
+    if len({(m.num_experts, m.down_proj.shape, m.down_proj.dtype) for m in modules.values()}) > 1:
+        raise ValueError("eplb needs layers that are alike; those of this model differ in sizes or dtype")
+    return dict(zip(modules, rows))
+
+
+class _Shared:
+    """Tensors that several modules have in common are packed once."""
+
+    def __init__(self, modules):
+        self.count = Counter(self.key(module) for module in modules)
+        self.packed = {}  # by key: (weights, bytes, the tensors, which keep their identity as long as they live)
+
+    @staticmethod
+    def key(module):
+        return tuple(id(getattr(module, name)) for name in _tensors_of(module))
+
+
+def _experts_that_are_not_dispatched(model):
+    """Names of modules that hold experts in a form which transformers does not dispatch, and why they are left."""
+    reason = "transformers does not dispatch it by experts_implementation"
+    dispatched = [name for name, _ in _experts_modules(model)]
+    inside = tuple(name + "." for name in dispatched)
+    found = []
+    for name, module in model.named_modules():
+        if name in dispatched or name.startswith((*inside, *(f + "." for f in found))):
+            continue
+        stacked = any(p.dim() == 3 for p in module.parameters(recurse=False))
+        says_so = hasattr(module, "num_experts") or "expert" in type(module).__name__.lower()
+        is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) and len(module) > 1
+        if (stacked and says_so) or (is_list and name.rpartition(".")[2].endswith("experts")):
+            found.append(name)
+            yield name, reason
+
+
+def _tensors_of(module):
+    return _TENSORS[: 4 if module.has_bias else 2]
 
 
 def _experts_modules(model):
@@ -283,7 +441,7 @@ def _refusal(module):
         return "its experts end in a norm"
     if getattr(module, "_is_expert_parallel", False):
         return "its experts are sharded over processes by transformers"
-    for name in _TENSORS[: 4 if module.has_bias else 2]:
+    for name in _tensors_of(module):
         tensor = getattr(module, name, None)
         if tensor is None or tensor.dim() != (2 if name.endswith("bias") else 3):
             return f"it has no {name} of all experts in one tensor"
@@ -306,40 +464,80 @@ def _gate_or_reason(module):
 
 
 @torch.no_grad()
-def _bind(module, options, groups):
-    """Packs the module's experts, or finds why not; the module remembers. groups: of the model, by what is alike."""
-    bound = module.__dict__.get("_trimtab")
-    if isinstance(bound, _Bound):
-        raise ValueError("Trimtab runs this model's experts already; load it anew to change the options")
+def _bind(module, options, groups, name, before, row=None, shared=None):
+    """Packs the module's experts, or finds why not; the module remembers. groups: of the model, by what is alike.
+    name: for messages. before: the implementation that ran it, or would have. row: its slots in a placement."""
     gate, reason = _gate_or_reason(module)
+    weights = None
+    if reason is None:
+        tensors = {n: getattr(module, n) for n in _tensors_of(module)}
+        key = shared and shared.key(module)
+        if shared and key in shared.packed:
+            weights = shared.packed[key][0]
+        else:
+            try:
+                weights = _pack(module, gate, options, {n: t.detach() for n, t in tensors.items()})
+            except ValueError as error:
+                reason = f"its weights can't be packed: {error}"
     if reason is not None:
-        module._trimtab = _Refused(reason)
+        module._trimtab = _Refused(reason, _other_than_ours(before))
         return module._trimtab
-    tensors = [getattr(module, name).detach() if i < 2 or module.has_bias else None for i, name in enumerate(_TENSORS)]
-    weights = ExpertWeights(
-        tensors[0],
-        tensors[1],
-        gate_up_bias=tensors[2],
-        down_bias=tensors[3],
-        format=options.quantization or _FORMATS[tensors[0].dtype],
+    alike = (weights.num_experts, weights.hidden_size, weights.format)
+    group = groups.setdefault(alike, _Group(options))
+    bound = _Bound(group, group.add(weights, row), name)
+    first = not shared or key not in shared.packed
+    bound.packed_bytes = weights.nbytes if first else 0
+    bound.original_bytes = sum(t.nbytes for t in tensors.values()) if first else 0
+    if shared and shared.count[key] > 1:
+        shared.packed[key] = (weights, tensors)
+    if options.free_originals:
+        for n, tensor in tensors.items():
+            setattr(module, n, torch.nn.Parameter(tensor.detach().to("meta"), requires_grad=False))
+        module.register_load_state_dict_pre_hook(_refuse_loading)
+        module.register_forward_pre_hook(_refuse_others)
+    module._trimtab_marks = _Marks({n: getattr(module, n) for n in tensors})
+    module._trimtab = bound
+    return bound
+
+
+def _pack(module, gate, options, tensors):
+    gate_up, down = (tensors[n] for n in _TENSORS[:2])
+    return ExpertWeights(
+        gate_up,
+        down,
+        gate_up_bias=tensors.get(_TENSORS[2]),
+        down_bias=tensors.get(_TENSORS[3]),
+        format=_FORMATS[gate_up.dtype] if options.quantization is None else options.quantization,
         activation=gate.activation,
         transposed=module.is_transposed,
         interleaved=gate.interleaved,
         threads=options.ranks * options.threads,
         **gate.parameters,
     )
-    key = (weights.num_experts, weights.hidden_size, weights.format)
-    group = groups.setdefault(key, _Group(options))
-    bound = module._trimtab = _Bound(group, group.add(weights))
-    bound.original_bytes = sum(t.nbytes for t in tensors if t is not None)
-    if options.free_originals:
-        for name, tensor in zip(_TENSORS, tensors):
-            if tensor is not None:
-                setattr(module, name, torch.nn.Parameter(tensor.to("meta"), requires_grad=False))
-    return bound
 
 
-# Of models that come with experts_implementation="trimtab": groups by the identity of the configuration, which a
+def _refuse_loading(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
+    """Before load_state_dict() of a module whose originals were given back: torch would drop the new weights."""
+    names = [n for n in _tensors_of(module) if prefix + n in state_dict and getattr(module, n).device.type == "meta"]
+    if names and not local_metadata.get("assign_to_params_buffers", False):
+        error_msgs.append(
+            f"{prefix}{names[0]} was given back when Trimtab packed its weights, so that new ones have no place; load "
+            "the model anew, or enable it with free_originals=False"
+        )
+
+
+def _refuse_others(module, args):
+    """Before a call by another experts implementation of a module whose originals were given back."""
+    implementation = module.config._experts_implementation
+    freed = any(getattr(module, n).device.type == "meta" for n in _tensors_of(module))
+    if implementation != NAME and freed:
+        raise RuntimeError(
+            f'the experts implementation "{implementation}" has no weights: they were given back when Trimtab packed '
+            "them; load the model anew, or enable it with free_originals=False"
+        )
+
+
+# The groups of models that come with experts_implementation="trimtab", by the identity of the configuration, which a
 # model's modules share. Modules keep their groups alive.
 _lazy_groups = weakref.WeakValueDictionary()
 
@@ -355,7 +553,9 @@ class _GroupsOf:
 
 
 def _bind_first_time(module):
-    bound = _bind(module, _defaults.resolved(), _GroupsOf(module.config))
+    if _defaults.eplb is not None and not _is_dynamic(_defaults.eplb):
+        raise ValueError("a placement is put into effect by enable(model): here, layers are packed one at a time")
+    bound = _bind(module, _defaults.resolved(), _GroupsOf(module.config), type(module).__name__, None)
     if isinstance(bound, _Refused):
         _logger.warning("%s is left to transformers: %s", type(module).__name__, bound.reason)
     return bound
@@ -394,7 +594,14 @@ def experts_forward(self, hidden_states, top_k_index, top_k_weights):
     [tokens, top_k]; returns [tokens, hidden]."""
     bound = self.__dict__.get("_trimtab") or _bind_first_time(self)
     if isinstance(bound, _Refused):
-        return type(self).forward.__wrapped__(self, hidden_states, top_k_index, top_k_weights)
+        original = type(self).forward.__wrapped__
+        forward = ALL_EXPERTS_FUNCTIONS.get_interface(bound.instead, original)
+        return forward(self, hidden_states, top_k_index, top_k_weights)
+    if changed := self._trimtab_marks.changed(self):
+        raise RuntimeError(
+            f"{bound.name}: {changed} has changed since Trimtab packed it; call trimtab.transformers.enable(model) again, "
+            "or load the model anew"
+        )
     if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
         return _Forward.apply(hidden_states, top_k_index, top_k_weights, bound)
     return _run(hidden_states, top_k_index, top_k_weights, bound)
