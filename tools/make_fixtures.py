@@ -67,13 +67,13 @@ LATENT_ATTENTION = {
     "v_head_dim": 8,
 }
 
-def compressed(kind, groups, ignore):
-    """quantization_config of compressed-tensors; groups: of (targets, weights)."""
+def compressed(kind, groups, ignore, rows=None):
+    """quantization_config of compressed-tensors; groups: of (targets, weights); rows: how activations are quantised."""
     return dict(
         quant_method="compressed-tensors", format=kind, quantization_status="compressed", ignore=ignore,
         kv_cache_scheme=None, global_compression_ratio=None,
         config_groups={
-            f"group_{i}": dict(targets=targets, weights=weights, input_activations=None, output_activations=None)
+            f"group_{i}": dict(targets=targets, weights=weights, input_activations=rows, output_activations=None)
             for i, (targets, weights) in enumerate(groups)
         },
     )
@@ -122,6 +122,34 @@ FIXTURES = {
         config=dict(
             num_key_value_heads=4, num_experts=8, num_experts_per_tok=3, intermediate_size=16, clip_qkv=0.8,
             norm_topk_prob=False,
+        ),
+    ),
+    # Contexts that are stretched: by yarn as published files have it, with the magnitude and the
+    # boundaries that follow from the factor; linearly; and as Llama 3.
+    "qwen3_moe_yarn": dict(
+        model_type="qwen3_moe", dtype="bfloat16", layout="v4", decoder=True,
+        config=dict(
+            num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, intermediate_size=40, head_dim=16,
+            norm_topk_prob=True, rope_parameters=dict(
+                rope_type="yarn", factor=4.0, original_max_position_embeddings=32, rope_theta=1e4,
+            ),
+        ),
+    ),
+    "mixtral_linear": dict(
+        model_type="mixtral", dtype="bfloat16", layout="v5", decoder=True,
+        config=dict(
+            num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, sliding_window=None,
+            rope_parameters=dict(rope_type="linear", factor=2.5, rope_theta=1e4),
+        ),
+    ),
+    "olmoe_llama3": dict(
+        model_type="olmoe", dtype="bfloat16", layout="v4", decoder=True,
+        config=dict(
+            num_key_value_heads=4, num_experts=6, num_experts_per_tok=2, intermediate_size=16,
+            norm_topk_prob=False, rope_parameters=dict(
+                rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                original_max_position_embeddings=64, rope_theta=1e3,
+            ),
         ),
     ),
     "deepseek_v2": dict(
@@ -205,6 +233,7 @@ FIXTURES = {
             "int-quantized",
             [(["Linear"], dict(num_bits=8, type="int", symmetric=True, strategy="channel", dynamic=False))],
             ["lm_head", "re:.*mlp.gate$", "re:.*mlp.shared_expert_gate$"],
+            rows=dict(num_bits=8, type="int", symmetric=True, strategy="token", dynamic=True),
         ),
     ),
     "mixtral_fp8": dict(
@@ -224,6 +253,16 @@ FIXTURES = {
             ["lm_head", "re:.*block_sparse_moe.gate"],
         ),
     ),
+    # As vLLM's first FP8 checkpoints: one scale a tensor, also of the rows.
+    "mixtral_fp8_tensor": dict(
+        model_type="mixtral", dtype="bfloat16", layout="v4", decoder=True,
+        config=dict(num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, sliding_window=None),
+        quantised=[(r"(self_attn\.[qkvo]_proj|experts\.\d+\.w[123])$",
+                    dict(format="float8", block=(None, None), scale_dtype=torch.float32))],
+        input_scale=0.05,
+        quantization=dict(quant_method="fp8", activation_scheme="static", ignored_layers=["lm_head"]),
+    ),
+    # Only the weights are quantised.
     "olmoe_int4": dict(
         model_type="olmoe", dtype="bfloat16", layout="v4", decoder=True,
         config=dict(num_experts=8, num_experts_per_tok=3, intermediate_size=16, norm_topk_prob=False),
@@ -419,6 +458,8 @@ def quantise_checkpoint(spec, tensors):
         if how is not None:
             parts, meant[name] = quantise_matrix(stored.pop(name).float(), how)
             stored |= {f"{module}.{part}": part_tensor for part, part_tensor in parts.items()}
+            if "input_scale" in spec:
+                stored[f"{module}.input_scale"] = torch.tensor(spec["input_scale"])
     return stored, meant
 
 
@@ -440,7 +481,7 @@ def published_config(spec, config):
     if spec["layout"] == "v4":
         rope = config.pop("rope_parameters")
         config["rope_theta"] = rope.pop("rope_theta")
-        config["rope_scaling"] = None if rope.pop("rope_type") == "default" else rope | {"rope_type": "yarn"}
+        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
         config["torch_dtype"] = config.pop("dtype")
     if "quantization" in spec:
         config["quantization_config"] = spec["quantization"]

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,24 +38,59 @@ std::string_view name(Family family);
 // quantization_config: which modules hold quantised weights, and how.
 struct QuantizationConfig {
   enum class Method { kNone, kFp8, kCompressedTensors, kMxfp4 };
-  static constexpr int64_t kWhole = 0;  // of a block: the whole dimension
+  static constexpr int64_t kWhole = 0;  // a block has the whole dimension
 
-  // How modules store their weights. dtype: of the elements: kI8, kF8E4M3, kU4 (eight in an int32)
-  // or kF4 (32 and their scale in a block). block: of the elements that share a scale.
+  // How the rows that meet the weights of a module are quantised.
+  enum class Rows {
+    kPlain,    // They are not: the checkpoint quantises weights only.
+    kDynamic,  // They are, by scales that are computed from the rows themselves.
+    kStatic    // They are, by a scale that the checkpoint brings (input_scale).
+  };
+
+  // How modules store their weights.
   struct Group {
-    std::vector<std::string>
-        targets;  // names, "re:" with a regular expression, or "Linear" for all
+    // Names, "re:" with a regular expression, or "Linear" for all linear maps.
+    std::vector<std::string> targets;
+    // The type of the elements: kI8, kF8E4M3, kU4 (eight in an int32) or kF4 (32 in a block with
+    // their scale).
     DType dtype = DType::kF8E4M3;
-    int64_t block_rows = 1, block_cols = kWhole;
+    int64_t block_rows = 1, block_cols = kWhole;  // elements that share a scale
+    // fp8 without weight_block_size: one scale a tensor, or one a row, as the tensors have it.
+    bool scale_of_tensor_or_rows = false;
     bool has_zero_points = false;
+    Rows rows = Rows::kPlain;
+    DType rows_dtype = DType::kI8;     // what rows are quantised to, unless rows is kPlain
+    std::string rows_key, rows_value;  // the key that says so and its value, for errors
   };
 
   Method method = Method::kNone;
-  std::vector<Group> groups;  // a module is of the first that has it
-  // Not quantised: as targets; fp8 and mxfp4: as modules_to_not_convert of transformers.
+  std::vector<Group> groups;  // a module belongs to the first group that has it
+  // The modules that are not quantised: written as targets are, or for fp8 and mxfp4 as
+  // modules_to_not_convert of transformers is.
   std::vector<std::string> ignore;
 };
 std::string_view name(QuantizationConfig::Method method);  // quant_method; "" for kNone
+
+// Throws InvalidArgument, naming the key, when weights of this group may not be kept in this format
+// without a word, because it rounds rows otherwise than the checkpoint says: to 8 bits where they
+// are not quantised, or by scales of their own where the checkpoint brings them. Whoever accepts
+// that rounding does not call it. Formats that keep rows in bf16 or f32 fit weights of which only
+// the scales of rows are dynamic, or that have none.
+void check_rounding_of_rows(const QuantizationConfig::Group& group, WeightFormat format);
+
+// How a model stretches its rotary embedding to a longer context: rope_scaling, or rope_parameters.
+// The names are those of the keys.
+struct RopeScaling {
+  float factor = 1.0F;                       // linear, yarn, llama3
+  int original_max_position_embeddings = 0;  // yarn, llama3
+  // yarn
+  std::optional<float> attention_factor;  // computed from factor where it is not given
+  float beta_fast = 32.0F, beta_slow = 1.0F;
+  float mscale = 0.0F, mscale_all_dim = 0.0F;  // 0: not given
+  bool truncate = true;
+  // llama3
+  float low_freq_factor = 1.0F, high_freq_factor = 4.0F;
+};
 
 // config.json, with every family's aliases resolved. Keys keep their Hugging Face names where they
 // have one.
@@ -68,11 +104,11 @@ struct ModelConfig {
   int vocab_size = 0;
 
   // MoE
-  RouterConfig router;  // without selection_bias: that is a tensor of the checkpoint
+  RouterConfig router;  // without selection_bias, which is a tensor of the checkpoint
   bool has_selection_bias = false;
-  bool has_router_bias = false;  // gpt-oss: mlp.router.bias added to the logits
+  bool has_router_bias = false;  // gpt-oss adds mlp.router.bias to the logits
   int moe_intermediate_size = 0;
-  int shared_intermediate_size = 0;  // of all shared experts together; 0: none
+  int shared_intermediate_size = 0;  // width of all shared experts together; 0: none
   bool shared_expert_gate = false;   // Qwen2-MoE
   Activation activation;
   bool has_expert_bias = false;
@@ -86,13 +122,14 @@ struct ModelConfig {
   int head_dim = 0;  // 0 for the multi-head latent attention of DeepSeek and Kimi
   float rms_norm_eps = 1e-6F;
   float rope_theta = 10000.0F;
-  std::string rope_type =
-      "default";  // or the scaling: "yarn", "linear", ...; "per_layer": layers differ
+  // "default", or how it is scaled: "linear", "yarn", ...; "per_layer" where layers differ.
+  std::string rope_type = "default";
+  RopeScaling rope_scaling;
   float partial_rotary_factor = 1.0F;
   int max_position_embeddings = 0;  // 0: not said
   int sliding_window = 0;           // 0: none
-  std::vector<bool>
-      is_sliding_layer;         // [num_hidden_layers] layers whose attention sees only the window
+  // [num_hidden_layers] true where the attention of the layer sees only the window.
+  std::vector<bool> is_sliding_layer;
   bool attention_bias = false;  // q, k, v have biases
   bool attention_output_bias = false;
   float clip_qkv = 0.0F;  // OLMoE; 0: none
@@ -112,20 +149,25 @@ ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
 // One layer's MoE tensors, found under each family's names, as views into the checkpoint.
 struct MoeTensors {
+  std::string name;                   // of the module, as "model.layers.3.mlp", for errors
   MatrixSource gate;                  // [experts, hidden]
   VectorSource gate_bias;             // gpt-oss
   std::vector<float> selection_bias;  // e_score_correction_bias
   std::vector<MlpSource> experts;     // [experts]
   std::optional<MlpSource> shared;
   std::optional<MatrixSource> shared_gate;  // [1, hidden]
+  // Indices into QuantizationConfig::groups: those that quantised experts, and quantised shared
+  // experts, belong to.
+  std::set<int> expert_groups, shared_groups;
 };
-// Throws FormatError for absent tensors, wrong shapes and types, and weights that are quantised
-// otherwise than config.quantization says; InvalidArgument when the layer is not there or has no
-// experts.
+// Throws FormatError for absent tensors, wrong shapes and types, weights that are quantised
+// otherwise than config.quantization says, and experts beyond those that config.json counts;
+// InvalidArgument when the layer is not there or has no experts.
 MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer);
 
-// The format that holds the weights of an MLP as they are quantised. None: they are not, not all of
-// them alike, or in a way that no format has (blocks of another size).
+// The format that holds the weights of an MLP as they are quantised. None: they are not quantised,
+// not all of them alike, or in a way that no format has (blocks of another size). How the format
+// rounds rows is another matter: check_rounding_of_rows().
 std::optional<WeightFormat> native_format(const MlpSource& mlp);
 
 // A whole tensor of two dimensions, or of one, as a source for packing. Throws InvalidArgument for

@@ -57,8 +57,11 @@ class DecoderWeights {
   // If it is not given, routed experts stay quantised as the checkpoint has them where one format
   // holds all of them, and each shared expert stays as it is where a format holds it; otherwise
   // they are kept as dtype, like all other weights. The file stays mapped for the embedding rows.
-  // Throws InvalidArgument for a family that this decoder does not know and for a placement that
-  // does not fit, FormatError for tensors that are absent or of another shape.
+  // Throws InvalidArgument for a family that this decoder does not know, for a placement that does
+  // not fit, for weights that a format can't hold (with the name of their module), and, if experts
+  // is not given, where the format would round rows otherwise than the checkpoint says
+  // (check_rounding_of_rows). Throws FormatError for tensors that are absent, of another shape, or
+  // that have no place in the model.
   static std::shared_ptr<const DecoderWeights> load(
       const SafeTensors& tensors, const ModelConfig& config, DType dtype,
       const Placement& placement, std::span<const int> ranks = {},
@@ -195,6 +198,7 @@ class Decoder {
   DecoderOptions options_;
   Placement placement_;
   std::vector<float> inverse_frequencies_;  // [head_dim / 2], for the rotary embedding
+  float rope_scale_ = 1.0F;                 // multiplies its sines and cosines
   std::shared_ptr<const Dispatcher> dispatcher_;
   std::vector<MoeLayer> moe_layers_;
   Team team_;

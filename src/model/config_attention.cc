@@ -98,28 +98,31 @@ void read_biases_and_norms(const ConfigFields& fields, ModelConfig& config) {
   }
 }
 
-// layer_types where the file has it.
-bool read_layer_types(const ConfigFields& fields, ModelConfig& config) {
+// layer_types where the file has it: which layers slide, [num_hidden_layers].
+std::optional<std::vector<bool>> read_layer_types(const ConfigFields& fields, int layers) {
   const nlohmann::json* types = fields.find("layer_types");
-  if (types == nullptr) return false;
-  const int layers = config.num_hidden_layers;
-  if (!types->is_array() || std::ssize(*types) < layers) {
-    throw fields.error("layer_types", cat("is not a list of ", layers, " attention types"));
+  if (types == nullptr) return std::nullopt;
+  if (!types->is_array() || std::ssize(*types) != layers) {
+    throw fields.error("layer_types",
+                       cat("is not a list of ", layers, " attention types, one a layer"));
   }
-  for (int layer = 0; layer < layers; ++layer) {
-    const nlohmann::json& type = (*types)[layer];
+  std::vector<bool> slides;
+  for (const nlohmann::json& type : *types) {
     if (type != "sliding_attention" && type != "full_attention") {
       throw fields.error("layer_types", cat("holds ", type.dump(),
                                             "; known are full_attention, sliding_attention"));
     }
-    config.is_sliding_layer[layer] = type == "sliding_attention";
+    slides.push_back(type == "sliding_attention");
   }
-  return true;
+  return slides;
 }
 
 void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
   const int layers = config.num_hidden_layers;
   config.is_sliding_layer.assign(layers, false);
+  if (has_latent_attention(config.family)) return;  // for engines that bring their own attention
+  const std::optional<std::vector<bool>> types = read_layer_types(fields, layers);
+  bool types_decide = false;
   switch (config.family) {
     case Family::kMixtral:
       config.is_sliding_layer.assign(layers, fields.has("sliding_window"));
@@ -129,16 +132,16 @@ void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
           layers, fields.flag_or("use_sliding_window", false) && fields.has("sliding_window"));
       break;
     case Family::kQwen2Moe:
-      if (fields.flag_or("use_sliding_window", false) && !read_layer_types(fields, config)) {
+      types_decide = fields.flag_or("use_sliding_window", false);
+      if (types_decide) {
         const int windows = fields.integer_or("max_window_layers", 28, 0);
         for (int layer = 0; layer < std::min(layers, windows); layer += 2)
           config.is_sliding_layer[layer] = true;
       }
       break;
     case Family::kGptOss:
-      if (!read_layer_types(fields, config)) {
-        for (int layer = 0; layer < layers; layer += 2) config.is_sliding_layer[layer] = true;
-      }
+      types_decide = true;
+      for (int layer = 0; layer < layers; layer += 2) config.is_sliding_layer[layer] = true;
       break;
     case Family::kOlmoe:
     case Family::kDeepseekV2:
@@ -146,6 +149,14 @@ void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
     case Family::kGlm4Moe:
     case Family::kKimiK2:
       break;
+  }
+  if (types && types_decide) {
+    config.is_sliding_layer = *types;
+  } else if (types && *types != config.is_sliding_layer) {
+    throw fields.error("layer_types", cat("contradicts the other keys, by which ",
+                                          config.is_sliding_layer == std::vector<bool>(layers)
+                                              ? "no layer has sliding_attention"
+                                              : "other layers have sliding_attention"));
   }
   if (std::ranges::find(config.is_sliding_layer, true) != config.is_sliding_layer.end()) {
     config.sliding_window =
@@ -161,31 +172,6 @@ void read_attention(const ConfigFields& fields, ModelConfig& config) {
   read_sliding_window(fields, config);
   config.rms_norm_eps = fields.real_or("rms_norm_eps", usual_rms_norm_eps(config.family));
   config.max_position_embeddings = fields.integer_or("max_position_embeddings", 0, 1);
-}
-
-void read_rope(const ConfigFields& fields, ModelConfig& config) {
-  const float usual_theta = config.family == Family::kMixtral  ? 1e6F
-                            : config.family == Family::kGptOss ? 150000.0F
-                                                               : 10000.0F;
-  config.rope_theta = fields.real_or("rope_theta", usual_theta);
-  config.partial_rotary_factor =
-      fields.real_or("partial_rotary_factor", config.family == Family::kGlm4Moe ? 0.5F : 1.0F);
-  // Published files have rope_theta beside rope_scaling; transformers 5 puts all of it into
-  // rope_parameters.
-  const std::string key = fields.has("rope_scaling") ? "rope_scaling" : "rope_parameters";
-  const std::optional<ConfigFields> rope = fields.object(key);
-  if (!rope) {
-    if (config.family == Family::kGptOss) config.rope_type = "yarn";
-    return;
-  }
-  if (rope->has("full_attention") || rope->has("sliding_attention")) {
-    config.rope_type = "per_layer";
-    return;
-  }
-  config.rope_type = rope->text_or("rope_type", rope->text_or("type", "default"));
-  config.rope_theta = rope->real_or("rope_theta", config.rope_theta);
-  config.partial_rotary_factor =
-      rope->real_or("partial_rotary_factor", config.partial_rotary_factor);
 }
 
 }  // namespace trimtab

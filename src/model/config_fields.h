@@ -26,7 +26,7 @@ class ConfigFields {
       : object_(&object), file_(&file), prefix_(std::move(prefix)) {}
 
   FormatError error(const std::string& key, const std::string& what) const {
-    return {*file_, -1, cat("key '", prefix_, key, "' ", what)};
+    return {*file_, -1, cat("key '", full_name(key), "' ", what)};
   }
 
   // Null when absent.
@@ -35,6 +35,8 @@ class ConfigFields {
     return found == object_->end() || found->is_null() ? nullptr : &*found;
   }
   bool is_empty() const { return object_->empty(); }
+  // The key as errors name it.
+  std::string full_name(const std::string& key) const { return prefix_ + key; }
   bool has(const std::string& key) const { return find(key) != nullptr; }
   bool is_null(const std::string& key) const { return !has(key) && object_->contains(key); }
   std::optional<ConfigFields> object(const std::string& key) const;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quantization_config. Formats: transformers' FineGrainedFP8Config and Mxfp4Config, and
-// QuantizationConfig of compressed-tensors. Activations are not looked at: how they are rounded is
-// not a matter of the weights.
+// quantization_config. The formats are transformers' FineGrainedFP8Config and Mxfp4Config, vLLM's
+// fp8 without blocks, and QuantizationConfig of compressed-tensors.
 #include <algorithm>
 #include <array>
 
@@ -15,6 +14,7 @@ using Method = QuantizationConfig::Method;
 using Group = QuantizationConfig::Group;
 
 constexpr std::array<std::string_view, 4> kMethods = {"", "fp8", "compressed-tensors", "mxfp4"};
+using RowsQuantised = QuantizationConfig::Rows;
 constexpr int64_t kWhole = QuantizationConfig::kWhole;
 
 Method read_method(const ConfigFields& fields) {
@@ -28,7 +28,7 @@ Method read_method(const ConfigFields& fields) {
   return static_cast<Method>(found - kMethods.begin());
 }
 
-// Two sizes.
+// A block is given by its two sizes.
 void read_block(const ConfigFields& fields, const std::string& key, Group& group) {
   const std::vector<int> sizes = fields.integers(key, 1);
   if (sizes.size() != 2)
@@ -45,8 +45,23 @@ QuantizationConfig read_fp8(const ConfigFields& fields) {
     if (value != supported)
       throw fields.error(key, cat("is '", value, "'; supported is ", supported));
   }
-  Group group = {.targets = {"Linear"}, .dtype = DType::kF8E4M3};
-  read_block(fields, "weight_block_size", group);
+  Group group = {.targets = {"Linear"},
+                 .dtype = DType::kF8E4M3,
+                 .rows = RowsQuantised::kDynamic,
+                 .rows_dtype = DType::kF8E4M3,
+                 .rows_key = fields.full_name("activation_scheme")};
+  const std::string scheme = fields.text_or("activation_scheme", "dynamic");
+  if (scheme == "static") {
+    group.rows = RowsQuantised::kStatic;
+    group.rows_value = scheme;
+  } else if (scheme != "dynamic") {
+    throw fields.error("activation_scheme", cat("is '", scheme, "'; known are dynamic and static"));
+  }
+  if (fields.has("weight_block_size")) {
+    read_block(fields, "weight_block_size", group);
+  } else {
+    group.scale_of_tensor_or_rows = true;
+  }
   const std::string ignore = fields.alias({"modules_to_not_convert", "ignored_layers"});
   return {Method::kFp8, {group}, fields.texts(ignore)};
 }
@@ -58,11 +73,12 @@ QuantizationConfig read_mxfp4(const ConfigFields& fields, Family family) {
   const Group experts = {.targets = {"re:.*\\.mlp\\.experts$"},
                          .dtype = DType::kF4,
                          .block_rows = 1,
-                         .block_cols = 32};
+                         .block_cols = 32,
+                         .rows_key = fields.full_name("quant_method")};
   return {Method::kMxfp4, {experts}, fields.texts("modules_to_not_convert")};
 }
 
-// What a format of compressed-tensors stores.
+// The type of the elements that a format of compressed-tensors stores.
 DType read_element_type(const ConfigFields& format_of, const std::string& format,
                         const ConfigFields& weights) {
   if (format != "int-quantized" && format != "float-quantized" && format != "naive-quantized" &&
@@ -102,6 +118,26 @@ void read_strategy(const ConfigFields& weights, Group& group) {
   }
 }
 
+// How rows are quantised. Absent: they are not.
+void read_rows(const ConfigFields& fields, Group& group) {
+  group.rows_key = fields.full_name("input_activations");
+  const std::optional<ConfigFields> rows = fields.object("input_activations");
+  if (!rows) return;
+  rows->allow_only({"num_bits", "type", "symmetric", "group_size", "strategy", "block_structure",
+                    "dynamic", "actorder", "scale_dtype", "zp_dtype", "observer",
+                    "observer_kwargs"});
+  const std::string type = rows->text_or("type", "int");
+  if (type != "int" && type != "float")
+    throw rows->error("type", cat("is '", type, "'; known are int, float"));
+  group.rows_dtype = type == "int" ? DType::kI8 : DType::kF8E4M3;
+  // true, false, or "local": the scales of groups are computed and one for all is stored.
+  const bool dynamic = rows->has("dynamic") && *rows->find("dynamic") == true;
+  group.rows = dynamic ? RowsQuantised::kDynamic : RowsQuantised::kStatic;
+  if (dynamic) return;
+  group.rows_key = rows->full_name("dynamic");
+  group.rows_value = rows->has("dynamic") ? rows->find("dynamic")->dump() : "absent";
+}
+
 Group read_group(const ConfigFields& fields, const ConfigFields& outer) {
   fields.allow_only({"targets", "weights", "input_activations", "output_activations", "format"});
   Group group;
@@ -116,6 +152,9 @@ Group read_group(const ConfigFields& fields, const ConfigFields& outer) {
   const std::string format = format_of.text_or("format", "");
   group.dtype = read_element_type(format_of, format, *weights);
   read_strategy(*weights, group);
+  read_rows(fields, group);
+  if (fields.has("output_activations"))
+    throw fields.error("output_activations", "is not supported");
   group.has_zero_points = !weights->flag_or("symmetric", true);
   const bool has_channels = group.block_rows == 1;
   if (group.has_zero_points &&
@@ -137,8 +176,11 @@ QuantizationConfig read_compressed_tensors(const ConfigFields& fields) {
                      "kv_cache_scheme", "global_compression_ratio", "sparsity_config",
                      "transform_config", "version"});
   const std::string status = fields.text_or("quantization_status", "compressed");
-  if (status != "compressed")
-    throw fields.error("quantization_status", cat("is '", status, "', not compressed"));
+  // Weights that are frozen are stored compressed or not; the tensors tell.
+  if (status != "compressed" && status != "frozen") {
+    throw fields.error("quantization_status",
+                       cat("is '", status, "'; supported are compressed, frozen"));
+  }
   for (const char* key : {"sparsity_config", "transform_config"}) {
     const std::optional<ConfigFields> more = fields.object(key);
     if (more && !more->is_empty() && more->text_or("format", "") != "dense") {
@@ -160,6 +202,28 @@ QuantizationConfig read_compressed_tensors(const ConfigFields& fields) {
 
 std::string_view name(QuantizationConfig::Method method) {
   return kMethods[static_cast<int>(method)];
+}
+
+void check_rounding_of_rows(const Group& group, WeightFormat format) {
+  const DType rounded = format.quantized_rows();
+  const bool rounds = rounded == DType::kI8 || rounded == DType::kF8E4M3;
+  std::string reason;
+  if (group.rows == RowsQuantised::kStatic) {
+    reason =
+        cat("is ", group.rows_value, ": rows are rounded by scales of the checkpoint, one per ",
+            "tensor; ", name(format),
+            rounds ? " rounds them by scales of their own" : " does not round them to 8 bits");
+  } else if (rounds && group.rows == RowsQuantised::kPlain) {
+    reason = cat("is null: only the weights are quantised; ", name(format), " also rounds rows to ",
+                 name(rounded));
+  } else if (rounds && rounded != group.rows_dtype) {
+    reason = cat("has rows of ", name(group.rows_dtype), "; ", name(format), " rounds them to ",
+                 name(rounded));
+  }
+  if (reason.empty()) return;
+  throw InvalidArgument(cat("key '", group.rows_key, "' ", reason, ". Name the experts' format to ",
+                            "accept that (--experts ", name(format), "), or unpack their weights ",
+                            "(--experts bf16 or f32)"));
 }
 
 QuantizationConfig read_quantization(const ConfigFields& fields, Family family) {

@@ -105,6 +105,83 @@ TEST(ConfigQuantization, CompressedTensors) {
   EXPECT_EQ(mixed.groups[1].dtype, DType::kF8E4M3);
 }
 
+TEST(ConfigQuantization, Fp8WithoutBlocks) {
+  for (const char* more : {"", R"(,"weight_block_size":null)"}) {
+    const QuantizationConfig config = quantization(cat(R"({"quant_method":"fp8")", more, "}"));
+    EXPECT_TRUE(config.groups.at(0).scale_of_tensor_or_rows);
+    EXPECT_EQ(config.groups[0].rows, QuantizationConfig::Rows::kDynamic);
+  }
+}
+
+TEST(ConfigQuantization, FrozenWeightsAreRead) {
+  const std::string compressed = kKimiK2Int4;
+  std::string frozen = compressed;
+  frozen.replace(frozen.find("\"compressed\""), 12, "\"frozen\"");
+  EXPECT_EQ(quantization(frozen).groups.at(0).block_cols,
+            quantization(compressed).groups.at(0).block_cols);
+}
+
+// Which formats keep these weights without a word, and what is said otherwise.
+TEST(ConfigQuantization, RoundingOfRows) {
+  using Rows = QuantizationConfig::Rows;
+  const auto compressed = [](const std::string& rows) {
+    return quantization(cat(R"({"quant_method":"compressed-tensors","format":"int-quantized",)",
+                            R"("config_groups":{"a":{"targets":["Linear"],"weights":{},)",
+                            R"("input_activations":)", rows, "}}}"))
+        .groups[0];
+  };
+  const auto fp8 = [](const std::string& scheme) {
+    return quantization(cat(R"({"quant_method":"fp8","activation_scheme":")", scheme, "\"}"))
+        .groups[0];
+  };
+  const auto weights_only = compressed("null");
+  const auto int8 = compressed(R"({"num_bits":8,"type":"int","dynamic":true,"strategy":"token"})");
+  const auto scaled = compressed(R"({"num_bits":8,"type":"int","dynamic":false})");
+  const auto local = compressed(R"({"num_bits":8,"type":"float","dynamic":"local"})");
+  EXPECT_EQ(weights_only.rows, Rows::kPlain);
+  EXPECT_EQ(int8.rows, Rows::kDynamic);
+  EXPECT_EQ(scaled.rows, Rows::kStatic);
+  EXPECT_EQ(local.rows, Rows::kStatic);
+  EXPECT_EQ(fp8("dynamic").rows, Rows::kDynamic);
+  EXPECT_EQ(fp8("static").rows, Rows::kStatic);
+
+  const auto refusal = [](const QuantizationConfig::Group& group, WeightFormat format) {
+    try {
+      check_rounding_of_rows(group, format);
+      return std::string();
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+  };
+  for (const WeightFormat plain : {Scheme::kF32, Scheme::kBF16, Scheme::kFP8, Scheme::kMXFP4}) {
+    EXPECT_EQ(refusal(weights_only, plain), "");
+    EXPECT_EQ(refusal(int8, plain), "");
+    EXPECT_EQ(refusal(fp8("dynamic"), plain), "");
+    EXPECT_NE(refusal(scaled, plain), "");
+  }
+  EXPECT_EQ(refusal(int8, Scheme::kW8A8), "");
+  EXPECT_EQ(refusal(int8, Scheme::kW4A8), "");
+  EXPECT_EQ(refusal(fp8("dynamic"), Scheme::kMXFP8), "");
+  EXPECT_EQ(refusal(weights_only, Scheme::kW8A8),
+            "key 'quantization_config.config_groups.a.input_activations' is null: only the weights "
+            "are quantised; w8a8 also rounds rows to I8. Name the experts' format to accept that "
+            "(--experts w8a8), or unpack their weights (--experts bf16 or f32)");
+  EXPECT_NE(refusal(weights_only, Scheme::kMXFP8).find("rounds rows to F8_E4M3"),
+            std::string::npos);
+  EXPECT_NE(refusal(int8, Scheme::kMXFP8).find("has rows of I8; mxfp8 rounds them to F8_E4M3"),
+            std::string::npos);
+  EXPECT_NE(refusal(scaled, Scheme::kW8A8)
+                .find("input_activations.dynamic' is false: rows are rounded by scales of the "
+                      "checkpoint, one per tensor; w8a8 rounds them by scales of their own"),
+            std::string::npos)
+      << refusal(scaled, Scheme::kW8A8);
+  EXPECT_NE(refusal(fp8("static"), Scheme::kFP8)
+                .find("activation_scheme' is static: rows are rounded by scales of the checkpoint, "
+                      "one per tensor; fp8 does not round them to 8 bits"),
+            std::string::npos)
+      << refusal(fp8("static"), Scheme::kFP8);
+}
+
 TEST(ConfigQuantization, IsRefused) {
   const auto compressed = [](const std::string& more) {
     return cat(R"({"quant_method":"compressed-tensors",)", more, "}");
@@ -113,6 +190,10 @@ TEST(ConfigQuantization, IsRefused) {
     return compressed(cat(R"("format":")", format,
                           R"(","config_groups":{"a":{"targets":["Linear"],"weights":)", weights,
                           "}}"));
+  };
+  const auto rows = [&](const std::string& text) {
+    return compressed(cat(R"("format":"int-quantized","config_groups":{"a":{"targets":["Linear"],)",
+                          R"("weights":{},"input_activations":)", text, "}}"));
   };
   const std::string usual =
       R"("format":"int-quantized","config_groups":{"a":{"targets":["Linear"],"weights":{}}})";
@@ -123,7 +204,10 @@ TEST(ConfigQuantization, IsRefused) {
       {R"({"quant_method":"awq"})", "quant_method' is 'awq'; supported are"},
       {R"({"quant_method":"bitsandbytes"})", "quant_method' is 'bitsandbytes'; supported are"},
       {R"({"quant_method":"mxfp4"})", "quant_method' is 'mxfp4', which only gpt_oss has"},
-      {R"({"quant_method":"fp8"})", "weight_block_size' has 0 numbers in place of 2"},
+      {R"({"quant_method":"fp8","weight_block_size":[128]})",
+       "weight_block_size' has 1 numbers in place of 2"},
+      {R"({"quant_method":"fp8","activation_scheme":"none"})",
+       "activation_scheme' is 'none'; known are dynamic and static"},
       {R"({"quant_method":"fp8","weight_block_size":[128,0]})", "weight_block_size' holds 0"},
       {R"({"quant_method":"fp8","weight_block_size":[128,128],"fmt":"e5m2"})",
        "fmt' is 'e5m2'; supported is e4m3"},
@@ -144,8 +228,11 @@ TEST(ConfigQuantization, IsRefused) {
        "config_groups.a.targets' is missing"},
       {compressed(R"("config_groups":{"a":{"targets":["Linear"]}})"),
        "config_groups.a.weights' is missing"},
-      {compressed(usual + R"(,"quantization_status":"frozen")"),
-       "quantization_status' is 'frozen', not compressed"},
+      {compressed(usual + R"(,"quantization_status":"calibration")"),
+       "quantization_status' is 'calibration'; supported are compressed, frozen"},
+      {rows(R"({"num_bits":8,"type":"complex"})"), "type' is 'complex'; known are int, float"},
+      {rows(R"({"bits":8})"), "input_activations.bits' is not known"},
+      {rows(R"(null,"output_activations":{"num_bits":8})"), "output_activations' is not supported"},
       {compressed(usual + R"(,"sparsity_config":{"format":"sparse-24-bitmask"})"),
        "sparsity_config' is not supported"},
       {compressed(usual + R"(,"transform_config":{"config_groups":{}})"),

@@ -289,6 +289,39 @@ TEST(Config, GptOss) {
   EXPECT_TRUE(config.attention_output_bias);
 }
 
+// Mixtral, or another family by model_type, with the least that it needs.
+const char* const kTwoLayers =
+    R"({"model_type":"mixtral","hidden_size":32,"num_hidden_layers":2,"vocab_size":64,
+  "num_attention_heads":4,"num_key_value_heads":4,"num_local_experts":8,"num_experts_per_tok":2,
+  "intermediate_size":16,"moe_intermediate_size":16,"shared_expert_intermediate_size":16})";
+
+TEST(Config, LayerTypes) {
+  const auto layers = [](const std::string& family, const std::string& types, bool window) {
+    std::string text = with(kTwoLayers, "model_type", cat('"', family, '"'));
+    if (window) text = with(with(text, "sliding_window", "8"), "use_sliding_window", "true");
+    return parse(with(text, "layer_types", types)).is_sliding_layer;
+  };
+  const std::string full = R"(["full_attention","full_attention"])";
+  const std::string second = R"(["full_attention","sliding_attention"])";
+  const std::string both = R"(["sliding_attention","sliding_attention"])";
+  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}) {
+    EXPECT_EQ(layers(family, full, false), (std::vector<bool>{false, false})) << family;
+  }
+  EXPECT_EQ(layers("qwen2_moe", second, true), (std::vector<bool>{false, true}));
+  EXPECT_EQ(layers("mixtral", both, true), (std::vector<bool>{true, true}));
+  EXPECT_EQ(layers("qwen3_moe", both, true), (std::vector<bool>{true, true}));
+  EXPECT_THROW(layers("mixtral", second, true), FormatError);
+  EXPECT_THROW(layers("qwen3_moe", full, true), FormatError);
+}
+
+TEST(Config, AByteOrderMarkIsPassedOver) {
+  EXPECT_EQ(parse(cat("\xEF\xBB\xBF", kTwoLayers)).hidden_size, 32);
+  const TestFolder folder;
+  folder.write("config.json", cat("\xEF\xBB\xBF", kTwoLayers));
+  folder.write("generation_config.json", "\xEF\xBB\xBF{\"eos_token_id\":5}");
+  EXPECT_EQ(read_model_config(folder.path()).eos_token_ids, std::vector<int32_t>{5});
+}
+
 TEST(Config, RopeOfTransformers5) {
   const std::string base = with(kQwen3_30B, "rope_theta", "null");
   EXPECT_FLOAT_EQ(parse(base).rope_theta, 10000.0F);
@@ -375,6 +408,24 @@ TEST(Config, Refused) {
       {kDeepseekV3, "quantization_config", "{}", "'quantization_config.quant_method' is missing"},
       {kDeepseekV3, "intermediate_size", "null", "'intermediate_size' is missing"},
       {kGptOss20B, "layer_types", "[\"full_attention\"]", "'layer_types' is not a list of 2"},
+      {kGptOss20B, "layer_types", R"(["full_attention","full_attention","full_attention"])",
+       "'layer_types' is not a list of 2 attention types, one a layer"},
+      {kGptOss20B, "layer_types", R"(["full_attention","linear_attention"])",
+       "'layer_types' holds \"linear_attention\"; known are full_attention, sliding_attention"},
+      {kTwoLayers, "layer_types", R"(["linear_attention","linear_attention"])",
+       "'layer_types' holds \"linear_attention\""},
+      {kTwoLayers, "layer_types", R"(["full_attention"])", "'layer_types' is not a list of 2"},
+      {kTwoLayers, "layer_types", R"(["sliding_attention","full_attention"])",
+       "'layer_types' contradicts the other keys, by which no layer has sliding_attention"},
+      {kTwoLayers, "rope_scaling", R"({"type":"linear"})", "'rope_scaling.factor' is missing"},
+      {kTwoLayers, "rope_scaling", R"({"type":"linear","factor":0})", "'rope_scaling.factor' is 0"},
+      {kTwoLayers, "rope_scaling", R"({"type":"yarn","factor":2.0})",
+       "'rope_scaling.original_max_position_embeddings' is missing"},
+      {kTwoLayers, "rope_parameters", R"({"rope_type":"llama3","factor":8.0,"low_freq_factor":4.0,
+       "high_freq_factor":4.0,"original_max_position_embeddings":64})",
+       "'rope_parameters.high_freq_factor' is not above low_freq_factor"},
+      {kTwoLayers, "rope_scaling", R"({"factor":4.0})",
+       "'rope_scaling.factor' is there, but no rope_type that uses it"},
       {kGptOss20B, "text_config", "[]", "'text_config' is not an object"},
       {kGptOss20B, "text_config", "{}", "'text_config.hidden_size' is missing"},
       {kGptOss20B, "eos_token_id", "[1.5]", "'eos_token_id' holds 1.5"},

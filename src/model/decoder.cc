@@ -116,8 +116,8 @@ void Decoder::embed(std::span<const Chunk> batch, const Activations& a) const {
       a.places[row] = {chunk.cache, position};
       for (int64_t i = 0; i < a.sine.cols(); ++i) {
         const float angle = static_cast<float>(position) * inverse_frequencies_[i];
-        a.sine(row, i) = std::sin(angle);
-        a.cosine(row, i) = std::cos(angle);
+        a.sine(row, i) = std::sin(angle) * rope_scale_;
+        a.cosine(row, i) = std::cos(angle) * rope_scale_;
       }
       read_row(embedding, id, a.h.row_as<float>(row++));
     }

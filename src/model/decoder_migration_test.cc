@@ -104,9 +104,7 @@ INSTANTIATE_TEST_SUITE_P(All, DecoderMigration,
 TEST_P(DecoderMigration, LogitsDoNotChangeByABit) {
   const Model model = open_model(GetParam());
   const auto sequences = random_prompts(model.config, std::vector<size_t>(7, 25));
-  const WeightFormat native = DecoderWeights::load(model.tensors, model.config, DType::kF32,
-                                                   linear_placement(model.config, 1))
-                                  ->expert_format();
+  const WeightFormat native = native_expert_format(model);
   std::vector<WeightFormat> formats = {native};
   if (native == WeightFormat(Scheme::kF32)) {
     formats.insert(formats.end(), {Scheme::kBF16,

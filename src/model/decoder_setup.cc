@@ -1,26 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Construction of a decoder: its dispatcher, its MoE layers and the memory of its steps.
 #include <algorithm>
-#include <cmath>
 
 #include "base/cat.h"
 #include "model/decoder_rows.h"
 #include "model/decoder_weights.h"
+#include "model/rope.h"
 #include "trimtab/dispatch_choice.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
 
 namespace {
-
-std::vector<float> inverse_frequencies(const ModelConfig& config) {
-  std::vector<float> frequencies(config.head_dim / 2);
-  for (int i = 0; i < config.head_dim / 2; ++i) {
-    const double exponent = 2.0 * i / config.head_dim;
-    frequencies[i] = static_cast<float>(1.0 / std::pow(double{config.rope_theta}, exponent));
-  }
-  return frequencies;
-}
 
 // Throws when the slots do not hold what the placement says.
 void check_slots(const ExpertSlots& slots, const Placement& placement, int rank) {
@@ -49,14 +40,17 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
     : weights_(std::move(weights)),
       options_(options),
       placement_(placement),
-      inverse_frequencies_(inverse_frequencies(config())),
       dispatcher_(make_dispatcher(comm)),
       moe_layers_(make_moe_layers(comm, slots)),
       team_(options.threads),
       workspace_(comm.allocate(workspace_bytes())),
       owned_groups_(dispatcher_->make_groups(comm)),
       groups_(pointers_to(owned_groups_)),
-      lane_{comm, workspace_, team_, groups_, options.trace} {}
+      lane_{comm, workspace_, team_, groups_, options.trace} {
+  Rope rope = make_rope(config());
+  inverse_frequencies_ = std::move(rope.inverse_frequencies);
+  rope_scale_ = rope.scale;
+}
 
 Decoder::~Decoder() = default;
 

@@ -3,10 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
-#include "base/cat.h"
-#include "model/checkpoint_testing.h"
 #include "model/decoder_testing.h"
 #include "trimtab/error.h"
 
@@ -16,13 +12,14 @@ namespace {
 class DecoderFamilies : public testing::TestWithParam<const char*> {};
 
 // Together: grouped queries, both QK norms, biases, clipping, a sliding window, dense layers,
-// shared experts, tied embeddings; weights in fp8 (blocks, channels, whole matrices), int8 and int4
-// (channels, groups with zero points).
+// shared experts, tied embeddings, stretched contexts; weights in fp8 (blocks, channels, whole
+// matrices), int8 and int4 (channels, groups with zero points).
 INSTANTIATE_TEST_SUITE_P(All, DecoderFamilies,
                          testing::Values("mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe",
                                          "qwen3_moe_sparse", "olmoe", "qwen3_moe_fp8",
-                                         "mixtral_fp8", "qwen2_moe_int8", "olmoe_int4",
-                                         "qwen3_moe_int4"),
+                                         "mixtral_fp8", "mixtral_fp8_tensor", "qwen2_moe_int8",
+                                         "olmoe_int4", "qwen3_moe_int4", "qwen3_moe_yarn",
+                                         "mixtral_linear", "olmoe_llama3"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST_P(DecoderFamilies, EqualsTransformers) {
@@ -82,87 +79,6 @@ TEST_P(DecoderFamilies, SameBitsInAnyBatchAndForAnyChunks) {
   for (const Ids& prompt : prompts) alone.push_back(all_logits(model, {prompt}, {})[0]);
   for (const size_t chunk : {1U, 3U, 16U, 100U}) {
     EXPECT_EQ(all_logits(model, prompts, {.chunk = chunk}), alone) << "chunks of " << chunk;
-  }
-}
-
-// What the checkpoint has, where the kernels have a format for it.
-TEST(QuantisedExperts, StayAsTheyAre) {
-  const std::pair<const char*, std::string> cases[] = {
-      {"qwen2_moe_int8", "w8a8"}, {"olmoe_int4", "w4a8-channel"}, {"mixtral_fp8", "fp8"},
-      {"qwen3_moe_fp8", "f32"},   {"qwen3_moe_int4", "f32"},      {"qwen3_moe", "f32"}};
-  for (const auto& [checkpoint, format] : cases) {
-    const Model model = open_model(checkpoint);
-    const Placement placement = linear_placement(model.config, 1);
-    const auto as_it_is = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
-    EXPECT_EQ(name(as_it_is->expert_format()), format) << checkpoint;
-    const auto in_f32 =
-        DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, DType::kF32);
-    EXPECT_EQ(name(in_f32->expert_format()), "f32");
-    // Packing is another: no format gives the same size.
-    EXPECT_EQ(as_it_is->bytes() == in_f32->bytes(), format == "f32") << checkpoint;
-  }
-}
-
-// A copy of a checkpoint in which the shared experts are not quantised.
-SafeTensors with_plain_shared_experts(const Model& model, const TestFolder& folder) {
-  std::map<std::string, TensorView> tensors;
-  for (const std::string& name : model.tensors.names()) {
-    if (name.find(".shared_expert.") == name.npos) tensors[name] = model.tensors.at(name);
-  }
-  std::vector<std::vector<float>> plain;
-  for (int layer = 0; layer < model.config.num_hidden_layers; ++layer) {
-    if (!model.config.is_moe_layer[layer]) continue;
-    const MlpSource shared = *find_moe_tensors(model.tensors, model.config, layer).shared;
-    for (const auto& [name, source] :
-         {std::pair{"gate", shared.gate}, {"up", shared.up}, {"down", shared.down}}) {
-      std::vector<float>& values =
-          plain.emplace_back(static_cast<size_t>(source.rows * source.cols));
-      read_rows(source, 0, Rows(values.data(), source.rows, source.cols));
-      tensors[cat("model.layers.", layer, ".mlp.shared_expert.", name, "_proj.weight")] = {
-          DType::kF32, {source.rows, source.cols}, std::as_bytes(std::span(values))};
-    }
-  }
-  folder.write("model.safetensors", safetensors_image(tensors));
-  return SafeTensors::open(folder.path());
-}
-
-TEST(QuantisedExperts, SharedOnesThatAreNotQuantisedStayPlain) {
-  const Model model = open_model("qwen2_moe_int8");
-  const TestFolder folder;
-  const SafeTensors tensors = with_plain_shared_experts(model, folder);
-  const Placement placement = linear_placement(model.config, 1);
-  const auto load = [&](const SafeTensors& from, std::optional<WeightFormat> experts = {}) {
-    return DecoderWeights::load(from, model.config, DType::kBF16, placement, {}, experts);
-  };
-  const auto as_it_is = load(tensors);
-  EXPECT_EQ(name(as_it_is->expert_format()), "w8a8");
-  EXPECT_GT(as_it_is->bytes(), load(model.tensors)->bytes());
-  EXPECT_EQ(load(tensors, Scheme::kW8A8)->bytes(), load(model.tensors)->bytes());
-}
-
-// Rows are rounded as the format has it, twice in each layer: to bf16, by 2^-9, or to int8 with a
-// scale per row. Rows of a few dozen elements have a largest magnitude of about three times the
-// root of their mean square, so that rounding to 1 / 127 of it is off by 3 / 127 / sqrt(12), with
-// the weights exact. Errors of stages add up as squares; a factor of 3 stands for rows that are
-// worse than the mean and for gates.
-TEST(QuantisedExperts, ComputeWithinTheRoundingOfTheirRows) {
-  for (const auto& [checkpoint, rounding] :
-       {std::pair{"qwen2_moe_int8", 3 / 127.0 / std::sqrt(12.0)},
-        {"olmoe_int4", 3 / 127.0 / std::sqrt(12.0)},
-        {"mixtral_fp8", 2 * 0x1p-9}}) {
-    const Model model = open_model(checkpoint);
-    const auto cols = static_cast<size_t>(model.config.vocab_size);
-    const std::vector<Ids> prompt = {values<int32_t>(model.expected.at("input_ids"))};
-    const auto expected = values<float>(model.expected.at("logits"));
-    const auto placement = linear_placement(model.config, 1);
-    const WeightFormat native =
-        DecoderWeights::load(model.tensors, model.config, DType::kF32, placement)->expert_format();
-    const auto logits = all_logits(model, prompt, {.experts = native});
-    const double error = relative_error(logits[0], expected, cols);
-    EXPECT_LE(error, 3 * rounding * std::sqrt(2 * model.config.num_hidden_layers)) << checkpoint;
-    EXPECT_GT(error, 1e-4) << checkpoint;
-    for (const int ranks : {2, 3})
-      EXPECT_EQ(all_logits(model, prompt, {.ranks = ranks, .experts = native}), logits);
   }
 }
 
@@ -251,9 +167,10 @@ TEST(Decoder, RefusesModelsItDoesNotKnow) {
             "the decoder keeps weights as F32 or BF16, not F16");
   EXPECT_EQ(refusal([&] { load(model, DType::kF32, 3); }),
             "the placement is for 3 MoE layers of 8 experts, the model has 2 of 8");
-  model.config.rope_type = "yarn";
+  model.config.rope_type = "dynamic";
   EXPECT_EQ(refusal([&] { load(model); }),
-            "the decoder supports rope_type \"default\", not \"yarn\"");
+            "the decoder supports the rope types default, linear, yarn and llama3; this model has "
+            "dynamic");
   model.config.rope_type = "default";
   model.config.num_key_value_heads = 3;
   EXPECT_EQ(refusal([&] { load(model); }),

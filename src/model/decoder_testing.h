@@ -36,6 +36,14 @@ std::vector<T> values(const TensorView& tensor) {
   return out;
 }
 
+// The format that holds the routed experts as the checkpoint has them; f32 where none does.
+inline WeightFormat native_expert_format(const Model& model) {
+  const std::vector<bool>& moe = model.config.is_moe_layer;
+  const auto layer = static_cast<int>(std::ranges::find(moe, true) - moe.begin());
+  const MoeTensors tensors = find_moe_tensors(model.tensors, model.config, layer);
+  return native_format(tensors.experts[0]).value_or(Scheme::kF32);
+}
+
 inline std::vector<Ids> random_prompts(const ModelConfig& config,
                                        const std::vector<size_t>& lengths) {
   std::mt19937 random(7);

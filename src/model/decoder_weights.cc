@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <numeric>
+#include <set>
 
 #include "base/cat.h"
+#include "model/rope.h"
 #include "model/weight_finder.h"
 #include "trimtab/error.h"
 
@@ -28,10 +31,6 @@ void check_config(const ModelConfig& config, DType dtype) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) {
     throw InvalidArgument(cat("the decoder keeps weights as F32 or BF16, not ", name(dtype)));
   }
-  if (config.rope_type != "default") {
-    throw InvalidArgument(
-        cat("the decoder supports rope_type \"default\", not \"", config.rope_type, "\""));
-  }
   if (config.partial_rotary_factor != 1.0F) {
     throw InvalidArgument(
         cat("the decoder supports partial_rotary_factor 1, not ", config.partial_rotary_factor));
@@ -46,13 +45,69 @@ void check_config(const ModelConfig& config, DType dtype) {
     throw InvalidArgument(
         cat("the rotary embedding needs an even head_dim, not ", config.head_dim));
   }
+  make_rope(config);  // refuses types of scaling that it does not know
+}
+
+// What body returns. An error about weights, which packing reports by row and column, gets the name
+// of their module in front.
+template <class Body>
+auto naming(const std::string& module, const Body& body) {
+  try {
+    return body();
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(cat(module, ": ", error.what()));
+  }
+}
+
+// The names of one expert's weights: those of its module, or where all experts share tensors, the
+// module of all and the number.
+std::string expert_name(const SafeTensors& tensors, const MoeTensors& layer, int64_t expert) {
+  const bool merged = tensors.contains(layer.name + ".experts.gate_up_proj");
+  return cat(layer.name, merged ? ".experts, expert " : ".experts.", expert);
+}
+
+// The kinds of tensors that a decoder does not need, beside those that belong to its model.
+bool is_harmless(std::string_view name) {
+  for (const char* end : {".rotary_emb.inv_freq", ".input_scale", ".input_zero_point",
+                          ".activation_scale", ".k_scale", ".v_scale", ".output_scale"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
+// Throws when experts of these groups, kept in this format, get rows that are rounded otherwise
+// than the checkpoint says.
+void check_rounding(const ModelConfig& config, const std::set<int>& groups, WeightFormat format) {
+  for (const int group : groups) check_rounding_of_rows(config.quantization.groups[group], format);
+}
+
+// The embedding as the output head. A head of its own in the file must be the same.
+MatrixSource tied_head(const SafeTensors& tensors, const std::string& embedding,
+                       WeightFinder::Names& found) {
+  const std::string head = "lm_head.weight";
+  const TensorView& tied = tensors.at(embedding);
+  if (tensors.contains(head)) {
+    const TensorView& own = tensors.at(head);
+    if (own.dtype != tied.dtype || own.shape != tied.shape ||
+        !std::ranges::equal(own.data, tied.data)) {
+      throw tensors.bad_tensor(
+          head, cat("differs from ", embedding, ", though tie_word_embeddings is true"));
+    }
+    found.insert(head);
+  }
+  return matrix_source(tied);
 }
 
 // Reads and packs the tensors of one checkpoint.
 class Reader {
  public:
-  Reader(const SafeTensors& tensors, const ModelConfig& config, DType dtype)
-      : config_(config), weights_(tensors, config.quantization), dtype_(dtype) {}
+  // found: gets the names of the tensors that were read.
+  Reader(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
+         WeightFinder::Names& found)
+      : tensors_(tensors),
+        config_(config),
+        weights_(tensors, config.quantization, &found),
+        dtype_(dtype) {}
 
   const WeightFinder& weights() const { return weights_; }
   std::vector<float> vector(const std::string& name, int64_t size) const {
@@ -63,7 +118,7 @@ class Reader {
   }
   Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) const {
     const VectorSource bias = has_bias ? weights_.vector(name + ".bias", out) : VectorSource{};
-    return Linear(weights_.matrix(name, out, in), bias, dtype_);
+    return naming(name, [&] { return Linear(weights_.matrix(name, out, in), bias, dtype_); });
   }
 
   void attention(const std::string& prefix, LayerWeights& layer) const {
@@ -86,7 +141,8 @@ class Reader {
     source.gate = weights_.matrix(prefix + "gate_proj", width, hidden);
     source.up = weights_.matrix(prefix + "up_proj", width, hidden);
     source.down = weights_.matrix(prefix + "down_proj", hidden, width);
-    return std::make_shared<const Mlp>(source, config_.activation, dtype_);
+    return naming(prefix,
+                  [&] { return std::make_shared<const Mlp>(source, config_.activation, dtype_); });
   }
 
   // wanted: the logical experts to pack. format: of the routed experts. shared_format: if not
@@ -99,16 +155,20 @@ class Reader {
     layer.router = std::make_shared<const Router>(std::move(router));
     layer.experts.resize(wanted.size());
     BufferArena arena;
-    const auto pack = [&](const MlpSource& source, WeightFormat as) {
-      return std::make_shared<const Mlp>(source, config_.activation, as, nullptr, &arena);
+    const auto pack = [&](const std::string& name, const MlpSource& source, WeightFormat as) {
+      return naming(name, [&] {
+        return std::make_shared<const Mlp>(source, config_.activation, as, nullptr, &arena);
+      });
     };
-    for (size_t e = 0; e < wanted.size(); ++e) {
-      if (wanted[e]) layer.experts[e] = pack(found.experts[e], format);
+    for (int64_t e = 0; e < std::ssize(wanted); ++e) {
+      if (wanted[e])
+        layer.experts[e] = pack(expert_name(tensors_, found, e), found.experts[e], format);
     }
     if (found.shared) {
-      layer.shared =
-          pack(*found.shared,
-               shared_format ? *shared_format : native_format(*found.shared).value_or(dtype_));
+      const WeightFormat format_of_shared =
+          shared_format ? *shared_format : native_format(*found.shared).value_or(dtype_);
+      if (!shared_format) check_rounding(config_, found.shared_groups, format_of_shared);
+      layer.shared = pack(found.name + ", shared experts", *found.shared, format_of_shared);
     }
     if (found.shared_gate) {
       layer.shared_gate =
@@ -117,19 +177,41 @@ class Reader {
   }
 
  private:
+  const SafeTensors& tensors_;
   const ModelConfig& config_;
   WeightFinder weights_;
   DType dtype_;
 };
 
-// Of the layers that have experts.
-std::vector<MoeTensors> find_all_moe_tensors(const SafeTensors& tensors,
-                                             const ModelConfig& config) {
+// The tensors of the layers that have experts.
+std::vector<MoeTensors> find_all_moe_tensors(const SafeTensors& tensors, const ModelConfig& config,
+                                             WeightFinder::Names* names = nullptr) {
   std::vector<MoeTensors> found;
   for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (config.is_moe_layer[layer]) found.push_back(find_moe_tensors(tensors, config, layer));
+    if (config.is_moe_layer[layer])
+      found.push_back(find_moe_tensors(tensors, config, layer, names));
   }
   return found;
+}
+
+// Throws for a tensor of the model that was not found, and so has no part in its answers: layers or
+// biases that config.json does not know, other names for the same weights.
+void refuse_other_tensors(const SafeTensors& tensors, const ModelConfig& config,
+                          const WeightFinder::Names& found) {
+  const std::string layers = config.tensor_prefix + "layers.";
+  for (const std::string& name : tensors.names()) {
+    const bool of_model = name.starts_with(config.tensor_prefix) || name.starts_with("lm_head.");
+    if (!of_model || found.contains(name) || is_harmless(name)) continue;
+    int layer = -1;
+    if (name.starts_with(layers))
+      std::from_chars(name.data() + layers.size(), name.data() + name.size(), layer);
+    if (layer >= config.num_hidden_layers) {
+      throw tensors.bad_tensor(name, cat("is of layer ", layer, ", but num_hidden_layers is ",
+                                         config.num_hidden_layers));
+    }
+    throw tensors.bad_tensor(name, cat("has no place in the ", config.model_type,
+                                       " that config.json describes, and would be ignored"));
+  }
 }
 
 // The format that all routed experts are quantised in, if there is one; else dtype.
@@ -187,9 +269,14 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(
   std::iota(all_ranks.begin(), all_ranks.end(), 0);
   if (ranks.empty()) ranks = all_ranks;
 
-  const Reader reader(tensors, config, dtype);
-  const std::vector<MoeTensors> moe_tensors = find_all_moe_tensors(tensors, config);
+  WeightFinder::Names found;
+  const Reader reader(tensors, config, dtype, found);
+  const std::vector<MoeTensors> moe_tensors = find_all_moe_tensors(tensors, config, &found);
   const WeightFormat expert_format = experts ? *experts : common_format(moe_tensors, dtype);
+  if (!experts) {
+    for (const MoeTensors& layer : moe_tensors)
+      check_rounding(config, layer.expert_groups, expert_format);
+  }
   std::shared_ptr<DecoderWeights> weights(
       new DecoderWeights(tensors, config, dtype, expert_format));
   const std::string& prefix = config.tensor_prefix;
@@ -219,9 +306,10 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(
   weights->final_norm_ = reader.vector(prefix + "norm.weight", config.hidden_size);
   const MatrixSource head =
       config.tie_word_embeddings
-          ? matrix_source(weights->embedding_)
+          ? tied_head(tensors, prefix + "embed_tokens.weight", found)
           : reader.weights().matrix("lm_head", config.vocab_size, config.hidden_size);
-  weights->head_ = Linear(head, VectorSource{}, dtype);
+  weights->head_ = naming("lm_head", [&] { return Linear(head, VectorSource{}, dtype); });
+  refuse_other_tensors(tensors, config, found);
   return weights;
 }
 
@@ -246,8 +334,12 @@ std::unique_ptr<ExpertSlots> DecoderWeights::expert_slots(const Placement& place
   const auto source = [&](int layer, int slot) {
     const int32_t logical = placement.logical(layer)[first + slot];
     const MlpSource& expert = tensors[layer].experts[logical];
-    return ExpertSlots::Expert{
-        std::make_shared<const Mlp>(expert, config_.activation, expert_format_), logical};
+    return ExpertSlots::Expert{naming(expert_name(tensors_, tensors[layer], logical),
+                                      [&] {
+                                        return std::make_shared<const Mlp>(
+                                            expert, config_.activation, expert_format_);
+                                      }),
+                               logical};
   };
   return std::make_unique<ExpertSlots>(placement.num_layers(), placement.slots_of_rank(comm.rank()),
                                        spares, source, comm);

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "trimtab/generate.h"
+
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -6,7 +8,6 @@
 
 #include "model/decoder_testing.h"
 #include "trimtab/error.h"
-#include "trimtab/generate.h"
 
 namespace trimtab {
 namespace {

@@ -64,11 +64,17 @@ QuantisedModules::QuantisedModules(const QuantizationConfig& config)
   }
 }
 
+int QuantisedModules::index_of_group(std::string_view module) const {
+  if (ignore_.contains(module)) return -1;
+  for (int i = 0; i < std::ssize(targets_); ++i) {
+    if (targets_[i].contains(module)) return i;
+  }
+  return -1;
+}
+
 const QuantizationConfig::Group* QuantisedModules::group_of(std::string_view module) const {
-  if (ignore_.contains(module)) return nullptr;
-  const auto found = std::ranges::find_if(
-      targets_, [&](const ModuleList& targets) { return targets.contains(module); });
-  return found == targets_.end() ? nullptr : &config_.groups[found - targets_.begin()];
+  const int index = index_of_group(module);
+  return index < 0 ? nullptr : &config_.groups[index];
 }
 
 }  // namespace trimtab

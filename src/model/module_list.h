@@ -41,8 +41,9 @@ class QuantisedModules {
  public:
   // config: outlives this. Throws InvalidArgument for expressions that Regex refuses.
   explicit QuantisedModules(const QuantizationConfig& config);
-  // How the module stores its weight; null: not quantised.
+  // The group that says how a module stores its weight; null, and -1: it is not quantised.
   const QuantizationConfig::Group* group_of(std::string_view module) const;
+  int index_of_group(std::string_view module) const;
 
  private:
   const QuantizationConfig& config_;

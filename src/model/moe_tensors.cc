@@ -9,7 +9,7 @@
 namespace trimtab {
 namespace {
 
-// A matrix in the middle of a tensor; first: its first element.
+// A matrix in the middle of a tensor. first: the index of its first element.
 MatrixSource part(const TensorView& tensor, int64_t first, int64_t rows, int64_t cols,
                   int64_t row_stride, int64_t col_stride) {
   return {tensor.data.data() + first * bits(tensor.dtype) / 8,
@@ -39,9 +39,10 @@ VectorSource part(const TensorView& tensor, int64_t first, int64_t size, int64_t
 // Reads the tensors of one MoE block. E: experts, H: hidden, I: the experts' width.
 class Block {
  public:
-  Block(const SafeTensors& tensors, const ModelConfig& config, int layer)
+  Block(const SafeTensors& tensors, const ModelConfig& config, int layer,
+        WeightFinder::Names* names)
       : tensors_(tensors),
-        weights_(tensors, config.quantization),
+        weights_(tensors, config.quantization, names),
         config_(config),
         num_experts_(config.router.num_experts),
         hidden_(config.hidden_size),
@@ -54,6 +55,8 @@ class Block {
 
   MoeTensors find() const {
     MoeTensors found;
+    found.name = prefix_.substr(0, prefix_.size() - 1);
+    refuse_more_experts();
     const std::string gate = prefix_ + (config_.family == Family::kGptOss ? "router" : "gate");
     found.gate = weights_.matrix(gate, num_experts_, hidden_);
     if (config_.has_router_bias) found.gate_bias = weights_.vector(gate + ".bias", num_experts_);
@@ -69,12 +72,12 @@ class Block {
     } else if (tensors_.contains(prefix_ + "experts.gate_up_proj")) {
       found.experts = merged_experts();
     } else {
-      found.experts = single_experts();
+      found.experts = single_experts(found.expert_groups);
     }
     if (config_.shared_intermediate_size > 0) {
       const bool qwen = config_.family == Family::kQwen2Moe;
       found.shared = mlp(prefix_ + (qwen ? "shared_expert." : "shared_experts."),
-                         config_.shared_intermediate_size);
+                         config_.shared_intermediate_size, found.shared_groups);
     }
     if (config_.shared_expert_gate) {
       found.shared_gate = weights_.matrix(prefix_ + "shared_expert_gate", 1, hidden_);
@@ -83,20 +86,40 @@ class Block {
   }
 
  private:
-  MlpSource mlp(const std::string& prefix, int64_t width) const {
+  // groups: gets those of the matrices that are quantised.
+  MlpSource mlp(const std::string& prefix, int64_t width, std::set<int>& groups) const {
     const bool w123 = config_.family == Family::kMixtral;
+    const auto matrix = [&](const char* name, int64_t rows, int64_t cols) {
+      const std::string module = prefix + name;
+      if (const int group = weights_.group_of(module); group >= 0) groups.insert(group);
+      return weights_.matrix(module, rows, cols);
+    };
     MlpSource source;
-    source.gate = weights_.matrix(prefix + (w123 ? "w1" : "gate_proj"), width, hidden_);
-    source.up = weights_.matrix(prefix + (w123 ? "w3" : "up_proj"), width, hidden_);
-    source.down = weights_.matrix(prefix + (w123 ? "w2" : "down_proj"), hidden_, width);
+    source.gate = matrix(w123 ? "w1" : "gate_proj", width, hidden_);
+    source.up = matrix(w123 ? "w3" : "up_proj", width, hidden_);
+    source.down = matrix(w123 ? "w2" : "down_proj", hidden_, width);
     return source;
   }
 
-  std::vector<MlpSource> single_experts() const {
+  std::vector<MlpSource> single_experts(std::set<int>& groups) const {
     std::vector<MlpSource> experts;
     for (int64_t e = 0; e < num_experts_; ++e)
-      experts.push_back(mlp(cat(prefix_, "experts.", e, "."), width_));
+      experts.push_back(mlp(cat(prefix_, "experts.", e, "."), width_, groups));
     return experts;
+  }
+
+  // The router would never choose them.
+  void refuse_more_experts() const {
+    const std::string next = cat(prefix_, "experts.", num_experts_, ".");
+    for (const char* matrix : {"gate_proj", "w1"}) {
+      for (const char* weight : {".weight", ".weight_packed"}) {
+        const std::string name = cat(next, matrix, weight);
+        if (tensors_.contains(name)) {
+          throw tensors_.bad_tensor(
+              name, cat("is of an expert beyond the ", num_experts_, " that config.json counts"));
+        }
+      }
+    }
   }
 
   // gate_up_proj [E, 2I, H], gate rows first; down_proj [E, H, I].
@@ -173,12 +196,17 @@ class Block {
 
 }  // namespace
 
-MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer) {
+MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer,
+                            WeightFinder::Names* found) {
   const int64_t layers = std::ssize(config.is_moe_layer);
   if (layer < 0 || layer >= layers)
     throw InvalidArgument(cat("layer ", layer, " of a model with ", layers, " layers"));
   if (!config.is_moe_layer[layer]) throw InvalidArgument(cat("layer ", layer, " has no experts"));
-  return Block(tensors, config, layer).find();
+  return Block(tensors, config, layer, found).find();
+}
+
+MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer) {
+  return find_moe_tensors(tensors, config, layer, nullptr);
 }
 
 }  // namespace trimtab

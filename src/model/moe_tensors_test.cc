@@ -343,6 +343,46 @@ TEST(MoeTensors, Fp8Blocks) {
   expect_words(find_error(with_up_proj({}), config), {"experts.1.up_proj.weight' is missing"});
 }
 
+// One scale a tensor, or one a row, under either name.
+TEST(MoeTensors, Fp8WithoutBlocks) {
+  const ModelConfig config =
+      quantised(Family::kQwen3Moe, Method::kFp8, {.scale_of_tensor_or_rows = true});
+  const auto up_proj = [](const char* scale, std::vector<int> shape) {
+    return with_up_proj({{"weight", "F8_E4M3", {3, 4}}, {scale, "F32", std::move(shape)}});
+  };
+  for (const char* scale : {"weight_scale", "weight_scale_inv"}) {
+    for (const std::vector<int>& shape : {std::vector<int>{}, {1}, {1, 1}, {3}, {3, 1}})
+      expect_reads(up_proj(scale, shape), config);
+    for (const std::vector<int>& shape : {std::vector<int>{2, 2}, {1, 3}, {4}, {0}}) {
+      expect_words(
+          find_error(up_proj(scale, shape), config),
+          {cat("experts.1.up_proj.", scale, "' holds "),
+           "without weight_block_size there is one per tensor, or one for each of 3 rows"});
+    }
+  }
+  expect_words(find_error(with_up_proj({{"weight", "F8_E4M3", {3, 4}}}), config),
+               {"experts.1.up_proj.weight_scale' is missing"});
+}
+
+TEST(MoeTensors, PlainWeightsHaveNoScale) {
+  for (const char* scale : {"weight_scale", "weight_scale_inv"}) {
+    const std::vector<Named> both = with_up_proj({{"weight", "BF16", {3, 4}}, {scale, "F32", {1}}});
+    for (const ModelConfig& config :
+         {small(Family::kQwen3Moe),
+          quantised(Family::kQwen3Moe, Method::kCompressedTensors, {.dtype = DType::kI8})}) {
+      expect_words(find_error(both, config), {cat("up_proj.", scale, "' is the scale of quantised"),
+                                              "up_proj.weight' holds BF16"});
+    }
+  }
+}
+
+TEST(MoeTensors, ExpertsBeyondTheCount) {
+  std::vector<Named> tensors = qwen_tensors();
+  tensors.push_back({kMlp + "experts.2.gate_proj.weight", "BF16", {3, 4}});
+  expect_words(find_error(tensors, small(Family::kQwen3Moe)),
+               {" at byte ", "experts.2.gate_proj.weight' is of an expert beyond the 2 that"});
+}
+
 TEST(MoeTensors, Int8AndItsZeroPoints) {
   const ModelConfig channels = quantised(Family::kQwen3Moe, Method::kCompressedTensors,
                                          {.dtype = DType::kI8, .has_zero_points = true});

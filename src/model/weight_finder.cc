@@ -21,6 +21,12 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a - 1) / b + 1;
 }
 
+int64_t cells_of(const TensorView& tensor) {
+  int64_t count = 1;
+  for (const int64_t size : tensor.shape) count *= size;
+  return count;
+}
+
 void check_source(const TensorView& tensor, size_t dimensions) {
   if (tensor.shape.size() != dimensions) {
     throw InvalidArgument(
@@ -43,7 +49,7 @@ const TensorView& WeightFinder::plain(const std::string& name,
         throw tensors_.bad_tensor(quantised, cat("is quantised, but ", kUnsaid));
     }
   }
-  const TensorView& tensor = tensors_.at(name);
+  const TensorView& tensor = at(name);
   if (!is_plain_type(tensor.dtype)) {
     throw tensors_.bad_tensor(
         name, cat("holds ", trimtab::name(tensor.dtype), " in place of F32, BF16 or F16",
@@ -59,16 +65,37 @@ VectorSource WeightFinder::vector(const std::string& name, int64_t size) const {
 MatrixSource WeightFinder::matrix(const std::string& module, int64_t rows, int64_t cols) const {
   const std::string weight = module + ".weight";
   const QuantizationConfig::Group* group = modules_.group_of(module);
-  if (group == nullptr || (tensors_.contains(weight) && is_plain_type(tensors_.at(weight).dtype))) {
-    return matrix_source(plain(weight, std::array{rows, cols}));
+  if (group == nullptr || is_plain(weight)) {
+    const TensorView& tensor = plain(weight, std::array{rows, cols});
+    for (const std::string& scale : {weight + "_scale", weight + "_scale_inv"}) {
+      if (tensors_.contains(scale)) {
+        throw tensors_.bad_tensor(scale, cat("is the scale of quantised weights, but '", weight,
+                                             "' holds ", trimtab::name(tensor.dtype)));
+      }
+    }
+    return matrix_source(tensor);
   }
   return group->dtype == DType::kU4 ? packed(weight, *group, rows, cols)
                                     : stored(weight, *group, rows, cols);
 }
 
+const TensorView& WeightFinder::at(const std::string& name) const {
+  const TensorView& tensor = tensors_.at(name);
+  if (found_ != nullptr) found_->insert(name);
+  return tensor;
+}
+
+int WeightFinder::group_of(const std::string& module) const {
+  return is_plain(module + ".weight") ? -1 : modules_.index_of_group(module);
+}
+
+bool WeightFinder::is_plain(const std::string& weight) const {
+  return tensors_.contains(weight) && is_plain_type(tensors_.at(weight).dtype);
+}
+
 const TensorView& WeightFinder::typed(const std::string& name, DType dtype,
                                       std::span<const int64_t> shape) const {
-  const TensorView& tensor = tensors_.at(name);
+  const TensorView& tensor = at(name);
   if (tensor.dtype != dtype) {
     throw tensors_.bad_tensor(
         name, cat("holds ", trimtab::name(tensor.dtype), " in place of ", trimtab::name(dtype)));
@@ -76,13 +103,21 @@ const TensorView& WeightFinder::typed(const std::string& name, DType dtype,
   return tensors_.at(name, shape);
 }
 
+// The name of the scales: weight_scale_inv for fp8 of DeepSeek, whose scales multiply all the same;
+// fp8 without blocks has either name.
+std::string WeightFinder::scale_name(const std::string& weight,
+                                     const QuantizationConfig::Group& group) const {
+  const std::string inverse = weight + "_scale_inv";
+  const bool either = group.scale_of_tensor_or_rows && !tensors_.contains(inverse);
+  return method_ == QuantizationConfig::Method::kFp8 && !either ? inverse : weight + "_scale";
+}
+
 // Elements of 8 bits, one after the other.
 MatrixSource WeightFinder::stored(const std::string& weight, const QuantizationConfig::Group& group,
                                   int64_t rows, int64_t cols) const {
   const TensorView& tensor = typed(weight, group.dtype, std::array{rows, cols});
   MatrixSource source = {tensor.data.data(), group.dtype, rows, cols, cols, 1};
-  set_scales(weight + (method_ == QuantizationConfig::Method::kFp8 ? "_scale_inv" : "_scale"),
-             group, source);
+  set_scales(scale_name(weight, group), group, source);
   if (group.has_zero_points) {
     Quantization& q = source.quantization;
     const std::string name = weight + "_zero_point";
@@ -141,13 +176,25 @@ void WeightFinder::set_scales(const std::string& name, const QuantizationConfig:
   Quantization& q = source.quantization;
   q.block_rows = group.block_rows == QuantizationConfig::kWhole ? source.rows : group.block_rows;
   q.block_cols = group.block_cols == QuantizationConfig::kWhole ? source.cols : group.block_cols;
-  const int64_t down = ceil_div(source.rows, q.block_rows),
-                across = ceil_div(source.cols, q.block_cols);
-  const TensorView& tensor = tensors_.at(name);
+  const TensorView& tensor = at(name);
+  if (group.scale_of_tensor_or_rows) {
+    const bool one = cells_of(tensor) == 1;
+    const bool of_rows = cells_of(tensor) == source.rows && tensor.shape.size() <= 2 &&
+                         tensor.shape[0] == source.rows;
+    if (!one && !of_rows) {
+      throw tensors_.bad_tensor(
+          name, cat("holds ", cells_of(tensor), " scales; without weight_block_size there is one ",
+                    "per tensor, or one for each of ", source.rows, " rows"));
+    }
+    q.block_rows = one ? source.rows : 1;
+    q.block_cols = source.cols;
+  }
   if (!is_plain_type(tensor.dtype) && tensor.dtype != DType::kF8E8M0) {
     throw tensors_.bad_tensor(
         name, cat("holds ", trimtab::name(tensor.dtype), " in place of F32, BF16, F16 or F8_E8M0"));
   }
+  const int64_t down = ceil_div(source.rows, q.block_rows),
+                across = ceil_div(source.cols, q.block_cols);
   // One scale a row, or one for all, may come without the dimensions of size 1.
   if (tensor.shape.size() == 1 && across == 1) {
     tensors_.at(name, std::array{down});

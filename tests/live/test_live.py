@@ -78,14 +78,52 @@ def worst_row(ours, reference):
     return float((np.abs(ours - reference).max(1) / np.linalg.norm(reference, axis=1)).max())
 
 
-FAMILIES = ["mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe", "qwen3_moe_sparse", "olmoe", "qwen3_moe_fp8"]
+FAMILIES = [
+    "mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe", "qwen3_moe_sparse", "olmoe",
+    "qwen3_moe_fp8", "qwen3_moe_yarn", "mixtral_linear", "olmoe_llama3",
+]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def checkpoint(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    make_fixtures.build_checkpoint(request.param, folder, seed=1)
+    # With seed 1 and yarn, rounding to bf16 changes a pick.
+    make_fixtures.build_checkpoint(request.param, folder, seed=1 + (request.param == "qwen3_moe_yarn"))
     return folder
+
+
+# Ways to stretch the context that the recorded fixtures do not have, at positions far beyond the
+# original context.
+STRETCHED = {
+    "every key": dict(
+        rope_type="yarn", factor=8.0, original_max_position_embeddings=16, rope_theta=3e4,
+        beta_fast=8.0, beta_slow=0.5, mscale=0.8, mscale_all_dim=0.3, truncate=False,
+    ),
+    "a scale of its own": dict(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=32, rope_theta=1e6,
+        attention_factor=1.3,
+    ),
+    "linear": dict(rope_type="linear", factor=7.0, rope_theta=2e3),
+    "llama3": dict(
+        rope_type="llama3", factor=16.0, low_freq_factor=1.5, high_freq_factor=3.0,
+        original_max_position_embeddings=48, rope_theta=5e2,
+    ),
+}
+
+
+@pytest.mark.parametrize("rope", STRETCHED.values(), ids=STRETCHED)
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral_merged"])
+def test_stretched_contexts_equal_transformers(family, rope, tmp_path, monkeypatch):
+    spec = dict(make_fixtures.FIXTURES[family], layout="v4" if rope["factor"] > 7 else "v5")
+    # transformers computes yarn from head_dim alone.
+    spec["config"] = dict(head_dim=8) | spec["config"] | dict(rope_parameters=dict(rope))
+    monkeypatch.setitem(make_fixtures.FIXTURES, family, spec)
+    monkeypatch.setattr(make_fixtures, "TOKENS", 120)
+    monkeypatch.setattr(make_fixtures, "MARGIN", 2e-5)  # for as many picks
+    make_fixtures.build_checkpoint(family, tmp_path / "model", seed=3)
+    expected = make_fixtures.load_file(tmp_path / "model" / "expected.safetensors")
+    logits = trimtab_logits(tmp_path / "model", expected["input_ids"].tolist(), tmp_path / "f32.npy")
+    assert worst_row(logits, expected["logits"].numpy()) <= 1e-4
 
 
 def test_logits_equal_transformers(checkpoint, tmp_path):

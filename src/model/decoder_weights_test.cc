@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// What DecoderWeights::load() makes of checkpoints: formats of experts, and tensors that are wrong.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+#include <list>
+#include <map>
+#include <span>
+
+#include "base/cat.h"
+#include "model/checkpoint_testing.h"
+#include "model/decoder_testing.h"
+#include "trimtab/error.h"
+
+namespace trimtab {
+namespace {
+
+// What the checkpoint has, where the kernels have a format for it.
+TEST(QuantisedExperts, StayAsTheyAre) {
+  const std::pair<const char*, std::string> cases[] = {{"qwen2_moe_int8", "w8a8"},
+                                                       {"mixtral_fp8", "fp8"},
+                                                       {"qwen3_moe_fp8", "f32"},
+                                                       {"qwen3_moe_int4", "f32"},
+                                                       {"qwen3_moe", "f32"}};
+  for (const auto& [checkpoint, format] : cases) {
+    const Model model = open_model(checkpoint);
+    const Placement placement = linear_placement(model.config, 1);
+    const auto as_it_is = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
+    EXPECT_EQ(name(as_it_is->expert_format()), format) << checkpoint;
+    const auto in_f32 =
+        DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, DType::kF32);
+    EXPECT_EQ(name(in_f32->expert_format()), "f32");
+    // Packing is another: no format gives the same size.
+    EXPECT_EQ(as_it_is->bytes() == in_f32->bytes(), format == "f32") << checkpoint;
+  }
+}
+
+// A copy of a checkpoint in which the shared experts are not quantised.
+SafeTensors with_plain_shared_experts(const Model& model, const TestFolder& folder) {
+  std::map<std::string, TensorView> tensors;
+  for (const std::string& name : model.tensors.names()) {
+    if (name.find(".shared_expert.") == name.npos) tensors[name] = model.tensors.at(name);
+  }
+  std::vector<std::vector<float>> plain;
+  for (int layer = 0; layer < model.config.num_hidden_layers; ++layer) {
+    if (!model.config.is_moe_layer[layer]) continue;
+    const MlpSource shared = *find_moe_tensors(model.tensors, model.config, layer).shared;
+    for (const auto& [name, source] :
+         {std::pair{"gate", shared.gate}, {"up", shared.up}, {"down", shared.down}}) {
+      std::vector<float>& values =
+          plain.emplace_back(static_cast<size_t>(source.rows * source.cols));
+      read_rows(source, 0, Rows(values.data(), source.rows, source.cols));
+      tensors[cat("model.layers.", layer, ".mlp.shared_expert.", name, "_proj.weight")] = {
+          DType::kF32, {source.rows, source.cols}, std::as_bytes(std::span(values))};
+    }
+  }
+  folder.write("model.safetensors", safetensors_image(tensors));
+  return SafeTensors::open(folder.path());
+}
+
+TEST(QuantisedExperts, SharedOnesThatAreNotQuantisedStayPlain) {
+  const Model model = open_model("qwen2_moe_int8");
+  const TestFolder folder;
+  const SafeTensors tensors = with_plain_shared_experts(model, folder);
+  const Placement placement = linear_placement(model.config, 1);
+  const auto load = [&](const SafeTensors& from, std::optional<WeightFormat> experts = {}) {
+    return DecoderWeights::load(from, model.config, DType::kBF16, placement, {}, experts);
+  };
+  const auto as_it_is = load(tensors);
+  EXPECT_EQ(name(as_it_is->expert_format()), "w8a8");
+  EXPECT_GT(as_it_is->bytes(), load(model.tensors)->bytes());
+  EXPECT_EQ(load(tensors, Scheme::kW8A8)->bytes(), load(model.tensors)->bytes());
+}
+
+// Rows are rounded as the format has it, twice in each layer: to bf16, by 2^-9, or to int8 with a
+// scale per row. Rows of a few dozen elements have a largest magnitude of about three times the
+// root of their mean square, so that rounding to 1 / 127 of it is off by 3 / 127 / sqrt(12), with
+// the weights exact. Errors of stages add up as squares; a factor of 3 stands for rows that are
+// worse than the mean and for gates.
+TEST(QuantisedExperts, ComputeWithinTheRoundingOfTheirRows) {
+  for (const auto& [checkpoint, rounding] :
+       {std::pair{"qwen2_moe_int8", 3 / 127.0 / std::sqrt(12.0)},
+        {"olmoe_int4", 3 / 127.0 / std::sqrt(12.0)},
+        {"mixtral_fp8", 2 * 0x1p-9}}) {
+    const Model model = open_model(checkpoint);
+    const auto cols = static_cast<size_t>(model.config.vocab_size);
+    const std::vector<Ids> prompt = {values<int32_t>(model.expected.at("input_ids"))};
+    const auto expected = values<float>(model.expected.at("logits"));
+    const WeightFormat native = native_expert_format(model);
+    const auto logits = all_logits(model, prompt, {.experts = native});
+    const double error = relative_error(logits[0], expected, cols);
+    EXPECT_LE(error, 3 * rounding * std::sqrt(2 * model.config.num_hidden_layers)) << checkpoint;
+    EXPECT_GT(error, 1e-4) << checkpoint;
+    for (const int ranks : {2, 3})
+      EXPECT_EQ(all_logits(model, prompt, {.ranks = ranks, .experts = native}), logits);
+  }
+}
+
+// Rows of weight-only and of static checkpoints are rounded otherwise only where somebody asks.
+TEST(QuantisedExperts, RowsAreNotRoundedWithoutAWord) {
+  const auto load = [](const Model& model, std::optional<WeightFormat> experts = {}) {
+    return DecoderWeights::load(model.tensors, model.config, DType::kBF16,
+                                linear_placement(model.config, 1), {}, experts);
+  };
+  const Model int4 = open_model("olmoe_int4");
+  const std::string text = error_text<InvalidArgument>([&] { load(int4); });
+  EXPECT_NE(text.find("group_0.input_activations' is null"), text.npos) << text;
+  EXPECT_NE(text.find("--experts w4a8-channel"), text.npos) << text;
+  EXPECT_EQ(name(load(int4, WeightFormat(Scheme::kW4A8, 0))->expert_format()), "w4a8-channel");
+  EXPECT_EQ(name(load(int4, DType::kBF16)->expert_format()), "bf16");
+
+  const Model fp8 = open_model("mixtral_fp8_tensor");
+  const std::string fixed = error_text<InvalidArgument>([&] { load(fp8); });
+  EXPECT_NE(fixed.find("activation_scheme' is static"), fixed.npos) << fixed;
+  EXPECT_NE(fixed.find("--experts fp8"), fixed.npos) << fixed;
+  EXPECT_EQ(name(load(fp8, Scheme::kFP8)->expert_format()), "fp8");
+
+  // Shared experts have a say of their own.
+  Model shared = open_model("qwen2_moe_int8");
+  QuantizationConfig& quantization = shared.config.quantization;
+  quantization.groups.insert(quantization.groups.begin(), quantization.groups[0]);
+  quantization.groups[0].targets = {"re:.*shared_expert\\."};
+  EXPECT_NO_THROW(load(shared));
+  quantization.groups[0].rows = QuantizationConfig::Rows::kPlain;
+  EXPECT_THROW(load(shared), InvalidArgument);
+}
+
+// A checkpoint with changed, added or missing tensors.
+class ChangedCheckpoint {
+ public:
+  explicit ChangedCheckpoint(const std::string& name) : model_(open_model(name)) {
+    for (const std::string& each : model_.tensors.names()) tensors_[each] = model_.tensors.at(each);
+  }
+  ModelConfig& config() { return model_.config; }
+  TensorView& operator[](const std::string& name) { return tensors_[name]; }
+  void erase(const std::string& name) { tensors_.erase(name); }
+  // The tensor's bytes, from now on its own.
+  std::span<std::byte> bytes(const std::string& name) {
+    TensorView& tensor = tensors_.at(name);
+    owned_.emplace_back(tensor.data.begin(), tensor.data.end());
+    tensor.data = owned_.back();
+    return owned_.back();
+  }
+  void load(std::optional<WeightFormat> experts = {}) {
+    folder_.write("model.safetensors", safetensors_image(tensors_));
+    DecoderWeights::load(SafeTensors::open(folder_.path()), model_.config, DType::kF32,
+                         linear_placement(model_.config, 1), {}, experts);
+  }
+
+ private:
+  Model model_;
+  TestFolder folder_;
+  std::map<std::string, TensorView> tensors_;
+  std::list<std::vector<std::byte>> owned_;
+};
+
+TEST(DecoderWeights, NameTheModuleOfAWeightThatCanNotBePacked) {
+  const uint16_t bf16_nan = 0x7fc0;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  struct Case {
+    const char *checkpoint, *tensor, *text;
+  };
+  for (const Case& c : {Case{"qwen3_moe", "model.layers.1.mlp.experts.3.up_proj.weight",
+                             "model.layers.1.mlp.experts.3: "},
+                        {"mixtral_merged", "model.layers.1.mlp.experts.down_proj",
+                         "model.layers.1.mlp.experts, expert 7: "},
+                        {"qwen2_moe", "model.layers.2.mlp.shared_expert.up_proj.weight",
+                         "model.layers.2.mlp, shared experts: "}}) {
+    ChangedCheckpoint checkpoint(c.checkpoint);
+    const DType dtype = checkpoint[c.tensor].dtype;
+    const std::span<std::byte> bytes = checkpoint.bytes(c.tensor);
+    if (dtype == DType::kBF16) {
+      std::memcpy(bytes.data() + bytes.size() - sizeof(bf16_nan), &bf16_nan, sizeof(bf16_nan));
+    } else {
+      std::memcpy(bytes.data() + bytes.size() - sizeof(nan), &nan, sizeof(nan));
+    }
+    for (const Scheme format : {Scheme::kW8A8, Scheme::kMXFP8, Scheme::kMXFP4}) {
+      const std::string text = error_text<InvalidArgument>([&] { checkpoint.load(format); });
+      EXPECT_TRUE(text.starts_with(c.text)) << text;
+      EXPECT_NE(text.find("nan"), text.npos) << text;
+    }
+  }
+  // Of a linear map: the scale of a quantised matrix.
+  ChangedCheckpoint scaled("mixtral_fp8_tensor");
+  const std::span<std::byte> scale = scaled.bytes("model.layers.1.self_attn.k_proj.weight_scale");
+  std::memcpy(scale.data(), &nan, sizeof(nan));
+  const std::string text = error_text<InvalidArgument>([&] { scaled.load(Scheme::kFP8); });
+  EXPECT_TRUE(text.starts_with("model.layers.1.self_attn.k_proj: ")) << text;
+}
+
+TEST(DecoderWeights, ATiedHeadOfItsOwnMustBeTheEmbedding) {
+  ChangedCheckpoint checkpoint("qwen3_moe");
+  ASSERT_TRUE(checkpoint.config().tie_word_embeddings);
+  checkpoint["lm_head.weight"] = checkpoint["model.embed_tokens.weight"];
+  EXPECT_NO_THROW(checkpoint.load());
+  checkpoint.bytes("lm_head.weight").back() ^= std::byte{1};
+  const std::string text = error_text<FormatError>([&] { checkpoint.load(); });
+  EXPECT_NE(text.find("'lm_head.weight' differs from model.embed_tokens.weight"), text.npos)
+      << text;
+  EXPECT_NE(text.find(" at byte "), text.npos) << text;
+}
+
+TEST(DecoderWeights, EveryTensorOfTheModelHasItsPlace) {
+  struct Case {
+    const char *checkpoint, *like, *name, *text;
+  };
+  for (const Case& c :
+       {Case{"qwen3_moe", "model.layers.1.input_layernorm.weight",
+             "model.layers.2.input_layernorm.weight", "is of layer 2, but num_hidden_layers is 2"},
+        {"qwen3_moe", "model.norm.weight", "model.layers.0.self_attn.q_proj.bias", "has no place"},
+        {"qwen3_moe", "model.norm.weight", "lm_head.bias", "has no place in the qwen3_moe that"},
+        {"mixtral", "model.norm.weight", "model.layers.0.self_attn.q_norm.weight", "has no place"},
+        {"mixtral", "model.norm.weight", "model.layers.0.block_sparse_moe.experts.3.w1.bias",
+         "has no place"},
+        {"qwen2_moe", "model.norm.weight", "model.layers.0.mlp.gate.weight", "has no place"},
+        {"qwen3_moe", "model.layers.1.mlp.experts.7.gate_proj.weight",
+         "model.layers.1.mlp.experts.8.gate_proj.weight", "is of an expert beyond the 8 that"}}) {
+    ChangedCheckpoint checkpoint(c.checkpoint);
+    EXPECT_NO_THROW(checkpoint.load());
+    checkpoint[c.name] = checkpoint[c.like];
+    const std::string text = error_text<FormatError>([&] { checkpoint.load(); });
+    EXPECT_NE(text.find(cat("tensor '", c.name, "' ", c.text)), text.npos) << text;
+  }
+  // What changes no answer: buffers of older files, and tensors of other models in the same file.
+  ChangedCheckpoint checkpoint("qwen3_moe");
+  for (const char* name : {"model.layers.0.self_attn.rotary_emb.inv_freq", "v_head.weight",
+                           "model.layers.0.self_attn.k_proj.k_scale"}) {
+    checkpoint[name] = checkpoint["model.norm.weight"];
+  }
+  EXPECT_NO_THROW(checkpoint.load());
+}
+
+}  // namespace
+}  // namespace trimtab
