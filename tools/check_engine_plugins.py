@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the contract tests of Trimtab's plug-ins against the balancers of released vLLM and SGLang wheels.
+"""Runs the contract tests of Trimtab's plug-ins against the balancers of released vLLM and SGLang
+wheels.
 
 usage: check_engine_plugins.py FOLDER [--vllm VERSION ...] [--sglang VERSION ...] [pytest options]
 
-The wheels are fetched with pip into FOLDER/wheels, without their dependencies and without installing them (hundreds of
-MB each; those that are there already are not fetched again). Only the modules of the balancer and of the plug-in loader
-are taken out, into FOLDER/engines; what lies around them is python/tests/engines.py's. Wants torch, pytest and numpy,
-and trimtab on PYTHONPATH or installed. No version given: the newest of both.
-"""
+The wheels are fetched with pip into FOLDER/wheels, without their dependencies and without
+installing them (hundreds of MB each; those that are there already are not fetched again). Only the
+modules of the balancer and of the plug-in loader are taken out, into FOLDER/engines; what lies
+around them is python/tests/engines.py's. Wants torch, pytest and numpy, and trimtab on PYTHONPATH
+or installed. No version given: the newest of both. """
 
 import argparse
 import os
@@ -29,7 +30,18 @@ def fetch(wheels, engine, version):
     if not known:
         target = wheels / f"{engine}-{version or 'newest'}"
         requirement = f"{engine}=={version}" if version else engine
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", target]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "-d",
+            target,
+        ]
         subprocess.run([*command, requirement], check=True)
         known = sorted(target.glob("*.whl"))
     return known[-1]
@@ -54,8 +66,12 @@ def unpack(wheel, into, engine):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--vllm", nargs="+", default=[""], metavar="VERSION", help="0.14.0 or newer")
-    parser.add_argument("--sglang", nargs="+", default=[""], metavar="VERSION", help="0.5.11 or newer")
+    parser.add_argument(
+        "--vllm", nargs="+", default=[""], metavar="VERSION", help="0.14.0 or newer"
+    )
+    parser.add_argument(
+        "--sglang", nargs="+", default=[""], metavar="VERSION", help="0.5.11 or newer"
+    )
     arguments, pytest_options = parser.parse_known_args()
     wheels, into = arguments.folder / "wheels", arguments.folder / "engines"
     wheels.mkdir(parents=True, exist_ok=True)
@@ -64,7 +80,9 @@ def main():
             unpack(fetch(wheels, engine, version), into, engine)
     tests = [ROOT / f"python/tests/test_{engine}_plugin.py" for engine in ("vllm", "sglang")]
     environment = {**os.environ, "TRIMTAB_ENGINES": str(into.resolve())}
-    return subprocess.run([sys.executable, "-m", "pytest", "-q", *tests, *pytest_options], env=environment).returncode
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *tests, *pytest_options], env=environment
+    ).returncode
 
 
 if __name__ == "__main__":

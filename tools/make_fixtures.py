@@ -67,13 +67,21 @@ LATENT_ATTENTION = {
     "v_head_dim": 8,
 }
 
+
 def compressed(kind, groups, ignore, rows=None):
-    """quantization_config of compressed-tensors; groups: of (targets, weights); rows: how activations are quantised."""
+    """quantization_config of compressed-tensors; groups: of (targets, weights); rows: how
+    activations are quantised."""
     return dict(
-        quant_method="compressed-tensors", format=kind, quantization_status="compressed", ignore=ignore,
-        kv_cache_scheme=None, global_compression_ratio=None,
+        quant_method="compressed-tensors",
+        format=kind,
+        quantization_status="compressed",
+        ignore=ignore,
+        kv_cache_scheme=None,
+        global_compression_ratio=None,
         config_groups={
-            f"group_{i}": dict(targets=targets, weights=weights, input_activations=rows, output_activations=None)
+            f"group_{i}": dict(
+                targets=targets, weights=weights, input_activations=rows, output_activations=None
+            )
             for i, (targets, weights) in enumerate(groups)
         },
     )
@@ -87,40 +95,48 @@ PROJECTIONS = r"\.(self_attn\.[qkvo]_proj|experts\.\d+\.\w+)$"
 # transformers 5; text_config: nested as in multimodal wrappers; quantised:
 # how the weights of modules whose names match are stored (quantise.py), block
 # None standing for a whole side; quantization: what config.json says of it.
+# fmt: off
 FIXTURES = {
     "mixtral": dict(
         model_type="mixtral", dtype="float32", layout="v4", decoder=True,
-        config=dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=24, sliding_window=None),
+        config=dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=24,
+                    sliding_window=None),
     ),
     "mixtral_merged": dict(
         model_type="mixtral", dtype="bfloat16", layout="v5", decoder=True, merged=True,
-        config=dict(num_local_experts=8, num_experts_per_tok=3, intermediate_size=24, sliding_window=5),
+        config=dict(num_local_experts=8, num_experts_per_tok=3, intermediate_size=24,
+                    sliding_window=5),
     ),
     "qwen2_moe": dict(
         model_type="qwen2_moe", dtype="float32", layout="v4", decoder=True,
         config=dict(
             num_hidden_layers=3, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16,
-            shared_expert_intermediate_size=24, intermediate_size=40, mlp_only_layers=[0], norm_topk_prob=False,
+            shared_expert_intermediate_size=24, intermediate_size=40, mlp_only_layers=[0],
+            norm_topk_prob=False,
         ),
     ),
     "qwen3_moe": dict(
         model_type="qwen3_moe", dtype="float32", layout="v5", decoder=True,
         config=dict(
-            num_experts=8, num_experts_per_tok=4, moe_intermediate_size=16, intermediate_size=40, head_dim=16,
-            norm_topk_prob=True, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+            num_experts=8, num_experts_per_tok=4, moe_intermediate_size=16, intermediate_size=40,
+            head_dim=16,
+            norm_topk_prob=True, tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         ),
     ),
     "qwen3_moe_sparse": dict(
         model_type="qwen3_moe", dtype="bfloat16", layout="v4", decoder=True,
         config=dict(
             num_hidden_layers=4, num_experts=10, num_experts_per_tok=3, moe_intermediate_size=16,
-            intermediate_size=40, head_dim=8, norm_topk_prob=False, attention_bias=True, decoder_sparse_step=2,
+            intermediate_size=40, head_dim=8, norm_topk_prob=False, attention_bias=True,
+            decoder_sparse_step=2,
         ),
     ),
     "olmoe": dict(
         model_type="olmoe", dtype="bfloat16", layout="v4", decoder=True,
         config=dict(
-            num_key_value_heads=4, num_experts=8, num_experts_per_tok=3, intermediate_size=16, clip_qkv=0.8,
+            num_key_value_heads=4, num_experts=8, num_experts_per_tok=3, intermediate_size=16,
+            clip_qkv=0.8,
             norm_topk_prob=False,
         ),
     ),
@@ -129,7 +145,8 @@ FIXTURES = {
     "qwen3_moe_yarn": dict(
         model_type="qwen3_moe", dtype="bfloat16", layout="v4", decoder=True,
         config=dict(
-            num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, intermediate_size=40, head_dim=16,
+            num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, intermediate_size=40,
+            head_dim=16,
             norm_topk_prob=True, rope_parameters=dict(
                 rope_type="yarn", factor=4.0, original_max_position_embeddings=32, rope_theta=1e4,
             ),
@@ -155,33 +172,42 @@ FIXTURES = {
     "deepseek_v2": dict(
         model_type="deepseek_v2", dtype="bfloat16", layout="v4",
         config=LATENT_ATTENTION | dict(
-            first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=16,
-            n_shared_experts=2, intermediate_size=40, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+            first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3,
+            moe_intermediate_size=16,
+            n_shared_experts=2, intermediate_size=40, topk_method="group_limited_greedy", n_group=4,
+            topk_group=2,
             routed_scaling_factor=1.5, norm_topk_prob=False,
         ),
     ),
     "deepseek_v3": dict(
         model_type="deepseek_v3", dtype="float32", layout="v4",
         config=LATENT_ATTENTION | dict(
-            first_k_dense_replace=1, n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=16,
-            n_shared_experts=1, intermediate_size=40, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+            first_k_dense_replace=1, n_routed_experts=16, num_experts_per_tok=4,
+            moe_intermediate_size=16,
+            n_shared_experts=1, intermediate_size=40, n_group=4, topk_group=2,
+            routed_scaling_factor=2.5,
             norm_topk_prob=True,
         ),
-        extra=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1, num_nextn_predict_layers=0),
+        extra=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1,
+                   num_nextn_predict_layers=0),
     ),
     "glm4_moe": dict(
         model_type="glm4_moe", dtype="bfloat16", layout="v5",
         config=dict(
-            first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=16,
-            n_shared_experts=1, intermediate_size=40, n_group=1, topk_group=1, routed_scaling_factor=1.25,
+            first_k_dense_replace=1, n_routed_experts=8, num_experts_per_tok=3,
+            moe_intermediate_size=16,
+            n_shared_experts=1, intermediate_size=40, n_group=1, topk_group=1,
+            routed_scaling_factor=1.25,
             norm_topk_prob=True, attention_bias=True, use_qk_norm=True, head_dim=8,
         ),
     ),
     "kimi_k2": dict(
         model_type="deepseek_v3", dtype="bfloat16", layout="v4", text_config="kimi_k2",
         config=LATENT_ATTENTION | dict(
-            first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=4, moe_intermediate_size=16,
-            n_shared_experts=1, intermediate_size=40, n_group=1, topk_group=1, routed_scaling_factor=2.827,
+            first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=4,
+            moe_intermediate_size=16,
+            n_shared_experts=1, intermediate_size=40, n_group=1, topk_group=1,
+            routed_scaling_factor=2.827,
             norm_topk_prob=True,
         ),
         extra=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
@@ -190,7 +216,8 @@ FIXTURES = {
     "gpt_oss": dict(
         model_type="gpt_oss", dtype="bfloat16", layout="v4",
         config=dict(
-            num_local_experts=8, num_experts_per_tok=3, intermediate_size=24, head_dim=8, sliding_window=6,
+            num_local_experts=8, num_experts_per_tok=3, intermediate_size=24, head_dim=8,
+            sliding_window=6,
             swiglu_limit=1.0, swiglu_alpha=1.5,
         ),
     ),
@@ -198,55 +225,65 @@ FIXTURES = {
     "qwen3_moe_fp8": dict(
         model_type="qwen3_moe", dtype="bfloat16", layout="v4", decoder=True,
         config=dict(
-            hidden_size=40, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24, intermediate_size=40,
+            hidden_size=40, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=24,
+            intermediate_size=40,
             head_dim=16, norm_topk_prob=True,
         ),
         quantised=[(PROJECTIONS, dict(format="fp8", block=(32, 16)))],
         quantization=dict(
             quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[32, 16],
-            modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"],
+            modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate",
+                                    "model.layers.1.mlp.gate"],
         ),
     ),
     # Scales as powers of two; dense layers and shared experts too.
     "deepseek_v3_fp8": dict(
         model_type="deepseek_v3", dtype="bfloat16", layout="v4",
         config=LATENT_ATTENTION | dict(
-            first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=16,
-            n_shared_experts=1, intermediate_size=40, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+            first_k_dense_replace=1, n_routed_experts=12, num_experts_per_tok=3,
+            moe_intermediate_size=16,
+            n_shared_experts=1, intermediate_size=40, n_group=4, topk_group=2,
+            routed_scaling_factor=2.5,
             norm_topk_prob=True,
         ),
         extra=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
         quantised=[(r"\.(mlp|experts\.\d+|shared_experts)\.\w+_proj$",
                     dict(format="fp8", block=(128, 128), scale_dtype=torch.float8_e8m0fnu))],
         quantization=dict(
-            quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[128, 128], scale_fmt="ue8m0",
+            quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+            weight_block_size=[128, 128], scale_fmt="ue8m0",
         ),
     ),
     "qwen2_moe_int8": dict(
         model_type="qwen2_moe", dtype="bfloat16", layout="v4", decoder=True,
         config=dict(
-            num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+            num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16,
+            shared_expert_intermediate_size=24,
             intermediate_size=40, mlp_only_layers=[0], norm_topk_prob=False,
         ),
         quantised=[(r"_proj$", dict(format="int8", block=(1, None)))],
         quantization=compressed(
             "int-quantized",
-            [(["Linear"], dict(num_bits=8, type="int", symmetric=True, strategy="channel", dynamic=False))],
+            [(["Linear"],
+              dict(num_bits=8, type="int", symmetric=True, strategy="channel", dynamic=False))],
             ["lm_head", "re:.*mlp.gate$", "re:.*mlp.shared_expert_gate$"],
             rows=dict(num_bits=8, type="int", symmetric=True, strategy="token", dynamic=True),
         ),
     ),
     "mixtral_fp8": dict(
         model_type="mixtral", dtype="bfloat16", layout="v4", decoder=True,
-        config=dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=24, sliding_window=None),
+        config=dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=24,
+                    sliding_window=None),
         quantised=[
             (r"self_attn\.[qkvo]_proj$", dict(format="float8", block=(1, None))),
-            (r"experts\.\d+\.w[123]$", dict(format="float8", block=(None, None), scale_dtype=torch.float32)),
+            (r"experts\.\d+\.w[123]$",
+             dict(format="float8", block=(None, None), scale_dtype=torch.float32)),
         ],
         quantization=compressed(
             "float-quantized",
             [
-                (["Linear"], dict(num_bits=8, type="float", symmetric=True, strategy="tensor", dynamic=False)),
+                (["Linear"],
+                 dict(num_bits=8, type="float", symmetric=True, strategy="tensor", dynamic=False)),
                 ([r"re:.*self_attn\.(q|k|v|o)_proj"],
                  dict(num_bits=8, type="float", symmetric=True, strategy="channel", dynamic=False)),
             ],
@@ -256,20 +293,25 @@ FIXTURES = {
     # As vLLM's first FP8 checkpoints: one scale a tensor, also of the rows.
     "mixtral_fp8_tensor": dict(
         model_type="mixtral", dtype="bfloat16", layout="v4", decoder=True,
-        config=dict(num_local_experts=6, num_experts_per_tok=2, intermediate_size=24, sliding_window=None),
+        config=dict(num_local_experts=6, num_experts_per_tok=2, intermediate_size=24,
+                    sliding_window=None),
         quantised=[(r"(self_attn\.[qkvo]_proj|experts\.\d+\.w[123])$",
                     dict(format="float8", block=(None, None), scale_dtype=torch.float32))],
         input_scale=0.05,
-        quantization=dict(quant_method="fp8", activation_scheme="static", ignored_layers=["lm_head"]),
+        quantization=dict(quant_method="fp8", activation_scheme="static",
+                          ignored_layers=["lm_head"]),
     ),
     # Only the weights are quantised.
     "olmoe_int4": dict(
         model_type="olmoe", dtype="bfloat16", layout="v4", decoder=True,
-        config=dict(num_experts=8, num_experts_per_tok=3, intermediate_size=16, norm_topk_prob=False),
+        config=dict(num_experts=8, num_experts_per_tok=3, intermediate_size=16,
+                    norm_topk_prob=False),
         quantised=[(PROJECTIONS, dict(format="int4", block=(1, None)))],
         quantization=compressed(
             "pack-quantized",
-            [(["Linear"], dict(num_bits=4, type="int", symmetric=True, strategy="channel", dynamic=False, actorder=None))],
+            [(["Linear"],
+              dict(num_bits=4, type="int", symmetric=True, strategy="channel", dynamic=False,
+                   actorder=None))],
             ["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"],
         ),
     ),
@@ -277,13 +319,16 @@ FIXTURES = {
     "qwen3_moe_int4": dict(
         model_type="qwen3_moe", dtype="bfloat16", layout="v4", decoder=True,
         config=dict(
-            hidden_size=36, num_experts=8, num_experts_per_tok=4, moe_intermediate_size=20, intermediate_size=40,
+            hidden_size=36, num_experts=8, num_experts_per_tok=4, moe_intermediate_size=20,
+            intermediate_size=40,
             head_dim=8, norm_topk_prob=True, num_attention_heads=3, num_key_value_heads=1,
         ),
         quantised=[(PROJECTIONS, dict(format="int4", block=(1, 4), symmetric=False))],
         quantization=compressed(
             "pack-quantized",
-            [(["Linear"], dict(num_bits=4, type="int", symmetric=False, strategy="group", group_size=4, dynamic=False,
+            [(["Linear"],
+              dict(num_bits=4, type="int", symmetric=False, strategy="group", group_size=4,
+                   dynamic=False,
                                actorder="weight"))],
             ["lm_head", "re:.*gate$"],
         ),
@@ -292,41 +337,51 @@ FIXTURES = {
     "kimi_k2_int4": dict(
         model_type="deepseek_v3", dtype="bfloat16", layout="v4", text_config="kimi_k2",
         config=LATENT_ATTENTION | dict(
-            first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=64,
-            n_shared_experts=1, intermediate_size=40, n_group=1, topk_group=1, routed_scaling_factor=2.827,
+            first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=64,
+            n_shared_experts=1, intermediate_size=40, n_group=1, topk_group=1,
+            routed_scaling_factor=2.827,
             norm_topk_prob=True,
         ),
         extra=dict(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
-        quantised=[(r"\.experts\.\d+\.\w+$", dict(format="int4", block=(1, 32), shape_dtype=torch.int32))],
+        quantised=[(r"\.experts\.\d+\.\w+$",
+                    dict(format="int4", block=(1, 32), shape_dtype=torch.int32))],
         quantization=compressed(
             "pack-quantized",
-            [(["Linear"], dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=32, dynamic=False,
+            [(["Linear"],
+              dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=32,
+                   dynamic=False,
                                actorder=None))],
-            ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
+            ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*",
+             r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
         ),
     ),
     "gpt_oss_mxfp4": dict(
         model_type="gpt_oss", dtype="bfloat16", layout="v4",
         config=dict(
-            hidden_size=64, num_local_experts=6, num_experts_per_tok=2, intermediate_size=32, head_dim=8,
+            hidden_size=64, num_local_experts=6, num_experts_per_tok=2, intermediate_size=32,
+            head_dim=8,
             sliding_window=6,
         ),
         quantised="mxfp4",
         quantization=dict(
             quant_method="mxfp4",
             modules_to_not_convert=[
-                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+                "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                "lm_head",
             ],
         ),
     ),
 }
+# fmt: on
 
 
 # ---------------------------------------------------------------- models
 
 
 def randomise(model, seed):
-    """Draw every parameter and buffer of the checkpoint, norms and biases too, so that none can hide."""
+    """Draw every parameter and buffer of the checkpoint, norms and biases too, so that none can
+    hide."""
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in sorted(model.state_dict().items()):
@@ -349,7 +404,9 @@ def randomise(model, seed):
 def moe_blocks(model):
     """The MoE blocks of a model by layer number."""
     layers = model.model.layers
-    return {number: layer.mlp for number, layer in enumerate(layers) if hasattr(layer.mlp, "experts")}
+    return {
+        number: layer.mlp for number, layer in enumerate(layers) if hasattr(layer.mlp, "experts")
+    }
 
 
 def router_of(block):
@@ -382,7 +439,8 @@ def record(model, input_ids):
 
 
 def smallest_margin(model, found):
-    """The least distance, over tokens and layers, between a score picked and one left, and between groups."""
+    """The least distance, over tokens and layers, between a score picked and one left, and between
+    groups."""
     config, margin = model.config, float("inf")
     for number, block in moe_blocks(model).items():
         logits = found[f"layers.{number}.moe.logits"]
@@ -391,12 +449,20 @@ def smallest_margin(model, found):
         groups = getattr(config, "n_group", None) or 1
         if groups > 1:
             grouped = scores.view(len(scores), groups, -1)
-            of_group = grouped.max(-1).values if bias is None else grouped.topk(2, -1).values.sum(-1)
+            of_group = (
+                grouped.max(-1).values if bias is None else grouped.topk(2, -1).values.sum(-1)
+            )
             order = of_group.sort(-1, descending=True)
-            margin = min(margin, (order.values[:, config.topk_group - 1] - order.values[:, config.topk_group]).min())
-            dropped = torch.zeros_like(of_group, dtype=torch.bool).scatter_(1, order.indices[:, config.topk_group:], True)
+            margin = min(
+                margin,
+                (order.values[:, config.topk_group - 1] - order.values[:, config.topk_group]).min(),
+            )
+            dropped = torch.zeros_like(of_group, dtype=torch.bool).scatter_(
+                1, order.indices[:, config.topk_group :], True
+            )
             scores = grouped.masked_fill(dropped[..., None], float("-inf")).flatten(1)
-            # Some versions mask dropped groups with 0.0, DeepSeek's own code with -inf: both agree on these numbers.
+            # Some versions mask dropped groups with 0.0, DeepSeek's own code with -inf: both agree
+            # on these numbers.
             margin = min(margin, scores.topk(config.num_experts_per_tok, -1).values.min())
         best = scores.sort(-1, descending=True).values
         k = config.num_experts_per_tok
@@ -418,7 +484,9 @@ def save_model(spec, folder, seed):
     """A random model as transformers saves it, in the stored element type."""
     model = AutoModelForCausalLM.from_config(make_config(spec))
     randomise(model, seed)
-    model.to(getattr(torch, spec["dtype"])).save_pretrained(folder, save_original_format=not spec.get("merged", False))
+    model.to(getattr(torch, spec["dtype"])).save_pretrained(
+        folder, save_original_format=not spec.get("merged", False)
+    )
 
 
 # ---------------------------------------------------------------- quantising
@@ -439,12 +507,15 @@ def quantise_matrix(matrix, how):
 def quantise_experts_of_gpt_oss(name, matrices):
     """The same for the experts' matrices [experts, in, out] of a layer."""
     tensors = quantise.quantise_mxfp4(matrices.transpose(1, 2).contiguous())
-    meant = quantise.dequantise_mxfp4(tensors["blocks"], tensors["scales"]).transpose(1, 2).contiguous()
+    meant = (
+        quantise.dequantise_mxfp4(tensors["blocks"], tensors["scales"]).transpose(1, 2).contiguous()
+    )
     return {f"{name}_{part}": tensor for part, tensor in tensors.items()}, meant
 
 
 def quantise_checkpoint(spec, tensors):
-    """(stored, meant): the tensors of the quantised checkpoint, and the plain ones that it stands for."""
+    """(stored, meant): the tensors of the quantised checkpoint, and the plain ones that it stands
+    for."""
     stored, meant = {}, {}
     for name, tensor in tensors.items():
         stored[name], meant[name] = tensor, tensor.float()
@@ -454,7 +525,14 @@ def quantise_checkpoint(spec, tensors):
                 stored |= parts
             continue
         module = name.removesuffix(".weight")
-        how = next((how for pattern, how in spec["quantised"] if name != module and re.search(pattern, module)), None)
+        how = next(
+            (
+                how
+                for pattern, how in spec["quantised"]
+                if name != module and re.search(pattern, module)
+            ),
+            None,
+        )
         if how is not None:
             parts, meant[name] = quantise_matrix(stored.pop(name).float(), how)
             stored |= {f"{module}.{part}": part_tensor for part, part_tensor in parts.items()}
@@ -464,7 +542,8 @@ def quantise_checkpoint(spec, tensors):
 
 
 def quantise_saved(spec, folder):
-    """Put the weights that the quantised ones stand for into a saved model; return the quantised ones."""
+    """Put the weights that the quantised ones stand for into a saved model; return the quantised
+    ones."""
     file = Path(folder) / "model.safetensors"
     stored, meant = quantise_checkpoint(spec, load_file(file))
     save_file(meant, file, metadata={"format": "pt"})
@@ -487,7 +566,11 @@ def published_config(spec, config):
         config["quantization_config"] = spec["quantization"]
     if "text_config" in spec:
         config["model_type"] = spec["text_config"]
-        config = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "text_config": config}
+        config = {
+            "architectures": ["KimiK25ForConditionalGeneration"],
+            "model_type": "kimi_k25",
+            "text_config": config,
+        }
     return config
 
 
@@ -497,15 +580,22 @@ def write_tensors(tensors, path, metadata=None):
 
 
 def build_checkpoint(name, folder, seed=0):
-    """Write config.json, model.safetensors and expected.safetensors of FIXTURES[name] into folder."""
+    """Write config.json, model.safetensors and expected.safetensors of FIXTURES[name] into
+    folder."""
     spec, folder = FIXTURES[name], Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(seed * 1000, seed * 1000 + 1000):
         with tempfile.TemporaryDirectory() as saved:
             save_model(spec, saved, attempt)
-            tensors = quantise_saved(spec, saved) if "quantised" in spec else load_file(Path(saved) / "model.safetensors")
+            tensors = (
+                quantise_saved(spec, saved)
+                if "quantised" in spec
+                else load_file(Path(saved) / "model.safetensors")
+            )
             model = load_f32(saved)
-            input_ids = torch.randint(0, COMMON["vocab_size"], (TOKENS,), generator=torch.Generator().manual_seed(attempt))
+            input_ids = torch.randint(
+                0, COMMON["vocab_size"], (TOKENS,), generator=torch.Generator().manual_seed(attempt)
+            )
             found = record(model, input_ids)
             if smallest_margin(model, found) < MARGIN:
                 continue
@@ -520,7 +610,9 @@ def build_checkpoint(name, folder, seed=0):
         del found["logits"]
     write_tensors(tensors, folder / "model.safetensors", {"format": "pt"})
     write_tensors(found, folder / "expected.safetensors")
-    (folder / "config.json").write_text(json.dumps(published_config(spec, config), indent=2, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(
+        json.dumps(published_config(spec, config), indent=2, sort_keys=True) + "\n"
+    )
     return attempt
 
 
@@ -539,7 +631,8 @@ def write_live(args):
 
 
 def greedy(model, prompt, steps):
-    """The most likely next token, steps times (an end token does not stop it); logits of the prompt; least margin."""
+    """The most likely next token, steps times (an end token does not stop it); logits of the
+    prompt; least margin."""
     tokens, cache, margin, chosen = prompt[None], None, float("inf"), []
     with torch.no_grad():
         for step in range(steps):
@@ -555,7 +648,8 @@ def greedy(model, prompt, steps):
 
 
 def write_expected(args):
-    """prompts.{i}.input_ids [n] i32, .logits [n, vocab] f32 and .greedy [steps] i32; texts and margins as metadata."""
+    """prompts.{i}.input_ids [n] i32, .logits [n, vocab] f32 and .greedy [steps] i32; texts and
+    margins as metadata."""
     model, tensors, metadata = load_f32(args.model), {}, {"prompts": str(len(args.prompt))}
     for number, text in enumerate(args.prompt):
         prompt = torch.tensor([BOS, *text.encode("utf-8")])
@@ -565,16 +659,23 @@ def write_expected(args):
         tensors[f"{key}.logits"] = logits.contiguous()
         tensors[f"{key}.greedy"] = chosen
         metadata |= {f"{key}.text": text, f"{key}.margin": f"{margin:.6f}"}
-        print(f"{text!r}: least margin {margin:.4f}, {bytes(t for t in chosen.tolist() if t < 256).decode('utf-8', 'replace')!r}")
+        print(
+            f"{text!r}: least margin {margin:.4f}, "
+            f"{bytes(t for t in chosen.tolist() if t < 256).decode('utf-8', 'replace')!r}"
+        )
     write_tensors(tensors, args.out, metadata)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     command = commands.add_parser("fixtures", help="write tests/fixtures/checkpoints")
-    command.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(FIXTURES)} (default: all)")
+    command.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of: {', '.join(FIXTURES)} (default: all)"
+    )
     command.add_argument("--out", type=Path, default=CHECKPOINTS)
     command.set_defaults(run=write_fixtures)
 
@@ -584,10 +685,14 @@ def main():
     command.add_argument("--seed", type=int, default=1)
     command.set_defaults(run=write_live)
 
-    command = commands.add_parser("expected", help="logits and greedy tokens of a model for byte prompts")
+    command = commands.add_parser(
+        "expected", help="logits and greedy tokens of a model for byte prompts"
+    )
     command.add_argument("model", type=Path)
     command.add_argument("--out", type=Path, required=True)
-    command.add_argument("--prompt", action="append", required=True, help="may be given several times")
+    command.add_argument(
+        "--prompt", action="append", required=True, help="may be given several times"
+    )
     command.add_argument("--steps", type=int, default=64)
     command.set_defaults(run=write_expected)
 

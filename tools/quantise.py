@@ -11,7 +11,9 @@ Sources: transformers (FineGrainedFP8Config, Mxfp4Config), compressed-tensors
 
 import torch
 
-E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+E2M1 = torch.tensor(
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+)
 E4M3_MAX = 448.0
 
 
@@ -24,7 +26,9 @@ def blocks_of(matrix, block):
 
 def spread(scales, block, shape):
     """A number per block [down, across] as one per element."""
-    return scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[: shape[0], : shape[1]]
+    return scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)[
+        : shape[0], : shape[1]
+    ]
 
 
 def powers_of_two(scales):
@@ -39,8 +43,11 @@ def quantise_fp8_blocks(matrix, block, scale_dtype=torch.float32):
     return {"weight": codes, "weight_scale_inv": scales.to(scale_dtype)}
 
 
-def quantise_compressed(matrix, kind, block, scale_dtype=torch.bfloat16, symmetric=True, shape_dtype=torch.int64):
-    """kind: int8, float8 or int4, as int-quantized, float-quantized and pack-quantized have them."""
+def quantise_compressed(
+    matrix, kind, block, scale_dtype=torch.bfloat16, symmetric=True, shape_dtype=torch.int64
+):
+    """kind: int8, float8 or int4, as int-quantized, float-quantized and pack-quantized have
+    them."""
     blocks = blocks_of(matrix, block)
     low, high = {"int8": (-128, 127), "float8": (-E4M3_MAX, E4M3_MAX), "int4": (-8, 7)}[kind]
     if symmetric:
@@ -50,16 +57,29 @@ def quantise_compressed(matrix, kind, block, scale_dtype=torch.bfloat16, symmetr
         scales = (most - least) / (high - low)
         zeros = (low - least / scales).round().clamp(low, high)
     scales = scales.to(scale_dtype)
-    codes = matrix / spread(scales.float(), block, matrix.shape) + spread(zeros, block, matrix.shape)
+    codes = matrix / spread(scales.float(), block, matrix.shape) + spread(
+        zeros, block, matrix.shape
+    )
     whole = tuple(block) == tuple(matrix.shape)
     tensors = {"weight_scale": scales.reshape(1) if whole else scales}
     if kind == "float8":
         return tensors | {"weight": codes.clamp(low, high).to(torch.float8_e4m3fn)}
     codes = codes.round().clamp(low, high).to(torch.int8)
     if kind == "int8":
-        return tensors | {"weight": codes} | ({} if symmetric else {"weight_zero_point": zeros.to(torch.int8)})
-    tensors |= {"weight_packed": pack_words(codes), "weight_shape": torch.tensor(matrix.shape, dtype=shape_dtype)}
-    return tensors | ({} if symmetric else {"weight_zero_point": pack_words(zeros.to(torch.int8).T).T.contiguous()})
+        return (
+            tensors
+            | {"weight": codes}
+            | ({} if symmetric else {"weight_zero_point": zeros.to(torch.int8)})
+        )
+    tensors |= {
+        "weight_packed": pack_words(codes),
+        "weight_shape": torch.tensor(matrix.shape, dtype=shape_dtype),
+    }
+    return tensors | (
+        {}
+        if symmetric
+        else {"weight_zero_point": pack_words(zeros.to(torch.int8).T).T.contiguous()}
+    )
 
 
 def pack_words(codes):
@@ -79,7 +99,10 @@ def quantise_mxfp4(matrices):
     exponents = torch.floor(torch.log2(blocks.abs().amax(-1))) - 2
     nearest = (blocks / torch.exp2(exponents)[..., None]).clamp(-6, 6)
     codes = (nearest[..., None] - E2M1).abs().argmin(-1).to(torch.uint8)
-    return {"blocks": codes[..., 0::2] | codes[..., 1::2] << 4, "scales": (exponents + 127).to(torch.uint8)}
+    return {
+        "blocks": codes[..., 0::2] | codes[..., 1::2] << 4,
+        "scales": (exponents + 127).to(torch.uint8),
+    }
 
 
 def dequantise_mxfp4(blocks, scales):
@@ -88,7 +111,8 @@ def dequantise_mxfp4(blocks, scales):
 
 
 def dequantise(tensors, block):
-    """The matrix of the tensors that a quantise_* above gave, from (codes - zero points) * scales."""
+    """The matrix of the tensors that a quantise_* above gave, from (codes - zero points) *
+    scales."""
     scales = tensors.get("weight_scale_inv", tensors.get("weight_scale")).float()
     zeros = tensors.get("weight_zero_point", torch.zeros(scales.shape))
     if "weight_packed" in tensors:
@@ -100,4 +124,6 @@ def dequantise(tensors, block):
         codes = tensors["weight"]
     if scales.dim() == 1:
         scales, zeros = scales[None], zeros[None]
-    return (codes.float() - spread(zeros.float(), block, codes.shape)) * spread(scales, block, codes.shape)
+    return (codes.float() - spread(zeros.float(), block, codes.shape)) * spread(
+        scales, block, codes.shape
+    )

@@ -63,7 +63,9 @@ def english_documents(packages):
     """The chapters of Jane Austen's novels, one paragraph a line (r-cran-janeaustenr)."""
     path = packages / "usr/lib/R/site-library/janeaustenr/data/Rdata.rdb"
     for lines in read_r_strings(path.read_bytes()):
-        chapters = re.split(r"\n *chapter +[0-9ivxl]+\b[^\n]*\n", "\n".join(lines), flags=re.IGNORECASE)
+        chapters = re.split(
+            r"\n *chapter +[0-9ivxl]+\b[^\n]*\n", "\n".join(lines), flags=re.IGNORECASE
+        )
         for chapter in chapters[1:]:
             paragraphs = (" ".join(p.split()) for p in re.split(r"\n\s*\n", chapter))
             yield "\n".join(p for p in paragraphs if p and not p.isupper())
@@ -76,14 +78,20 @@ def spanish_documents(packages):
         compressed = (folder / f"{testament}.bzz").read_bytes()
         blocks = [
             zlib.decompress(compressed[start : start + size])
-            for start, size, _ in struct.iter_unpack("<III", (folder / f"{testament}.bzs").read_bytes())
+            for start, size, _ in struct.iter_unpack(
+                "<III", (folder / f"{testament}.bzs").read_bytes()
+            )
         ]
         verses = [[] for _ in blocks]
-        for block, start, size in struct.iter_unpack("<IIH", (folder / f"{testament}.bzv").read_bytes()):
+        for block, start, size in struct.iter_unpack(
+            "<IIH", (folder / f"{testament}.bzv").read_bytes()
+        ):
             markup = blocks[block][start : start + size].decode("utf-8") if size else ""
             if "<w " in markup:
                 markup = re.sub(r"<title.*?</title>|<note.*?</note>", "", markup)
-                text = html.unescape(re.sub(r"<[^>]*>", "", re.sub(r"</?transChange[^>]*>", " ", markup)))
+                text = html.unescape(
+                    re.sub(r"<[^>]*>", "", re.sub(r"</?transChange[^>]*>", " ", markup))
+                )
                 verses[block].append(re.sub(r" ([,.;:!?])", r"\1", " ".join(text.split())))
         yield from ("\n".join(book) for book in verses if book)
 
@@ -94,7 +102,9 @@ def russian_documents(packages):
     for path in sorted((packages / "usr/share/libreoffice/help/ru/text").rglob("*.html")):
         body = path.read_text("utf-8").split('id="DisplayArea"')[-1].split('id="SearchFrame"')[0]
         paragraphs = []
-        for markup in re.findall(r"<(?:p|h[1-6])\b[^>]*>(.*?)</(?:p|h[1-6])>", body, flags=re.DOTALL):
+        for markup in re.findall(
+            r"<(?:p|h[1-6])\b[^>]*>(.*?)</(?:p|h[1-6])>", body, flags=re.DOTALL
+        ):
             text = " ".join(html.unescape(re.sub(r"<[^>]*>", "", markup)).split())
             cyrillic = len(re.findall(r"[\u0400-\u04ff]", text))
             if text not in seen and cyrillic > 0.6 * len(text) > 6:
@@ -128,7 +138,9 @@ def extract_corpus(args):
         documents = [document.strip() + "\n\0" for document in read(args.packages)]
         splits = {"train": [], "heldout": []}
         for index, document in enumerate(documents):
-            splits["heldout" if index % HELD_OUT_EVERY == HELD_OUT_EVERY // 2 else "train"].append(document)
+            splits["heldout" if index % HELD_OUT_EVERY == HELD_OUT_EVERY // 2 else "train"].append(
+                document
+            )
         for split, chosen in splits.items():
             data = "".join(chosen).encode("utf-8")
             (args.corpus / f"{domain}.{split}.txt").write_bytes(data)
@@ -155,7 +167,9 @@ class BatchSampler:
         for domain in DOMAINS:
             stream = token_stream(corpus, domain, "train")
             self.streams.append(stream)
-            self.line_starts.append(np.flatnonzero((stream == BOS) | (stream == ord("\n")))[:-1] + 1)
+            self.line_starts.append(
+                np.flatnonzero((stream == BOS) | (stream == ord("\n")))[:-1] + 1
+            )
 
     def batch(self, step):
         """BATCH sequences of BOS + text; half of them start at the start of a line."""
@@ -228,7 +242,9 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(self, params, lr, momentum=0.95, weight_decay=0.0):
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "fused": 1})
+        super().__init__(
+            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "fused": 1}
+        )
 
     @staticmethod
     def orthogonalize(matrices):
@@ -293,10 +309,14 @@ def train(args):
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     # the fused norm and experts function change the speed only
-    Qwen3MoeRMSNorm.forward = lambda self, x: F.rms_norm(x, self.weight.shape, self.weight, self.variance_epsilon)
+    Qwen3MoeRMSNorm.forward = lambda self, x: F.rms_norm(
+        x, self.weight.shape, self.weight, self.variance_epsilon
+    )
     ALL_EXPERTS_FUNCTIONS.register("sorted", sorted_experts)
     config = model_config(args.aux_coef)
-    model = AutoModelForCausalLM.from_config(config, experts_implementation="sorted", attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(
+        config, experts_implementation="sorted", attn_implementation="sdpa"
+    )
     fused, matrices, others = [], [], []
     for name, p in model.named_parameters():
         if name.endswith("gate_up_proj"):
@@ -306,7 +326,11 @@ def train(args):
         else:
             others.append(p)
     optimizers = [
-        Muon([{"params": fused, "fused": 2}, {"params": matrices}], lr=args.muon_lr, weight_decay=0.01),
+        Muon(
+            [{"params": fused, "fused": 2}, {"params": matrices}],
+            lr=args.muon_lr,
+            weight_decay=0.01,
+        ),
         torch.optim.AdamW(others, lr=args.adam_lr, betas=(0.9, 0.95), weight_decay=0.01),
     ]
     base_lrs = [args.muon_lr, args.adam_lr]
@@ -321,10 +345,17 @@ def train(args):
         first = state["step"]
 
     def save(step):
-        state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step}
+        state = {
+            "model": model.state_dict(),
+            "optimizers": [o.state_dict() for o in optimizers],
+            "step": step,
+        }
         torch.save(state, args.run / f"step-{step:06}.pt")
 
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, steps {first} to {args.steps}", flush=True)
+    print(
+        f"{sum(p.numel() for p in model.parameters())} parameters, steps {first} to {args.steps}",
+        flush=True,
+    )
     began = saved_at = time.monotonic()
     for step in range(first, args.steps):
         for optimizer, lr in zip(optimizers, base_lrs):
@@ -342,7 +373,8 @@ def train(args):
         if step % 20 == 0 or step + 1 == args.steps:
             rate = (step + 1 - first) * BATCH * SEQUENCE / (time.monotonic() - began)
             print(
-                f"step {step} bits {loss.item() / math.log(2):.3f} balance {balance.item():.3f} {rate:.0f} tokens/s",
+                f"step {step} bits {loss.item() / math.log(2):.3f} balance {balance.item():.3f} "
+                f"{rate:.0f} tokens/s",
                 flush=True,
             )
         if time.monotonic() - saved_at > 60 * args.save_minutes or step + 1 == args.steps:
@@ -372,7 +404,9 @@ def export(args):
 
 def load_model(folder):
     """The exported bf16 weights, computing in f32."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, experts_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, experts_implementation="eager"
+    ).eval()
 
 
 @torch.no_grad()
@@ -386,10 +420,17 @@ def run_windows(model, windows):
     for window in torch.from_numpy(windows).split(1):
         output = model(window, output_router_logits=True, use_cache=False)
         targets = window[0, 1:].masked_fill(window[0, 1:] >= BOS, -100)
-        bits += F.cross_entropy(output.logits[0, :-1], targets, reduction="sum").item() / math.log(2)
+        bits += F.cross_entropy(output.logits[0, :-1], targets, reduction="sum").item() / math.log(
+            2
+        )
         scored += int((targets >= 0).sum())
         top_k = model.config.num_experts_per_tok
-        picks.append([count_picks(logits.float().softmax(-1), top_k).tolist() for logits in output.router_logits])
+        picks.append(
+            [
+                count_picks(logits.float().softmax(-1), top_k).tolist()
+                for logits in output.router_logits
+            ]
+        )
     return bits, scored, np.array(picks, np.int32)
 
 
@@ -419,7 +460,10 @@ def evaluate(args):
         bits, scored, picks = run_windows(model, held_out_windows(args.corpus, domain))
         rank_par, expert_par = skew(picks)
         everything.append(picks.mean(axis=0, keepdims=True))
-        print(f"| {domain} | {scored} | {bits / scored:.3f} | {rank_par:.2f} | {expert_par:.2f} |", flush=True)
+        print(
+            f"| {domain} | {scored} | {bits / scored:.3f} | {rank_par:.2f} | {expert_par:.2f} |",
+            flush=True,
+        )
     rank_par, expert_par = skew(np.concatenate(everything))
     print(f"| even mix | | | {rank_par:.2f} | {expert_par:.2f} |")
     for prompt in (args.model / "prompts.txt").read_text("utf-8").splitlines():
@@ -444,27 +488,44 @@ def trace(args):
 
 def main():
     """Parse the command line and run one subcommand."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
     def command(name, function, help_text):
-        sub = commands.add_parser(name, help=help_text, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        sub = commands.add_parser(
+            name, help=help_text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
         sub.set_defaults(function=function)
-        sub.add_argument("--corpus", type=Path, default=CACHE / "corpus", help="folder of the extracted texts")
+        sub.add_argument(
+            "--corpus", type=Path, default=CACHE / "corpus", help="folder of the extracted texts"
+        )
         return sub
 
     sub = command("corpus", extract_corpus, "extract the texts from unpacked Debian packages")
-    sub.add_argument("--packages", type=Path, default=CACHE / "packages", help="root the packages were unpacked to")
+    sub.add_argument(
+        "--packages",
+        type=Path,
+        default=CACHE / "packages",
+        help="root the packages were unpacked to",
+    )
 
     sub = command("train", train, "train on the extracted texts")
     sub.add_argument("--run", type=Path, default=CACHE / "run", help="folder for the checkpoints")
-    sub.add_argument("--steps", type=int, default=1530, help="steps in all; the last quarter decays")
+    sub.add_argument(
+        "--steps", type=int, default=1530, help="steps in all; the last quarter decays"
+    )
     sub.add_argument("--resume", type=Path, help="checkpoint to go on from")
     sub.add_argument("--seed", type=int, default=1)
     sub.add_argument("--threads", type=int, default=2)
     sub.add_argument("--muon-lr", type=float, default=0.02, help="peak rate of the matrices")
-    sub.add_argument("--adam-lr", type=float, default=0.003, help="peak rate of embedding, routers and norms")
-    sub.add_argument("--aux-coef", type=float, default=0.001, help="weight of the load-balancing loss")
+    sub.add_argument(
+        "--adam-lr", type=float, default=0.003, help="peak rate of embedding, routers and norms"
+    )
+    sub.add_argument(
+        "--aux-coef", type=float, default=0.001, help="weight of the load-balancing loss"
+    )
     sub.add_argument("--save-minutes", type=float, default=5.0, help="time between checkpoints")
 
     sub = command("export", export, "write a checkpoint as a model directory")

@@ -35,7 +35,11 @@ def arrays(rng, dtype=np.float32):
 
 def routed(rng, tokens):
     x = rng.standard_normal((tokens, HIDDEN)).astype(np.float32)
-    ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(tokens)]) if tokens else np.empty((0, TOP_K))
+    ids = (
+        np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(tokens)])
+        if tokens
+        else np.empty((0, TOP_K))
+    )
     weights = rng.random((tokens, TOP_K)).astype(np.float32)
     return x, ids.astype(np.int64), weights
 
@@ -59,7 +63,9 @@ def forward(runtime, x, ids, weights, layer=0):
 
 
 def runtime_of(gate_up, down, top_k=TOP_K, format="f32", **options):
-    return trimtab.MoeRuntime([trimtab.ExpertWeights(gate_up, down, format=format)], top_k, **options)
+    return trimtab.MoeRuntime(
+        [trimtab.ExpertWeights(gate_up, down, format=format)], top_k, **options
+    )
 
 
 @pytest.mark.parametrize("share_openmp", [False, True])
@@ -93,11 +99,23 @@ def test_layouts_and_biases(rng):
     layouts = {
         "plain": (gate_up, down, gate_up_bias, {}),
         "interleaved": (gate_up[:, order], down, gate_up_bias[:, order], {"interleaved": True}),
-        "transposed": (gate_up.swapaxes(1, 2).copy(), down.swapaxes(1, 2).copy(), gate_up_bias, {"transposed": True}),
-        "strided": (gate_up.swapaxes(1, 2), down.swapaxes(1, 2), gate_up_bias, {"transposed": True}),
+        "transposed": (
+            gate_up.swapaxes(1, 2).copy(),
+            down.swapaxes(1, 2).copy(),
+            gate_up_bias,
+            {"transposed": True},
+        ),
+        "strided": (
+            gate_up.swapaxes(1, 2),
+            down.swapaxes(1, 2),
+            gate_up_bias,
+            {"transposed": True},
+        ),
     }
     for name, (g, d, bias, flags) in layouts.items():
-        packed = trimtab.ExpertWeights(g, d, gate_up_bias=bias, down_bias=down_bias, format="f32", **flags)
+        packed = trimtab.ExpertWeights(
+            g, d, gate_up_bias=bias, down_bias=down_bias, format="f32", **flags
+        )
         out = forward(trimtab.MoeRuntime([packed], TOP_K, ranks=2), x, ids, weights)
         np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5, err_msg=name)
 
@@ -106,7 +124,9 @@ def test_swiglu_with_limits(rng):
     gate_up, down = arrays(rng)
     x, ids, weights = routed(rng, 9)
     x *= 20
-    packed = trimtab.ExpertWeights(gate_up, down, format="f32", activation="swiglu_clamp", alpha=1.5, limit=4.0)
+    packed = trimtab.ExpertWeights(
+        gate_up, down, format="f32", activation="swiglu_clamp", alpha=1.5, limit=4.0
+    )
     out = forward(trimtab.MoeRuntime([packed], TOP_K), x, ids, weights)
     wanted = np.zeros_like(x)
     for t in range(len(x)):
@@ -117,7 +137,9 @@ def test_swiglu_with_limits(rng):
     np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("format, tolerance", [("bf16", 0.01), ("w8a8", 0.03), ("w4a8", 0.25), ("mxfp8", 0.12)])
+@pytest.mark.parametrize(
+    "format, tolerance", [("bf16", 0.01), ("w8a8", 0.03), ("w4a8", 0.25), ("mxfp8", 0.12)]
+)
 def test_formats(rng, format, tolerance):
     gate_up, down = arrays(rng)
     x, ids, weights = routed(rng, 20)
@@ -163,7 +185,10 @@ def test_layers_are_apart(rng):
     forward(runtime, x, ids, weights)
     assert runtime.add_layer(trimtab.ExpertWeights(*second, format="f32")) == 1
     np.testing.assert_allclose(
-        forward(runtime, x, ids, weights, layer=1), reference(*second, x, ids, weights), rtol=1e-4, atol=1e-5
+        forward(runtime, x, ids, weights, layer=1),
+        reference(*second, x, ids, weights),
+        rtol=1e-4,
+        atol=1e-5,
     )
     assert runtime.num_layers == 2
     assert runtime.nbytes >= 2 * (first[0].nbytes + first[1].nbytes)
@@ -171,7 +196,10 @@ def test_layers_are_apart(rng):
 
 def test_mistakes_are_value_errors_with_the_library_s_text(rng):
     gate_up, down = arrays(rng)
-    with pytest.raises(ValueError, match=r"gate_up \[6, 48, 32\] and down \[6, 24, 32\] are not those of gated experts"):
+    with pytest.raises(
+        ValueError,
+        match=r"gate_up \[6, 48, 32\] and down \[6, 24, 32\] are not those of gated experts",
+    ):
         trimtab.ExpertWeights(gate_up, down.swapaxes(1, 2).copy())
     with pytest.raises(ValueError, match="unknown weight format 'w9a9'"):
         trimtab.ExpertWeights(gate_up, down, format="w9a9")
@@ -267,7 +295,9 @@ def test_what_is_asked_during_a_call_is_answered(rng):
     gate_up, down = arrays(rng)
     runtime = runtime_of(gate_up, down, max_tokens=16)
     call = routed(rng, 3000)
-    threads = [threading.Thread(target=forward, args=(runtime, *call), daemon=True) for _ in range(2)]
+    threads = [
+        threading.Thread(target=forward, args=(runtime, *call), daemon=True) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -291,7 +321,10 @@ def test_ctrl_c_ends_a_long_call(rng):
     # and the runtime still works
     x, ids, weights = routed(rng, 5)
     np.testing.assert_allclose(
-        forward(runtime, x, ids, weights), reference(gate_up, down, x, ids, weights), rtol=1e-4, atol=1e-5
+        forward(runtime, x, ids, weights),
+        reference(gate_up, down, x, ids, weights),
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 

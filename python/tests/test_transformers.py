@@ -31,39 +31,90 @@ REPO = Path(__file__).resolve().parents[2]
 TINY_MOE = REPO / "models" / "tiny-moe"
 
 COMMON = dict(
-    vocab_size=96, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=None,
+    vocab_size=96,
+    hidden_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=None,
 )
 LATENT = dict(
-    num_key_value_heads=4, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8,
-    moe_intermediate_size=32, intermediate_size=40, first_k_dense_replace=1,
+    num_key_value_heads=4,
+    q_lora_rank=16,
+    kv_lora_rank=16,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=4,
+    v_head_dim=8,
+    moe_intermediate_size=32,
+    intermediate_size=40,
+    first_k_dense_replace=1,
 )
 FAMILIES = {
     "mixtral": dict(num_local_experts=8, num_experts_per_tok=2, intermediate_size=48),
     "qwen2_moe": dict(
-        num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, shared_expert_intermediate_size=48,
-        intermediate_size=40, decoder_sparse_step=1, norm_topk_prob=False,
+        num_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=32,
+        shared_expert_intermediate_size=48,
+        intermediate_size=40,
+        decoder_sparse_step=1,
+        norm_topk_prob=False,
     ),
     "qwen3_moe": dict(
-        num_experts=16, num_experts_per_tok=4, moe_intermediate_size=32, intermediate_size=40, head_dim=16,
-        decoder_sparse_step=1, norm_topk_prob=True,
+        num_experts=16,
+        num_experts_per_tok=4,
+        moe_intermediate_size=32,
+        intermediate_size=40,
+        head_dim=16,
+        decoder_sparse_step=1,
+        norm_topk_prob=True,
     ),
-    "olmoe": dict(num_key_value_heads=4, num_experts=8, num_experts_per_tok=3, intermediate_size=32),
-    "deepseek_v2": LATENT | dict(
-        n_routed_experts=12, num_experts_per_tok=3, n_shared_experts=2, topk_method="group_limited_greedy", n_group=4,
-        topk_group=2, routed_scaling_factor=1.5,
+    "olmoe": dict(
+        num_key_value_heads=4, num_experts=8, num_experts_per_tok=3, intermediate_size=32
     ),
-    "deepseek_v3": LATENT | dict(
-        n_routed_experts=16, num_experts_per_tok=4, n_shared_experts=1, n_group=4, topk_group=2,
-        routed_scaling_factor=2.5, norm_topk_prob=True,
+    "deepseek_v2": LATENT
+    | dict(
+        n_routed_experts=12,
+        num_experts_per_tok=3,
+        n_shared_experts=2,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+    ),
+    "deepseek_v3": LATENT
+    | dict(
+        n_routed_experts=16,
+        num_experts_per_tok=4,
+        n_shared_experts=1,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=2.5,
+        norm_topk_prob=True,
     ),
     "glm4_moe": dict(
-        n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_shared_experts=1, intermediate_size=40,
-        n_group=1, topk_group=1, head_dim=16, first_k_dense_replace=1, norm_topk_prob=True,
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        moe_intermediate_size=32,
+        n_shared_experts=1,
+        intermediate_size=40,
+        n_group=1,
+        topk_group=1,
+        head_dim=16,
+        first_k_dense_replace=1,
+        norm_topk_prob=True,
     ),
     "gpt_oss": dict(
-        num_local_experts=8, num_experts_per_tok=3, intermediate_size=48, head_dim=16, sliding_window=6,
-        swiglu_limit=1.0, swiglu_alpha=1.5,
+        num_local_experts=8,
+        num_experts_per_tok=3,
+        intermediate_size=48,
+        head_dim=16,
+        sliding_window=6,
+        swiglu_limit=1.0,
+        swiglu_alpha=1.5,
     ),
 }
 
@@ -71,7 +122,9 @@ FAMILIES = {
 def make_model(family, dtype=torch.float32):
     config = transformers.AutoConfig.for_model(family, **(COMMON | FAMILIES[family]))
     torch.manual_seed(3)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager"
+    ).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # biases and scores too, all large enough to be seen
             if parameter.dim() > 1 or (parameter == 0).all():
@@ -111,12 +164,15 @@ def test_logits_in_f32(family, ranks, threads, ids):
     assert len(report.layers) == num_moe_layers(family) and not report.left
     found = logits(model, ids)
     assert (found - wanted).abs().max() < 1e-4 * max(1.0, wanted.abs().max().item())
-    assert report.runtimes[0].load().sum() == ids.numel() * report.runtimes[0].top_k * len(report.layers)
+    assert report.runtimes[0].load().sum() == ids.numel() * report.runtimes[0].top_k * len(
+        report.layers
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_in_bf16(family, ids):
-    """Not farther from the same model in f32 than transformers' own experts in bf16, with some room."""
+    """Not farther from the same model in f32 than transformers' own experts in bf16, with some
+    room."""
     model = make_model(family, torch.bfloat16)
     exact = logits(copy.deepcopy(model).float(), ids)
     eager = distance(logits(model, ids), exact)
@@ -176,7 +232,9 @@ def test_experts_that_are_none_of_ours_are_left_with_a_reason(ids, caplog):
     model = make_model("mixtral")
     wanted = logits(model, ids)
     odd = [module for _, module in tt._experts_modules(model)][1]
-    odd._apply_gate = lambda gate_up: torch.tanh(gate_up.chunk(2, dim=-1)[0]) * gate_up.chunk(2, dim=-1)[1]
+    odd._apply_gate = (
+        lambda gate_up: torch.tanh(gate_up.chunk(2, dim=-1)[0]) * gate_up.chunk(2, dim=-1)[1]
+    )
     report = tt.enable(model)
     assert list(report.left) == ["model.layers.1.mlp.experts"]
     assert "no activation of Trimtab's" in report.left["model.layers.1.mlp.experts"]
@@ -192,7 +250,12 @@ def test_experts_that_are_none_of_ours_are_left_with_a_reason(ids, caplog):
 
 def test_models_without_experts_and_other_things():
     config = transformers.AutoConfig.for_model(
-        "llama", vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+        "llama",
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
     )
     assert tt.enable(transformers.AutoModelForCausalLM.from_config(config)).layers == []
     with pytest.raises(TypeError, match="Linear"):
@@ -227,7 +290,9 @@ def test_balancing_levels_the_ranks_and_changes_no_bit():
     still = copy.deepcopy(model)
     tt.enable(still, ranks=4, threads=1)
     report = tt.enable(model, ranks=4, threads=1, eplb={"interval": 6, "preset": "fast"})
-    ids = torch.tensor([[256, *b"The evening was cold, and Mr. Darcy looked at her sister and said that he"]])
+    ids = torch.tensor(
+        [[256, *b"The evening was cold, and Mr. Darcy looked at her sister and said that he"]]
+    )
     for _ in range(60):
         assert torch.equal(logits(model, ids), logits(still, ids))
     balancer = report.balancers[0]
@@ -241,7 +306,11 @@ def test_balancing_levels_the_ranks_and_changes_no_bit():
 def test_settings_of_balancing_are_checked_before_anything_is_packed(ids):
     model = make_model("mixtral")
     wanted = logits(model, ids)
-    for eplb, text in (("dinamic", 'eplb is None, "dynamic"'), ({"intervall": 3}, "intervall"), ({"interval": 0}, "interval must be")):
+    for eplb, text in (
+        ("dinamic", 'eplb is None, "dynamic"'),
+        ({"intervall": 3}, "intervall"),
+        ({"interval": 0}, "interval must be"),
+    ):
         with pytest.raises(ValueError, match=text):
             tt.enable(model, ranks=2, eplb=eplb)
     torch.testing.assert_close(logits(model, ids), wanted)
@@ -402,8 +471,12 @@ OTHERS = {
     ),
     "llama4_text": (
         dict(
-            num_local_experts=4, num_experts_per_tok=1, intermediate_size=32,
-            intermediate_size_mlp=32, head_dim=16, interleave_moe_layer_step=1,
+            num_local_experts=4,
+            num_experts_per_tok=1,
+            intermediate_size=32,
+            intermediate_size_mlp=32,
+            head_dim=16,
+            interleave_moe_layer_step=1,
         ),
         ["feed_forward.experts"],
     ),
@@ -474,8 +547,8 @@ logits(model, ids)
 before = count()
 report = tt.enable(model, ranks=int(sys.argv[2]))
 logits(model, ids)
-print(report.runtimes[0].thread_source, report.options.ranks * report.options.threads, count() - before)
-"""
+print(report.runtimes[0].thread_source, report.options.ranks * report.options.threads, count() -
+before) """
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -491,7 +564,9 @@ def test_trimtab_runs_on_the_threads_of_torch(ranks):
 def greedy(model, prompt, **options):
     ids = torch.tensor([[256, *prompt.encode()]])
     with torch.inference_mode():
-        return model.generate(ids, max_new_tokens=64, min_new_tokens=64, do_sample=False, **options)[0].tolist()
+        return model.generate(
+            ids, max_new_tokens=64, min_new_tokens=64, do_sample=False, **options
+        )[0].tolist()
 
 
 def test_tiny_moe_writes_the_same_64_tokens():
@@ -509,7 +584,9 @@ def test_snippets_of_the_guide(monkeypatch, capsys):
     """docs/transformers.md as it is written, in one go."""
     monkeypatch.chdir(REPO)
     monkeypatch.setattr(tt, "_defaults", tt.Options())
-    snippets = re.findall(r"^```python\n(.*?)^```", (REPO / "docs/transformers.md").read_text(), re.S | re.M)
+    snippets = re.findall(
+        r"^```python\n(.*?)^```", (REPO / "docs/transformers.md").read_text(), re.S | re.M
+    )
     assert len(snippets) == 3
     names = {}
     for snippet in snippets:
@@ -523,11 +600,25 @@ def test_snippets_of_the_guide(monkeypatch, capsys):
 def test_generate_command():
     pytest.importorskip("tqdm")
     prompt = "The evening was"
-    command = [sys.executable, "-m", "trimtab.generate", str(TINY_MOE), "--prompt", prompt, "--dtype", "float32"]
+    command = [
+        sys.executable,
+        "-m",
+        "trimtab.generate",
+        str(TINY_MOE),
+        "--prompt",
+        prompt,
+        "--dtype",
+        "float32",
+    ]
     terminal, bar = pty.openpty()
-    fcntl.ioctl(bar, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))  # without a width there is no bar
+    fcntl.ioctl(
+        bar, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0)
+    )  # without a width there is no bar
     run = subprocess.Popen(
-        [*command, "--ranks", "2", "--max-new-tokens", "12"], stdout=subprocess.PIPE, stderr=bar, text=True
+        [*command, "--ranks", "2", "--max-new-tokens", "12"],
+        stdout=subprocess.PIPE,
+        stderr=bar,
+        text=True,
     )
     os.close(bar)
     seen = b""
@@ -539,7 +630,9 @@ def test_generate_command():
     assert text.startswith(prompt) and len(text.encode()) == len(prompt) + 12
     assert b"Trimtab runs the experts of 4 layers on 2 x" in seen and b"12/12" in seen
 
-    run = subprocess.run([*command, "--max-new-tokens", "2", "--quiet"], capture_output=True, text=True)
+    run = subprocess.run(
+        [*command, "--max-new-tokens", "2", "--quiet"], capture_output=True, text=True
+    )
     assert run.returncode == 0 and "Trimtab" not in run.stderr and "2/2" not in run.stderr
     run = subprocess.run([*command, "--quantization", "w3"], capture_output=True, text=True)
     assert run.returncode == 1 and "'w3'" in run.stderr and "Traceback" not in run.stderr

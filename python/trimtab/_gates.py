@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of Trimtab's activations a transformers module of experts has: found by trying, not by the model's name."""
+"""Which of Trimtab's activations a transformers module of experts has: found by trying, not by the
+model's name."""
 
 from dataclasses import dataclass, field
 
@@ -41,7 +42,8 @@ def _candidates(module):
 
 @torch.no_grad()
 def find_gate(module):
-    """The Gate that gives what module._apply_gate gives, or None. Values reach beyond the limits of clamped forms."""
+    """The Gate that gives what module._apply_gate gives, or None. Values reach beyond the limits of
+    clamped forms."""
     generator = torch.Generator().manual_seed(0)
     trial = torch.randn(64, 16, generator=generator) * torch.logspace(-1, 1.5, 64)[:, None]
     try:

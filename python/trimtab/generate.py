@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m trimtab.generate MODEL --prompt TEXT: text of a Hugging Face model whose experts Trimtab runs."""
+"""python -m trimtab.generate MODEL --prompt TEXT: text of a Hugging Face model whose experts
+Trimtab runs."""
 
 import argparse
 import sys
@@ -23,7 +24,11 @@ class _ByteTokenizer:
 
 def _tokenizer(model_name, config):
     path = Path(model_name)
-    if path.is_dir() and config.vocab_size <= 320 and not any((path / name).exists() for name in _TOKENIZERS):
+    if (
+        path.is_dir()
+        and config.vocab_size <= 320
+        and not any((path / name).exists() for name in _TOKENIZERS)
+    ):
         return _ByteTokenizer(config)
     from transformers import AutoTokenizer
 
@@ -37,7 +42,9 @@ def _progress(max_new_tokens, hidden):
 
     class Progress(BaseStreamer):
         def __init__(self):
-            self.bar = tqdm(total=max_new_tokens, unit="token", disable=hidden or None, file=sys.stderr)
+            self.bar = tqdm(
+                total=max_new_tokens, unit="token", disable=hidden or None, file=sys.stderr
+            )
             self.prompt_is_next = True
 
         def put(self, value):
@@ -56,12 +63,29 @@ def _parser():
     parser.add_argument("model", help="a directory, or a name on the Hugging Face hub")
     parser.add_argument("--prompt", required=True)
     parser.add_argument("--max-new-tokens", type=int, default=64, metavar="N")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0, the default: always the most likely token")
-    parser.add_argument("--seed", type=int, default=0, help="of the draws with a temperature above 0")
-    parser.add_argument("--dtype", default="auto", help="of the model, as in from_pretrained: auto, float32, bfloat16")
-    parser.add_argument("--ranks", type=int, help="ranks that share the experts; default: one for each NUMA node")
-    parser.add_argument("--threads", type=int, help="threads of each rank; default: torch's threads / ranks")
-    parser.add_argument("--quantization", help="of the experts: w8a8, w4a8, mxfp8, ...; default: as they are")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        help="0, the default: always the most likely token",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the draws with a temperature above 0"
+    )
+    parser.add_argument(
+        "--dtype",
+        default="auto",
+        help="of the model, as in from_pretrained: auto, float32, bfloat16",
+    )
+    parser.add_argument(
+        "--ranks", type=int, help="ranks that share the experts; default: one for each NUMA node"
+    )
+    parser.add_argument(
+        "--threads", type=int, help="threads of each rank; default: torch's threads / ranks"
+    )
+    parser.add_argument(
+        "--quantization", help="of the experts: w8a8, w4a8, mxfp8, ...; default: as they are"
+    )
     parser.add_argument("--quiet", action="store_true", help="the text alone: no bar, no report")
     return parser
 
@@ -74,7 +98,9 @@ def main(arguments=None):
     from . import transformers as experts
 
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype).eval()
-    report = experts.enable(model, ranks=options.ranks, threads=options.threads, quantization=options.quantization)
+    report = experts.enable(
+        model, ranks=options.ranks, threads=options.threads, quantization=options.quantization
+    )
     if not options.quiet:
         print(report, file=sys.stderr)
     tokenizer = _tokenizer(options.model, model.config)
@@ -85,7 +111,9 @@ def main(arguments=None):
         sampling = {"do_sample": True, "temperature": options.temperature}
     streamer = _progress(options.max_new_tokens, options.quiet)
     with torch.inference_mode():
-        output = model.generate(ids, max_new_tokens=options.max_new_tokens, streamer=streamer, **sampling)
+        output = model.generate(
+            ids, max_new_tokens=options.max_new_tokens, streamer=streamer, **sampling
+        )
     print(tokenizer.decode(output[0].tolist(), skip_special_tokens=True))
 
 

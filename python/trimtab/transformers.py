@@ -5,15 +5,16 @@
     model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-30B-A3B", dtype=torch.bfloat16)
     print(trimtab.transformers.enable(model, ranks=2))
 
-or, with configure() for the options, `from_pretrained(..., experts_implementation="trimtab")`: then each layer's weights
-are packed the first time that it is used. Importing this module registers that name.
+or, with configure() for the options, `from_pretrained(..., experts_implementation="trimtab")`: then
+each layer's weights are packed the first time that it is used. Importing this module registers that
+name.
 
-The router stays the model's own. Inference on CPUs only. Experts that Trimtab can't run are left to transformers, and
-the report says why. Needs a transformers release that looks experts implementations up in ALL_EXPERTS_FUNCTIONS; with
-one that has a fixed list, the import is an ImportError.
+The router stays the model's own. Inference on CPUs only. Experts that Trimtab can't run are left to
+transformers, and the report says why. Needs a transformers release that looks experts
+implementations up in ALL_EXPERTS_FUNCTIONS; with one that has a fixed list, the import is an
+ImportError.
 """
 
-import ctypes
 import logging
 import os
 import weakref
@@ -26,6 +27,7 @@ from transformers import PreTrainedModel
 
 from ._core import ExpertWeights, MoeRuntime
 from ._gates import find_gate
+from ._marks import Marks
 from .balancer import Balancer
 
 __all__ = ["NAME", "Options", "Report", "configure", "enable"]
@@ -37,8 +39,8 @@ try:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 except ImportError as error:
     raise ImportError(
-        f"transformers {transformers.__version__} has no ALL_EXPERTS_FUNCTIONS, by which experts implementations are "
-        "registered; 5.24 is known to work"
+        f"transformers {transformers.__version__} has no ALL_EXPERTS_FUNCTIONS, by which experts "
+        "implementations are registered; 5.24 is known to work"
     ) from error
 
 
@@ -46,15 +48,20 @@ except ImportError as error:
 class Options:
     """How experts are run.
 
-    ranks: parts that each layer's experts are divided into, a rank each; None: one for each NUMA node.
-    threads: of each rank; None: torch.get_num_threads() / ranks, so that Trimtab and torch use the same threads.
-    quantization: None keeps the precision that the weights have; else a format such as "w8a8", "w4a8", "mxfp8".
+    ranks: parts that each layer's experts are divided into, a rank each; None: one for each NUMA
+        node.
+    threads: of each rank; None: torch.get_num_threads() / ranks, so that Trimtab and torch use the
+        same threads.
+    quantization: None keeps the precision that the weights have; else a format such as "w8a8",
+        "w4a8", "mxfp8".
     dispatcher: a name of docs/dispatch.md, or "auto".
-    eplb: None for experts in order; "dynamic", or a dict of trimtab.Balancer's settings, for experts that move while the
-        model serves; or a placement that stays: a trimtab.Placement with as many slots on each rank, or
-        array-like [MoE layers, slots] of logical experts, the slots of rank r being those from r * (slots / ranks) on.
+    eplb: None for experts in order; "dynamic", or a dict of trimtab.Balancer's settings, for
+        experts that move while the model serves; or a placement that stays: a trimtab.Placement
+        with as many slots on each rank, or array-like [MoE layers, slots] of logical experts, the
+        slots of rank r being those from r * (slots / ranks) on.
     max_tokens: of one pass; longer prompts take several. Memory for activations grows with it.
-    free_originals: give the memory of the packed tensors back: they become meta tensors. False keeps both.
+    free_originals: give the memory of the packed tensors back: they become meta tensors. False
+        keeps both.
     """
 
     ranks: int | None = None
@@ -108,8 +115,11 @@ class _Group:
             return
         if top_k in self.balancers:
             self.balancers[top_k].step()
-        elif top_k in self.stepped:  # now all layers are there, also those that are packed when they are first used
-            self.balancers[top_k] = Balancer(self.runtimes[top_k], **(eplb if isinstance(eplb, dict) else {}))
+        elif top_k in self.stepped:
+            # Now all layers are there, also those that are packed when they are first used.
+            self.balancers[top_k] = Balancer(
+                self.runtimes[top_k], **(eplb if isinstance(eplb, dict) else {})
+            )
         self.stepped.add(top_k)
 
     def runtime(self, top_k):
@@ -117,7 +127,12 @@ class _Group:
         if runtime is None:
             o = self.options
             runtime = MoeRuntime(
-                self.layers, top_k, ranks=o.ranks, threads=o.threads, dispatcher=o.dispatcher, max_tokens=o.max_tokens
+                self.layers,
+                top_k,
+                ranks=o.ranks,
+                threads=o.threads,
+                dispatcher=o.dispatcher,
+                max_tokens=o.max_tokens,
             )
             for layer, row in enumerate(self.rows):
                 if row is not None:
@@ -135,24 +150,35 @@ def _rows(eplb, experts, ranks):
     eplb = getattr(eplb, "logical", eplb)
     rows = eplb.tolist() if hasattr(eplb, "tolist") else [list(row) for row in eplb]
     if len(rows) != len(experts):
-        raise ValueError(f"eplb places {len(rows)} layers, the model has {len(experts)} that Trimtab runs")
+        raise ValueError(
+            f"eplb places {len(rows)} layers, the model has {len(experts)} that Trimtab runs"
+        )
     for layer, (row, num_experts) in enumerate(zip(rows, experts)):
         if set(row) != set(range(num_experts)) or len(row) % ranks != 0:
             raise ValueError(
-                f"eplb, layer {layer}: {len(row)} slots hold {len(set(row))} experts; wanted a multiple of {ranks} ranks, "
-                f"and each of experts 0 to {num_experts - 1}"
+                f"eplb, layer {layer}: {len(row)} slots hold {len(set(row))} experts; wanted a "
+                f"multiple of {ranks} ranks, and each of experts 0 to {num_experts - 1}"
             )
     return rows
 
 
 def _check(options):
-    """Raises the ValueError that packing or running would raise later, when originals are gone already."""
+    """Raises the ValueError that packing or running would raise later, when originals are gone
+    already."""
     if isinstance(options.eplb, str) and options.eplb != "dynamic":
-        raise ValueError(f'eplb is None, "dynamic", a dict of settings or a placement, not "{options.eplb}"')
+        raise ValueError(
+            f'eplb is None, "dynamic", a dict of settings or a placement, not "{options.eplb}"'
+        )
     one = torch.ones(1, 64, 32)
-    weights = ExpertWeights(one, one[:, :32], format="f32" if options.quantization is None else options.quantization)
+    weights = ExpertWeights(
+        one, one[:, :32], format="f32" if options.quantization is None else options.quantization
+    )
     runtime = MoeRuntime(
-        [weights], 1, ranks=options.ranks, threads=options.threads, dispatcher=options.dispatcher,
+        [weights],
+        1,
+        ranks=options.ranks,
+        threads=options.threads,
+        dispatcher=options.dispatcher,
         max_tokens=options.max_tokens,
     )
     if isinstance(options.eplb, dict):
@@ -174,75 +200,19 @@ class _Bound:
         return self
 
     def __reduce__(self):
-        raise TypeError("a model whose experts are packed by Trimtab can't be pickled; pickle it before enable()")
+        raise TypeError(
+            "a model whose experts are packed by Trimtab can't be pickled; pickle it before "
+            "enable()"
+        )
 
 
 @dataclass(frozen=True)
 class _Refused:
-    """What a module has that Trimtab does not run: why, and the implementation that runs it instead."""
+    """What a module has that Trimtab does not run: why, and the implementation that runs it
+    instead."""
 
     reason: str
     instead: str = "eager"
-
-
-_SAMPLES, _SAMPLE_BYTES = 8, 64
-
-
-class _Mark:
-    """How a tensor was when it was packed, to notice that it is no longer so: another tensor or other memory, an
-    operation in place, or, for what torch does not count (writes through .data), other bytes in a few places."""
-
-    def __init__(self, tensor):
-        self.tensor = weakref.ref(tensor)
-        self.version = _version(tensor)
-        self.address = tensor.data_ptr()
-        self.places = []
-        if tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.nbytes > 0:
-            size = min(_SAMPLE_BYTES, tensor.nbytes)
-            last = tensor.nbytes - size
-            self.places = [(self.address + last * i // (_SAMPLES - 1), size) for i in range(_SAMPLES)]
-        self.bytes = self._read()
-
-    def _read(self):
-        return [ctypes.string_at(*place) for place in self.places]
-
-    def fits(self, tensor):
-        return (
-            self.tensor() is tensor
-            and self.version == _version(tensor)
-            and self.address == tensor.data_ptr()
-            and self.bytes == self._read()
-        )
-
-    def for_copy(self, memo):
-        """The mark of the tensor's deep copy; None where there is none or the tensor has changed."""
-        tensor = self.tensor()
-        copy = None if tensor is None else memo.get(id(tensor))
-        return _Mark(copy) if copy is not None and self.fits(tensor) else None
-
-
-def _version(tensor):
-    return None if tensor.is_inference() else tensor._version
-
-
-class _Marks:
-    """The marks of a module's packed tensors, by name. A deep copy of the module gets marks of its own tensors."""
-
-    def __init__(self, tensors):
-        self.of = {name: _Mark(tensor) for name, tensor in tensors.items()}
-
-    def changed(self, module):
-        """The name of a tensor that is not as it was, or None."""
-        for name, mark in self.of.items():
-            tensor = getattr(module, name, None)
-            if tensor is None or mark is None or not mark.fits(tensor):
-                return name
-        return None
-
-    def __deepcopy__(self, memo):
-        copy = _Marks({})
-        copy.of = {name: mark and mark.for_copy(memo) for name, mark in self.of.items()}
-        return copy
 
 
 @dataclass
@@ -269,12 +239,15 @@ class Report:
     def __str__(self):
         o = self.options
         originals = "freed" if o.free_originals else "kept beside them"
-        lines = [f"Trimtab runs the experts of {len(self.layers)} layers on {o.ranks} x {o.threads} threads"]
+        lines = [
+            f"Trimtab runs the experts of {len(self.layers)} layers on {o.ranks} x {o.threads} "
+            "threads"
+        ]
         for group in self.groups:
             like = group.layers[0]
             lines.append(
-                f"  {len(group.layers)} layers of {like.num_experts} experts, {like.hidden_size} -> "
-                f"{like.intermediate_size}, {like.format}"
+                f"  {len(group.layers)} layers of {like.num_experts} experts, {like.hidden_size} "
+                f"-> {like.intermediate_size}, {like.format}"
             )
         lines.append(
             f"  holds {self.packed_bytes / 2**30:.2f} GiB of packed weights; the originals, "
@@ -291,7 +264,8 @@ _defaults = Options()
 
 
 def configure(**options):
-    """Sets the Options for experts_implementation="trimtab", and what enable() takes where it is not told otherwise.
+    """Sets the Options for experts_implementation="trimtab", and what enable() takes where it is
+    not told otherwise.
 
     ValueError: an option that is not there, or a value that it can't have."""
     global _defaults
@@ -305,20 +279,24 @@ def _replace(options, changes):
         return replace(options, **changes)
     except TypeError:
         unknown = sorted(set(changes) - set(Options.__dataclass_fields__))
-        raise ValueError(f"no option {', '.join(unknown)}; there are {', '.join(Options.__dataclass_fields__)}") from None
+        raise ValueError(
+            f"no option {', '.join(unknown)}; there are {', '.join(Options.__dataclass_fields__)}"
+        ) from None
 
 
 def enable(model, **options):
     """Lets Trimtab run the experts of a transformers model, in place. Returns a Report.
 
-    options: those of Options, such as ranks=2, quantization="w8a8". The experts' tensors are packed layer by layer and
-    then given back, so that at no time more than one layer is there twice. A layer whose weights can't be packed stays
-    with transformers, and the report says why; whatever is raised, the model can still be used. Raises ValueError for
-    options that do not fit the model, TypeError for what is no transformers model. A model without experts of the kind
-    that transformers dispatches by name gets a Report with no layers.
+    options: those of Options, such as ranks=2, quantization="w8a8".
 
-    After the weights of a model have changed, which a call of the model answers with RuntimeError, enable() packs the
-    new ones, where the originals were not given back.
+    The experts' tensors are packed layer by layer and then given back, so that at no time more than
+    one layer is there twice. A layer whose weights can't be packed stays with transformers, and the
+    report says why; whatever is raised, the model can still be used. Raises ValueError for options
+    that do not fit the model, TypeError for what is no transformers model. A model without experts
+    of the kind that transformers dispatches by name gets a Report with no layers.
+
+    After the weights of a model have changed, which a call of the model answers with RuntimeError,
+    enable() packs the new ones, where the originals were not given back.
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"enable() wants a transformers model, not {type(model).__name__}")
@@ -354,7 +332,9 @@ def enable(model, **options):
             report.original_bytes += bound.original_bytes
     except BaseException:
         for name, module in waiting.items():  # the model stays of use
-            module._trimtab = _Refused("enable() did not come to it", _other_than_ours(before[name]))
+            module._trimtab = _Refused(
+                "enable() did not come to it", _other_than_ours(before[name])
+            )
         raise
     report.groups = list(groups.values())
     return report
@@ -365,31 +345,43 @@ def _other_than_ours(implementation):
 
 
 def _unbind_changed(modules):
-    """Lets enable() pack weights again that have changed. ValueError where it has packed them already, or can't."""
-    bound = {name: m for name, m in modules.items() if isinstance(m.__dict__.get("_trimtab"), _Bound)}
+    """Lets enable() pack weights again that have changed. ValueError where it has packed them
+    already, or can't."""
+    bound = {
+        name: m for name, m in modules.items() if isinstance(m.__dict__.get("_trimtab"), _Bound)
+    }
     if not bound:
         return
     changed = {name: m._trimtab_marks.changed(m) for name, m in bound.items()}
     if not any(changed.values()):
-        raise ValueError("Trimtab runs this model's experts already; load it anew to change the options")
+        raise ValueError(
+            "Trimtab runs this model's experts already; load it anew to change the options"
+        )
     for name, module in bound.items():
-        freed = [tensor for tensor in _tensors_of(module) if getattr(module, tensor).device.type == "meta"]
+        freed = [
+            tensor
+            for tensor in _tensors_of(module)
+            if getattr(module, tensor).device.type == "meta"
+        ]
         if freed:
             raise ValueError(
-                f"{name}: {freed[0]} was given back when its weights were packed, so that they can't be packed again; "
-                "load the model anew"
+                f"{name}: {freed[0]} was given back when its weights were packed, so that they "
+                "can't be packed again; load the model anew"
             )
     for module in bound.values():
         del module._trimtab, module._trimtab_marks
 
 
 def _rows_of(options, modules):
-    """With a placement: its row for each of the modules that are to be packed, by their names. Else nothing."""
+    """With a placement: its row for each of the modules that are to be packed, by their names. Else
+    nothing."""
     if options.eplb is None or _is_dynamic(options.eplb):
         return {}
     rows = _rows(options.eplb, [module.num_experts for module in modules.values()], options.ranks)
     if len({(m.num_experts, m.down_proj.shape, m.down_proj.dtype) for m in modules.values()}) > 1:
-        raise ValueError("eplb needs layers that are alike; those of this model differ in sizes or dtype")
+        raise ValueError(
+            "eplb needs layers that are alike; those of this model differ in sizes or dtype"
+        )
     return dict(zip(modules, rows))
 
 
@@ -398,7 +390,8 @@ class _Shared:
 
     def __init__(self, modules):
         self.count = Counter(self.key(module) for module in modules)
-        self.packed = {}  # by key: (weights, bytes, the tensors, which keep their identity as long as they live)
+        # By key: the packed weights, and the tensors, which keep their identity while they live.
+        self.packed = {}
 
     @staticmethod
     def key(module):
@@ -406,7 +399,8 @@ class _Shared:
 
 
 def _experts_that_are_not_dispatched(model):
-    """Names of modules that hold experts in a form which transformers does not dispatch, and why they are left."""
+    """Names of modules that hold experts in a form which transformers does not dispatch, and why
+    they are left."""
     reason = "transformers does not dispatch it by experts_implementation"
     dispatched = [name for name, _ in _experts_modules(model)]
     inside = tuple(name + "." for name in dispatched)
@@ -427,9 +421,13 @@ def _tensors_of(module):
 
 
 def _experts_modules(model):
-    """The modules that transformers dispatches by the name of an implementation, and their names."""
+    """The modules that transformers dispatches by the name of an implementation, and their
+    names."""
     for name, module in model.named_modules():
-        if all(hasattr(module, flag) for flag in ("has_gate", "has_bias", "is_transposed", "num_experts", "config")):
+        if all(
+            hasattr(module, flag)
+            for flag in ("has_gate", "has_bias", "is_transposed", "num_experts", "config")
+        ):
             yield name, module
 
 
@@ -465,8 +463,11 @@ def _gate_or_reason(module):
 
 @torch.no_grad()
 def _bind(module, options, groups, name, before, row=None, shared=None):
-    """Packs the module's experts, or finds why not; the module remembers. groups: of the model, by what is alike.
-    name: for messages. before: the implementation that ran it, or would have. row: its slots in a placement."""
+    """Packs the module's experts, or finds why not; the module remembers. groups: of the model, by
+    what is alike.
+    name: for messages. before: the implementation that ran it, or would have. row: its slots in a
+        placement.
+    """
     gate, reason = _gate_or_reason(module)
     weights = None
     if reason is None:
@@ -495,7 +496,7 @@ def _bind(module, options, groups, name, before, row=None, shared=None):
             setattr(module, n, torch.nn.Parameter(tensor.detach().to("meta"), requires_grad=False))
         module.register_load_state_dict_pre_hook(_refuse_loading)
         module.register_forward_pre_hook(_refuse_others)
-    module._trimtab_marks = _Marks({n: getattr(module, n) for n in tensors})
+    module._trimtab_marks = Marks({n: getattr(module, n) for n in tensors})
     module._trimtab = bound
     return bound
 
@@ -516,29 +517,38 @@ def _pack(module, gate, options, tensors):
     )
 
 
-def _refuse_loading(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs):
-    """Before load_state_dict() of a module whose originals were given back: torch would drop the new weights."""
-    names = [n for n in _tensors_of(module) if prefix + n in state_dict and getattr(module, n).device.type == "meta"]
+def _refuse_loading(
+    module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+):
+    """Before load_state_dict() of a module whose originals were given back: torch would drop the
+    new weights."""
+    names = [
+        n
+        for n in _tensors_of(module)
+        if prefix + n in state_dict and getattr(module, n).device.type == "meta"
+    ]
     if names and not local_metadata.get("assign_to_params_buffers", False):
         error_msgs.append(
-            f"{prefix}{names[0]} was given back when Trimtab packed its weights, so that new ones have no place; load "
-            "the model anew, or enable it with free_originals=False"
+            f"{prefix}{names[0]} was given back when Trimtab packed its weights, so that new ones "
+            "have no place; load the model anew, or enable it with free_originals=False"
         )
 
 
 def _refuse_others(module, args):
-    """Before a call by another experts implementation of a module whose originals were given back."""
+    """Before a call by another experts implementation of a module whose originals were given
+    back."""
     implementation = module.config._experts_implementation
     freed = any(getattr(module, n).device.type == "meta" for n in _tensors_of(module))
     if implementation != NAME and freed:
         raise RuntimeError(
-            f'the experts implementation "{implementation}" has no weights: they were given back when Trimtab packed '
+            f'the experts implementation "{implementation}" has no weights: they were given back '
+            "when Trimtab packed "
             "them; load the model anew, or enable it with free_originals=False"
         )
 
 
-# The groups of models that come with experts_implementation="trimtab", by the identity of the configuration, which a
-# model's modules share. Modules keep their groups alive.
+# The groups of models that come with experts_implementation="trimtab", by the identity of the
+# configuration, which a model's modules share. Modules keep their groups alive.
 _lazy_groups = weakref.WeakValueDictionary()
 
 
@@ -554,8 +564,12 @@ class _GroupsOf:
 
 def _bind_first_time(module):
     if _defaults.eplb is not None and not _is_dynamic(_defaults.eplb):
-        raise ValueError("a placement is put into effect by enable(model): here, layers are packed one at a time")
-    bound = _bind(module, _defaults.resolved(), _GroupsOf(module.config), type(module).__name__, None)
+        raise ValueError(
+            "a placement is put into effect by enable(model): here, layers are packed one at a time"
+        )
+    bound = _bind(
+        module, _defaults.resolved(), _GroupsOf(module.config), type(module).__name__, None
+    )
     if isinstance(bound, _Refused):
         _logger.warning("%s is left to transformers: %s", type(module).__name__, bound.reason)
     return bound
@@ -590,8 +604,8 @@ def _run(hidden_states, top_k_index, top_k_weights, bound):
 
 @torch.compiler.disable
 def experts_forward(self, hidden_states, top_k_index, top_k_weights):
-    """The experts of a module, for ALL_EXPERTS_FUNCTIONS: hidden_states [tokens, hidden], top_k_index and top_k_weights
-    [tokens, top_k]; returns [tokens, hidden]."""
+    """The experts of a module, for ALL_EXPERTS_FUNCTIONS: hidden_states [tokens, hidden],
+    top_k_index and top_k_weights [tokens, top_k]; returns [tokens, hidden]."""
     bound = self.__dict__.get("_trimtab") or _bind_first_time(self)
     if isinstance(bound, _Refused):
         original = type(self).forward.__wrapped__
@@ -599,8 +613,8 @@ def experts_forward(self, hidden_states, top_k_index, top_k_weights):
         return forward(self, hidden_states, top_k_index, top_k_weights)
     if changed := self._trimtab_marks.changed(self):
         raise RuntimeError(
-            f"{bound.name}: {changed} has changed since Trimtab packed it; call trimtab.transformers.enable(model) again, "
-            "or load the model anew"
+            f"{bound.name}: {changed} has changed since Trimtab packed it; call "
+            "trimtab.transformers.enable(model) again, or load the model anew"
         )
     if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
         return _Forward.apply(hidden_states, top_k_index, top_k_weights, bound)
@@ -613,8 +627,8 @@ def _register():
         PreTrainedModel.get_correct_experts_implementation(None, NAME)
     except Exception as error:
         raise ImportError(
-            f"transformers {transformers.__version__} does not take experts implementations that are registered in "
-            "ALL_EXPERTS_FUNCTIONS; 5.24 does"
+            f"transformers {transformers.__version__} does not take experts implementations that "
+            "are registered in ALL_EXPERTS_FUNCTIONS; 5.24 does"
         ) from error
 
 

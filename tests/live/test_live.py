@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the decoder with transformers on random checkpoints that are made on the spot.
 
-The seeds differ from those of the recorded fixtures. Needs torch and transformers (skipped without them) and a build:
-that of the preset dev, or the directory in TRIMTAB_BUILD_DIR.
+The seeds differ from those of the recorded fixtures. Needs torch and transformers (skipped without
+them) and a build: that of the preset dev, or the directory in TRIMTAB_BUILD_DIR.
 """
 
 import json
@@ -41,16 +41,27 @@ def trimtab_logits(model, ids, out, dtype="f32"):
 
 def trimtab_greedy(model, ids, ranks):
     """The new token ids of `trimtab run` for one prompt."""
-    command = [BUILD / "cli" / "trimtab", "run", model, "--json", "--steps", str(STEPS), "--ranks", str(ranks)]
-    # Quantised experts too are compared as the numbers that they stand for: in their own format they round rows.
+    command = [
+        BUILD / "cli" / "trimtab",
+        "run",
+        model,
+        "--json",
+        "--steps",
+        str(STEPS),
+        "--ranks",
+        str(ranks),
+    ]
+    # Quantised experts too are compared as the numbers that they stand for: in their own format
+    # they round rows.
     command += ["--experts", "f32", "--token-ids", ",".join(map(str, ids))]
     run = subprocess.run(command, check=True, capture_output=True)
     return json.loads(run.stdout)["outputs"][0]["token_ids"]
 
 
 def plain(checkpoint, folder):
-    """The checkpoint, or a copy with what its FP8 blocks stand for: transformers reads whole blocks only, and the last of
-    a row may be short. tests/live/test_quantise.py holds quantise.dequantise() against the libraries."""
+    """The checkpoint, or a copy with what its FP8 blocks stand for: transformers reads whole blocks
+    only, and the last of a row may be short. tests/live/test_quantise.py holds
+    quantise.dequantise() against the libraries. """
     config = json.loads((checkpoint / "config.json").read_text())
     quantization = config.pop("quantization_config", None)
     if quantization is None:
@@ -60,7 +71,9 @@ def plain(checkpoint, folder):
     for name, tensor in tensors.items():
         scales = tensors.get(name + "_scale_inv")
         if scales is not None:
-            tensor = quantise.dequantise({"weight": tensor, "weight_scale_inv": scales}, quantization["weight_block_size"])
+            tensor = quantise.dequantise(
+                {"weight": tensor, "weight_scale_inv": scales}, quantization["weight_block_size"]
+            )
         if not name.endswith("_scale_inv"):
             meant[name] = tensor
     folder.mkdir()
@@ -79,8 +92,16 @@ def worst_row(ours, reference):
 
 
 FAMILIES = [
-    "mixtral", "mixtral_merged", "qwen2_moe", "qwen3_moe", "qwen3_moe_sparse", "olmoe",
-    "qwen3_moe_fp8", "qwen3_moe_yarn", "mixtral_linear", "olmoe_llama3",
+    "mixtral",
+    "mixtral_merged",
+    "qwen2_moe",
+    "qwen3_moe",
+    "qwen3_moe_sparse",
+    "olmoe",
+    "qwen3_moe_fp8",
+    "qwen3_moe_yarn",
+    "mixtral_linear",
+    "olmoe_llama3",
 ]
 
 
@@ -88,7 +109,9 @@ FAMILIES = [
 def checkpoint(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     # With seed 1 and yarn, rounding to bf16 changes a pick.
-    make_fixtures.build_checkpoint(request.param, folder, seed=1 + (request.param == "qwen3_moe_yarn"))
+    make_fixtures.build_checkpoint(
+        request.param, folder, seed=1 + (request.param == "qwen3_moe_yarn")
+    )
     return folder
 
 
@@ -96,17 +119,31 @@ def checkpoint(request, tmp_path_factory):
 # original context.
 STRETCHED = {
     "every key": dict(
-        rope_type="yarn", factor=8.0, original_max_position_embeddings=16, rope_theta=3e4,
-        beta_fast=8.0, beta_slow=0.5, mscale=0.8, mscale_all_dim=0.3, truncate=False,
+        rope_type="yarn",
+        factor=8.0,
+        original_max_position_embeddings=16,
+        rope_theta=3e4,
+        beta_fast=8.0,
+        beta_slow=0.5,
+        mscale=0.8,
+        mscale_all_dim=0.3,
+        truncate=False,
     ),
     "a scale of its own": dict(
-        rope_type="yarn", factor=4.0, original_max_position_embeddings=32, rope_theta=1e6,
+        rope_type="yarn",
+        factor=4.0,
+        original_max_position_embeddings=32,
+        rope_theta=1e6,
         attention_factor=1.3,
     ),
     "linear": dict(rope_type="linear", factor=7.0, rope_theta=2e3),
     "llama3": dict(
-        rope_type="llama3", factor=16.0, low_freq_factor=1.5, high_freq_factor=3.0,
-        original_max_position_embeddings=48, rope_theta=5e2,
+        rope_type="llama3",
+        factor=16.0,
+        low_freq_factor=1.5,
+        high_freq_factor=3.0,
+        original_max_position_embeddings=48,
+        rope_theta=5e2,
     ),
 }
 
@@ -122,7 +159,9 @@ def test_stretched_contexts_equal_transformers(family, rope, tmp_path, monkeypat
     monkeypatch.setattr(make_fixtures, "MARGIN", 2e-5)  # for as many picks
     make_fixtures.build_checkpoint(family, tmp_path / "model", seed=3)
     expected = make_fixtures.load_file(tmp_path / "model" / "expected.safetensors")
-    logits = trimtab_logits(tmp_path / "model", expected["input_ids"].tolist(), tmp_path / "f32.npy")
+    logits = trimtab_logits(
+        tmp_path / "model", expected["input_ids"].tolist(), tmp_path / "f32.npy"
+    )
     assert worst_row(logits, expected["logits"].numpy()) <= 1e-4
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the MoE blocks of every family with transformers on random checkpoints that are made on the spot.
+"""Compares the MoE blocks of every family with transformers on random checkpoints that are made on
+the spot.
 
-The comparison is in the C++ tests of the recorded fixtures; here they get fresh ones. Needs torch and transformers (skipped
-without them) and a build: that of the preset dev, or the directory in TRIMTAB_BUILD_DIR.
-"""
+The comparison is in the C++ tests of the recorded fixtures; here they get fresh ones. Needs torch
+and transformers (skipped without them) and a build: that of the preset dev, or the directory in
+TRIMTAB_BUILD_DIR. """
 
 import os
 import subprocess
