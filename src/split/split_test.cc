@@ -70,6 +70,15 @@ TEST(RoundRobin, ReplicasDifferByAtMostOneWhoeverSends) {
   }
 }
 
+// The first token of expert e goes to its replica e % replicas, so that the odd tokens of many
+// experts do not all fall on low ranks.
+TEST(RoundRobin, OddTokensFallOnAllRanks) {
+  const SplitTable table(Placement(1, 4, {4, 4}, {0, 1, 2, 3, 0, 1, 2, 3}), 0);
+  const std::vector<int32_t> counts = {1, 1, 1, 1, 0, 0, 0, 0};
+  EXPECT_EQ(run(SplitRule::kRoundRobin, table, counts),
+            (std::vector<int32_t>{1, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
+}
+
 // One token a rank, two copies: a rule that looks at its own rank only (replica = rank % copies, or
 // a draw per rank) sends five or more of eight to one copy. Share x copies is 1 for 8 tokens and
 // 8/7 for 7.

@@ -51,6 +51,16 @@ TEST(FlashPack, ExpertsThatPeakTogetherArePutApart) {
   EXPECT_NE(placement[0] / 2, placement[1] / 2);
 }
 
+TEST(FlashPack, AnExpertJoinsTheOneThatItOffsets) {
+  // Expert 0 has a mean of 10 and expert 2 one of 5, each with variance 8, and together they are
+  // constant. Beside expert 1, which is constant at 9, expert 2 keeps its variance. With one
+  // standard deviation rank 0 is at 15 with expert 2, and rank 1 at 14 + sqrt(8).
+  const EpisodeStats stats = episode_stats(one_layer(4, {12, 9, 3, 1, 8, 9, 7, 1}), 0);
+  const std::vector<int32_t> first_slots = {0, 2, 4};
+  FlashPack pack(stats, SlotRanges(first_slots), 1);
+  EXPECT_EQ(pack.pack(std::vector<int32_t>{1, 1, 1, 1}), (std::vector<int32_t>{0, 2, 1, 3}));
+}
+
 // Late experts of many replicas often find all free ranks holding them: a full rank must pass an
 // expert on.
 TEST(FlashPack, FreesASlotRatherThanDuplicates) {

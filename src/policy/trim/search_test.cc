@@ -223,6 +223,17 @@ TEST_F(SearchTest, ReplicasGoToTheLargestDemandPerReplica) {
   EXPECT_EQ(total, 20);
 }
 
+TEST(ChooseReplicas, CountsThoseOfFullRanks) {
+  // Rank 0 holds every expert for certain; ranks 1 and 2 have a slot each to search.
+  const Placement placement(1, 3, {3, 1, 1}, {0, 1, 2, 0, 1});
+  const SearchedSlots slots(placement);
+  const Episodes episodes{.count = 1, .num_experts = 3, .share = {10, 6, 1}, .weight = {1}};
+  const LayerTask task = slots.task(0, episodes, 0);
+  EXPECT_EQ(task.full_total, 1);
+  // Expert 0 goes from 10 to 5 a replica with its first searched slot, so 6 comes next.
+  EXPECT_EQ(choose_replicas(task, episodes.share), (std::vector<int32_t>{1, 1, 0}));
+}
+
 TEST_F(SearchTest, SearchedReplicasFillTheSlotsAndPackLower) {
   for (int seed = 0; seed < 8; ++seed) {
     make(seed, 24, 16, 2, 1, 1);

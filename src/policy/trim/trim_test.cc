@@ -219,6 +219,34 @@ TEST(Trim, SteadyTopicsNeedOnePlanAndAChangeAnother) {
   EXPECT_LT(after.layers[0].par_step_after, after.layers[0].par_step_before - 0.1);
 }
 
+// A layer whose peak has risen since the remembered episodes pays less for moves than one whose
+// loads look as before: 0.018 and 0.064 PAR for a weight on every rank.
+TEST(Trim, MovesCostLessOnceLoadsHaveDrifted) {
+  std::mt19937 random(18);
+  constexpr int kRanks = 8;
+  const auto topics = draw_topics(random, 4, 64);
+  const Placement start = default_placement(1, 64, std::vector<int>(kRanks, 9));
+  const Load first = topic_load(random, 64, 64, topics);
+  const Plan plan = make_policy("trim")->rebalance({.load = first, .current = start});
+  const auto moves = [&](const Load& load, std::optional<double> price) {
+    return make_policy("trim", {.move_price = price})
+        ->rebalance({.load = load, .current = plan.placement, .history = &plan.history})
+        .moves;
+  };
+  // A twentieth more for the experts of one rank each: the peak rises by 0.05 or so.
+  auto drifted_topics = topics;
+  for (auto& topic : drifted_topics) {
+    for (const int32_t e : plan.placement.logical(0).first(9)) topic[e] *= 1.1;
+  }
+  const Load drifted = topic_load(random, 64, 64, drifted_topics);
+  const Load steady = topic_load(random, 64, 64, topics);
+  const auto cheap = moves(drifted, 0.018 / kRanks);
+  EXPECT_EQ(moves(drifted, std::nullopt), cheap);
+  EXPECT_NE(moves(drifted, 0.064 / kRanks), cheap) << "the two prices must differ here";
+  EXPECT_EQ(moves(steady, std::nullopt), moves(steady, 0.064 / kRanks));
+  EXPECT_NE(moves(steady, 0.018 / kRanks), moves(steady, 0.064 / kRanks));
+}
+
 TEST(Trim, PlansOnEpisodesNotOnTheSum) {
   // Experts 0 and 1 are hot in turn, 2 and 3 together: only the steps tell which pair may share a
   // rank.
