@@ -287,7 +287,7 @@ PlanTask Balancer::State::make_task(Window loads) const {
 
 // Measures the window that has just been gathered, and on it the plan before this one.
 void Balancer::State::measure(const Window& loads) {
-  const int num_layers = loads.load.num_layers, ranks = placement.num_ranks();
+  const int num_layers = loads.load.num_layers;
   double sum = 0, least = 1;
   for (int layer = 0; layer < num_layers; ++layer) {
     const std::span<const double> rows = loads.rank_loads.window(layer);

@@ -33,7 +33,10 @@ PlanTask task_for(const BalancerConfig& config) {
   };
   Window window;
   window.load = {1, 2, 4, {9, 9, 1, 1, 1, 9, 9, 1}};
-  window.rank_rows = {18, 2, 10, 10};
+  window.rank_loads = RankLoads(1, 2, 2);
+  std::ranges::copy(std::vector{18.0, 2.0}, window.rank_loads.at(0, 0).begin());
+  std::ranges::copy(std::vector{10.0, 10.0}, window.rank_loads.at(0, 1).begin());
+  window.rank_loads.sum_up_window();
   return {.config = config,
           .policy = std::make_shared<Fixed>(),
           .window = window,

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "live/planner.h"
-#include "load/predict.h"
-#include "load/rank_loads.h"
+#include "trimtab/par.h"
 
 namespace trimtab {
 
