@@ -97,6 +97,49 @@ TEST(Planner, TheGateWantsMovesToPay) {
   EXPECT_EQ(make_plan(task_of({100, 100, 1, 1}, gives(worse))).kind, PlanResult::Kind::kRejected);
 }
 
+TEST(Planner, TheGateCountsAllStepsOfAPlansLife) {
+  // All tokens on rank 0, then half of them on each: each step takes half of its time with experts.
+  const Placement level(1, 4, {3, 3}, {0, 2, 3, 1, 2, 3});
+  PlanTask task = task_of({100, 100, 0, 0}, gives(level));
+  task.config.interval = 200;
+  task.config.expected_life_windows = 3;
+  task.costs.seconds_per_layer = 0;
+  const double saved = 0.5 * task.costs.step_seconds * task.config.expert_share * 200 * 3;
+  const double bytes = 2 * 1000;  // expert 1 to rank 1 and expert 3 to rank 0
+  task.costs.seconds_per_byte = 0.99 * saved / bytes;
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kPlan);
+  task.costs.seconds_per_byte = 1.01 * saved / bytes;
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kRejected);
+}
+
+TEST(Planner, ThePolicyIsToldHowMuchARankCanReceive) {
+  int64_t told = -1;
+  PlanTask task = task_of(kSkewedLoad, std::make_shared<FakePolicy>([&](const Problem& problem) {
+                            told = problem.limits.max_receive_per_rank;
+                            return Plan{.placement = problem.current};
+                          }));
+  task.max_receive = 2;
+  make_plan(task);
+  EXPECT_EQ(told, 2);
+  task.config.limits.max_receive_per_rank = 1;
+  make_plan(task);
+  EXPECT_EQ(told, 1);
+}
+
+TEST(Planner, SkewThatOnlyTheSumShowsIsPlanned) {
+  // One token in each part, always to rank 0. A part says little: with one token, chance alone
+  // leaves a PAR far above 1. That all 64 went to one rank is no chance.
+  std::vector<int64_t> counts;
+  for (int part = 0; part < 64; ++part) {
+    for (int e = 0; e < 4; ++e) counts.push_back(e == part % 2 ? 1 : 0);
+  }
+  const Placement level(1, 4, {3, 3}, {0, 2, 3, 1, 2, 3});
+  PlanTask task = task_of(counts, gives(level));
+  task.config.plan_above_par = 1.5;
+  task.config.gate = false;
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kPlan) << make_plan(task).why;
+}
+
 TEST(Planner, APlanThatCannotBeTakenIsNone) {
   const auto why = [](std::shared_ptr<const Policy> policy) {
     const PlanResult result = make_plan(task_of(kSkewedLoad, std::move(policy)));

@@ -163,6 +163,22 @@ TEST(FinishPlan, KeepsALayerThatTheProposalDoesNotImprove) {
           .moves.empty());
 }
 
+// Proposing the placement in use changes nothing, so its prediction is that of a layer that keeps
+// it.
+TEST(FinishPlan, PredictsOfAKeptLayerWhatItHas) {
+  const Load load = load_of(1, 4, {9, 2, 5, 5, 3, 3, 8, 1, 6, 2, 2, 9});
+  const Placement current = default_placement(1, 4, {2, 2});
+  const LayerPrediction kept =
+      finish_plan({.load = load, .current = current}, {0, 2, 1, 3}).layers[0];
+  EXPECT_DOUBLE_EQ(kept.par_after, kept.par_before);
+  EXPECT_DOUBLE_EQ(kept.par_step_after, kept.par_step_before);
+  const LayerPrediction same =
+      finish_plan({.load = load, .current = current}, {0, 1, 2, 3}, {.require_gain = false})
+          .layers[0];
+  EXPECT_DOUBLE_EQ(kept.par_step_after_high, same.par_step_after_high);
+  EXPECT_GT(kept.par_step_after_high, kept.par_step_after);
+}
+
 TEST(FinishPlan, TheLayersThatGainMostChangeFirst) {
   // Layer 0 gains a little, layer 1 a lot, layer 2 in between.
   const Load load = load_of(3, 4, {6, 5, 5, 4, 9, 9, 1, 1, 7, 7, 3, 3});
