@@ -140,7 +140,7 @@ struct Rounding {
 };
 const Rounding kRoundings[] = {{Scheme::kF32, 1e-5},  {Scheme::kBF16, 2e-2},
                                {Scheme::kW8A8, 4e-2}, {{Scheme::kW4A8, 32}, 0.25},
-                               {Scheme::kMXFP8, 0.1}, {Scheme::kFP8, 0.1},
+                               {Scheme::kMXFP8, 0.15}, {Scheme::kFP8, 0.15},
                                {Scheme::kMXFP4, 0.4}};
 
 using Parameters = std::tuple<const char*, SplitRule, int>;
