@@ -10,6 +10,7 @@
 #include "comm/futex.h"
 #include "comm/group.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -17,9 +18,9 @@ namespace {
 // Far enough to be "no timeout" and near enough for clock arithmetic not to overflow.
 constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365);
 
-size_t checked_ranks(int ranks) {
+int checked_ranks(int ranks) {
   if (ranks < 1) throw InvalidArgument(cat("a group needs at least 1 rank, got ", ranks));
-  return static_cast<size_t>(ranks);
+  return ranks;
 }
 
 std::chrono::milliseconds checked_timeout(std::chrono::milliseconds timeout) {
@@ -28,18 +29,18 @@ std::chrono::milliseconds checked_timeout(std::chrono::milliseconds timeout) {
   return std::min(timeout, kLongestTimeout);
 }
 
-std::vector<int32_t> checked_hosts(const std::vector<int32_t>& hosts, size_t ranks) {
+std::vector<int32_t> checked_hosts(const std::vector<int32_t>& hosts, int ranks) {
   if (hosts.empty()) return std::vector<int32_t>(ranks, 0);
-  if (hosts.size() != ranks)
+  if (std::ssize(hosts) != ranks)
     throw InvalidArgument(cat("hosts of ", hosts.size(), " ranks for a group of ", ranks));
   return hosts;
 }
 
 // The number of ranks on the host that has most: the same answer on every rank.
-size_t most_on_a_host(const std::vector<int32_t>& hosts) {
-  std::ptrdiff_t most = 0;
+int64_t most_on_a_host(const std::vector<int32_t>& hosts) {
+  int64_t most = 0;
   for (const int32_t host : hosts) most = std::max(most, std::ranges::count(hosts, host));
-  return static_cast<size_t>(most);
+  return most;
 }
 
 struct alignas(64) Member {
@@ -63,13 +64,13 @@ struct alignas(64) FailureDomain::State {
 
 size_t FailureDomain::state_bytes(int ranks) {
   static_assert(sizeof(State) % alignof(Member) == 0);
-  return sizeof(State) + checked_ranks(ranks) * sizeof(Member);
+  return sizeof(State) + cells(checked_ranks(ranks), sizeof(Member));
 }
 
 FailureDomain::FailureDomain(int ranks, const GroupOptions& options)
     : timeout_(checked_timeout(options.timeout)),
       hosts_(checked_hosts(options.hosts, checked_ranks(ranks))),
-      may_spin_(checked_ranks(ranks) <= std::thread::hardware_concurrency()),
+      may_spin_(std::cmp_less_equal(ranks, std::thread::hardware_concurrency())),
       memory_(std::make_shared<ProcessMemory>()),
       kept_(state_bytes(ranks)),
       state_(kept_.as<State>()) {}
@@ -78,7 +79,7 @@ FailureDomain::FailureDomain(int ranks, const GroupOptions& options,
                              std::shared_ptr<SharedMemory> memory, Buffer kept, void* state)
     : timeout_(checked_timeout(options.timeout)),
       hosts_(checked_hosts(options.hosts, checked_ranks(ranks))),
-      may_spin_(most_on_a_host(hosts_) <= std::thread::hardware_concurrency()),
+      may_spin_(std::cmp_less_equal(most_on_a_host(hosts_), std::thread::hardware_concurrency())),
       memory_(std::move(memory)),
       kept_(std::move(kept)),
       state_(static_cast<State*>(state)) {}
@@ -115,10 +116,27 @@ void FailureDomain::fail(int rank, int blamed, const char* reason, bool tell_out
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   state().phase = State::kFailed;
-  // No peer begins to read any more. Copies that have begun wait for nobody and end soon.
+  // Messages of other hosts may still be on their way into memory of this host.
+  if (outside_ != nullptr) memory_->close();
+  wait_for_readers(rank);
+}
+
+// No peer begins to read any more. Copies that have begun wait for nobody and end soon, unless
+// their process is stopped.
+void FailureDomain::wait_for_readers(int rank) noexcept {
+  constexpr auto kSpinning = std::chrono::milliseconds(1);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto patience = std::max<std::chrono::milliseconds>(timeout_, memory_->least_patience());
   for (int r = 0; r < ranks(); ++r) {
-    if (r == rank) continue;
-    while (state().member(r).reading > 0 && memory_->alive(r)) std::this_thread::yield();
+    while (r != rank && state().member(r).reading > 0 && memory_->alive(r)) {
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (waited >= patience) return memory_->close();
+      if (waited < kSpinning) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    }
   }
 }
 
@@ -160,13 +178,13 @@ void FailureDomain::wake(int rank) noexcept {
   futex_wake_all(count);
 }
 
-GroupState* FailureDomain::make_group(int ends) {
+GroupState* FailureDomain::make_group(int64_t ends) {
   const std::lock_guard lock(mutex_);
   std::erase_if(groups_, [](const Buffer& group) { return group.as<GroupState>()->ends == 0; });
   groups_.push_back(memory_->allocate(GroupState::bytes(ends)));
   auto* group = new (groups_.back().data()) GroupState;
   group->ends = ends;
-  for (int r = 0; r < ends; ++r) new (&group->rank_state(r)) GroupState::RankState;
+  for (int64_t r = 0; r < ends; ++r) new (&group->rank_state(r)) GroupState::RankState;
   return group;
 }
 

@@ -45,6 +45,7 @@ class FailureDomain {
   // from the peer that it waits for.
   bool may_spin() const { return may_spin_; }
   SharedMemory& memory() { return *memory_; }
+  const std::shared_ptr<SharedMemory>& shared_memory() const { return memory_; }
 
   // The ranks on other hosts. Null: all ranks share memory.
   Outside* outside() const { return outside_.get(); }
@@ -58,7 +59,9 @@ class FailureDomain {
   const char* reason() const;
 
   // Marks the domain as failed, wakes all waiters, and returns when no other rank reads a peer's
-  // memory. The first culprit and reason stay. tell_outside: do other hosts not know yet?
+  // memory. It waits for readers for the timeout, or for the memory's least_patience() if that is
+  // longer; memory from allocate() then stays as it is for readers that are still at it. The first
+  // culprit and reason stay. tell_outside: do other hosts not know yet?
   void fail(int rank, int blamed, const char* reason, bool tell_outside = true) noexcept;
 
   // Called before and after reading peers' memory. False: the domain has failed, and nothing may be
@@ -90,10 +93,11 @@ class FailureDomain {
 
   // The shared state of a new group, made by one of its ranks; its memory is kept until all ends
   // have gone.
-  GroupState* make_group(int ends);
+  GroupState* make_group(int64_t ends);
 
  private:
   State& state() const { return *state_; }
+  void wait_for_readers(int rank) noexcept;
 
   const std::chrono::milliseconds timeout_;
   const std::vector<int32_t> hosts_;  // [ranks]

@@ -5,11 +5,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -18,7 +20,9 @@
 
 #include "comm/group_communicator.h"
 #include "comm/process_group.h"
+#include "comm/rank_bytes.h"
 #include "trimtab/error.h"
+#include "trimtab/require_equal.h"
 
 namespace trimtab {
 namespace {
@@ -32,7 +36,8 @@ struct Meeting {
 
 class Forked {
  public:
-  explicit Forked(int ranks) : ranks_(ranks) {
+  explicit Forked(int ranks, std::chrono::milliseconds timeout = std::chrono::seconds(60))
+      : ranks_(ranks), timeout_(timeout) {
     void* p =
         ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     meeting_ = static_cast<Meeting*>(p);
@@ -60,7 +65,7 @@ class Forked {
   int live(int rank, const std::function<std::string(Communicator&)>& body) {
     std::string problem;
     try {
-      GroupOptions options;
+      GroupOptions options = {.timeout = timeout_};
       const HostMemory::Exchange exchange = [&](std::span<const std::byte> mine) {
         return meet(rank, mine);
       };
@@ -90,6 +95,7 @@ class Forked {
   }
 
   const int ranks_;
+  const std::chrono::milliseconds timeout_;
   Meeting* meeting_;
   size_t round_ = 0;
 };
@@ -142,6 +148,157 @@ TEST(ForkedRanks, AReaderThatIsKilledHoldsNobodyUp) {
   });
   EXPECT_EQ(statuses[0], 0);
   EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+}
+
+// A rank of two that stops itself (SIGSTOP), until its peer lets it go on.
+class Stoppable {
+ public:
+  Stoppable() {
+    void* p = ::mmap(nullptr, sizeof(std::atomic<pid_t>), PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_ = new (p) std::atomic<pid_t>(0);
+  }
+  ~Stoppable() { ::munmap(pid_, sizeof *pid_); }
+  Stoppable(const Stoppable&) = delete;
+  Stoppable& operator=(const Stoppable&) = delete;
+
+  void stop() {
+    *pid_ = ::getpid();
+    ::raise(SIGSTOP);
+  }
+  void wait_until_stopped() const {
+    while (*pid_ == 0) std::this_thread::yield();
+    for (std::string state; state != "T";) {
+      std::ifstream file("/proc/" + std::to_string(*pid_) + "/stat");
+      std::string skipped;
+      file >> skipped >> skipped >> state;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  void let_go_on() const { ::kill(*pid_, SIGCONT); }
+
+ private:
+  std::atomic<pid_t>* pid_;
+};
+
+// Every wait of a rank for a peer. `before` is done by both ranks before one of them stops; `wait`
+// needs the other one.
+struct PeerWait {
+  const char* name;
+  std::function<void(Communicator&)> before, wait;
+};
+
+std::vector<PeerWait> peer_waits() {
+  static std::vector<int64_t> bytes(2);
+  static std::array<std::byte, 64> received;
+  static std::array<Pending, Communicator::kMaxInFlight> pending;
+  const auto gather = [](Communicator& comm) {
+    static const std::array<std::byte, 8> sent{};
+    return comm.all_gather_v(sent, received, bytes);
+  };
+  const auto nothing = [](Communicator&) {};
+  return {
+      {"barrier", nothing, [](Communicator& comm) { comm.barrier(); }},
+      {"collective", nothing, [=](Communicator& comm) { gather(comm).wait(); }},
+      {"release", [=](Communicator& comm) { pending[0] = gather(comm); },
+       [](Communicator&) {
+         pending[0].wait();
+         pending[0].wait_released();
+       }},
+      {"place in the ring",
+       [=](Communicator& comm) {
+         for (Pending& one : pending) one = gather(comm);
+       },
+       [=](Communicator& comm) {
+         pending.back().wait();
+         gather(comm);
+       }},
+      {"board", nothing,
+       [](Communicator& comm) {
+         Board& board = *comm.board();
+         board.wait_posted(board.post(nullptr), "board");
+       }},
+      {"board post", nothing,
+       [](Communicator& comm) {
+         for (int i = 0; i < 20; ++i) comm.board()->post(nullptr);
+       }},
+      {"split", nothing, [](Communicator& comm) { comm.duplicate(); }},
+      {"bytes of ranks", nothing, [](Communicator& comm) { bytes_of_ranks(comm, {}); }},
+      {"bytes to rank 0", nothing, [](Communicator& comm) { bytes_to_rank_0(comm, {}); }},
+      {"require equal", nothing, [](Communicator& comm) { require_equal(comm, {}); }},
+  };
+}
+
+std::string error_in_time(const std::function<void()>& wait) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::string text = "no CommError";
+  try {
+    wait();
+  } catch (const CommError&) {
+    text = "";
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+  return took < std::chrono::seconds(10) ? text : "too late";
+}
+
+// A peer that is stopped, also in the middle of reading, is a CommError soon after the timeout.
+// When it goes on, it gets a CommError too, and what it was reading is still there.
+TEST(ForkedRanks, AStoppedPeerHoldsNoWaitUp) {
+  for (const bool reads : {false, true}) {
+    for (const PeerWait& peer_wait : peer_waits()) {
+      SCOPED_TRACE(std::string(peer_wait.name) + (reads ? ", reading" : ""));
+      Stoppable stoppable;
+      Forked ranks(2, std::chrono::milliseconds(300));
+      const auto statuses = ranks.run([&](Communicator& comm) -> std::string {
+        const Buffer memory = comm.allocate(1 << 16);
+        std::memset(memory.data(), 5, memory.bytes());
+        comm.board()->post(memory.data());
+        comm.board()->wait_posted(1, "test");
+        peer_wait.before(comm);
+        if (comm.rank() == 0) {
+          stoppable.wait_until_stopped();
+          std::string problem = error_in_time([&] { peer_wait.wait(comm); });
+          if (problem.empty())
+            problem = error_in_time([&] { comm.board()->wait_posted(1000, "test"); });
+          stoppable.let_go_on();
+          return problem;
+        }
+        if (!reads) {
+          stoppable.stop();
+        } else {
+          const Board::Reading reading(*comm.board());
+          const void* item = comm.board()->item(0, 1);
+          stoppable.stop();
+          // Rank 0 has freed it by now, or is about to.
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          if (static_cast<const std::byte*>(item)[1 << 15] != std::byte{5}) return "overwritten";
+        }
+        return error_in_time([&] { comm.board()->wait_posted(1000, "test"); });
+      });
+      EXPECT_EQ(statuses[0], 0);
+      EXPECT_EQ(statuses[1], 0);
+    }
+  }
+}
+
+TEST(ForkedRanks, AbortDoesNotWaitForAStoppedReader) {
+  Stoppable stoppable;
+  Forked ranks(2, std::chrono::milliseconds(300));
+  const auto statuses = ranks.run([&](Communicator& comm) -> std::string {
+    if (comm.rank() == 1) {
+      const Board::Reading reading(*comm.board());
+      stoppable.stop();
+      return "";
+    }
+    stoppable.wait_until_stopped();
+    const auto begin = std::chrono::steady_clock::now();
+    comm.abort("enough");
+    const auto took = std::chrono::steady_clock::now() - begin;
+    stoppable.let_go_on();
+    return took < std::chrono::seconds(10) ? "" : "too late";
+  });
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_EQ(statuses[1], 0);
 }
 
 // /dev/shm that is full is an error, not a signal.

@@ -60,15 +60,14 @@ std::span<const std::byte> Operation::block_for(int rank) const {
   if (kind != Kind::kAllToAll && kind != Kind::kReduceScatter) return send;
   const size_t unit = kind == Kind::kReduceScatter ? sizeof(float) : 1;
   const auto before = counts.first(rank);
-  const auto offset =
-      static_cast<size_t>(std::accumulate(before.begin(), before.end(), int64_t{0}));
-  return send.subspan(offset * unit, static_cast<size_t>(counts[before.size()]) * unit);
+  const int64_t offset = std::accumulate(before.begin(), before.end(), int64_t{0});
+  return send.subspan(cells(offset, unit), cells(counts[rank], unit));
 }
 
 uint64_t Operation::checksum() const {
   uint64_t hash = 14695981039346656037U;  // FNV-1a
   for (const std::byte byte : std::as_bytes(counts))
-    hash = (hash ^ static_cast<uint64_t>(byte)) * 1099511628211U;
+    hash = (hash ^ std::to_integer<uint64_t>(byte)) * 1099511628211U;
   return hash;
 }
 
@@ -81,10 +80,10 @@ Group::Group(std::shared_ptr<FailureDomain> domain, std::vector<int> members, in
       state_(state),
       rank_states_(members_.size()),
       spins_(domain_->may_spin() ? kMaxSpins : 0) {
-  for (size_t r = 0; r < members_.size(); ++r) {
+  for (int r = 0; r < size(); ++r) {
     if (domain_->outside() != nullptr && hosts_[r] != hosts_[rank]) continue;
-    rank_states_[r] = &state->rank_state(static_cast<int>(here_.size()));
-    here_.push_back(static_cast<int>(r));
+    rank_states_[r] = &state->rank_state(std::ssize(here_));
+    here_.push_back(r);
   }
 }
 
@@ -100,7 +99,7 @@ void Group::advance(Milestone what, uint64_t n) {
   // Store, then look for sleepers; a sleeper registers, then looks at the counters. Both orders are
   // seq_cst, so one of the two sees the other. The last rank that comes to n sees all others there:
   // it alone has to wake anybody.
-  rank_state(rank_).progress[static_cast<size_t>(what)] = n;
+  rank_state(rank_).count(what) = n;
   const bool anybody =
       std::ranges::any_of(here_, [&](int r) { return domain_->sleeps(members_[r]); });
   if (!anybody || standing(what, n).missing >= 0) return;
@@ -109,7 +108,7 @@ void Group::advance(Milestone what, uint64_t n) {
 
 Standing Group::standing(Milestone what, uint64_t n) const {
   Standing found;
-  const auto behind = [&](int r) { return rank_state(r).progress[static_cast<size_t>(what)] < n; };
+  const auto behind = [&](int r) { return rank_state(r).count(what) < n; };
   for (const int r : here_) {
     if (!behind(r)) continue;
     // A rank may come to n and leave between the two looks; what it did before leaving counts.

@@ -52,12 +52,19 @@ struct GroupState {
     std::array<const void*, kRing> items{};
     std::array<Operation, kRing> operations{};
     GroupState* offer = nullptr;  // a new group, while split() hands it to the others
+
+    std::atomic<uint64_t>& count(Milestone what) { return progress[static_cast<size_t>(what)]; }
+    const std::atomic<uint64_t>& count(Milestone what) const {
+      return progress[static_cast<size_t>(what)];
+    }
   };
 
-  alignas(64) std::atomic<int> ends{0};
+  alignas(64) std::atomic<int64_t> ends{0};
   // The rank states stand in memory behind this object.
-  RankState& rank_state(int index) { return reinterpret_cast<RankState*>(this + 1)[index]; }
-  static size_t bytes(int ranks) { return sizeof(GroupState) + cells(ranks, sizeof(RankState)); }
+  RankState& rank_state(int64_t index) { return reinterpret_cast<RankState*>(this + 1)[index]; }
+  static size_t bytes(int64_t ranks) {
+    return sizeof(GroupState) + cells(ranks, sizeof(RankState));
+  }
 };
 
 class Group {

@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -94,7 +95,7 @@ void GroupCommunicator::barrier() {
 
 Pending GroupCommunicator::all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv,
                                         std::span<int64_t> bytes_of_rank) {
-  if (bytes_of_rank.size() != static_cast<size_t>(size())) {
+  if (std::ssize(bytes_of_rank) != size()) {
     throw InvalidArgument(cat("all_gather_v: bytes_of_rank has ", bytes_of_rank.size(),
                               " entries for ", size(), " ranks"));
   }
@@ -104,13 +105,12 @@ Pending GroupCommunicator::all_gather_v(std::span<const std::byte> send, std::sp
 Pending GroupCommunicator::reduce_scatter_v(std::span<const float> send,
                                             std::span<const int64_t> counts,
                                             std::span<float> recv) {
-  if (counts.size() != static_cast<size_t>(size())) {
+  if (std::ssize(counts) != size()) {
     throw InvalidArgument(
         cat("reduce_scatter_v: ", counts.size(), " counts for ", size(), " ranks"));
   }
-  const auto sum = static_cast<size_t>(checked_sum("reduce_scatter_v", counts));
-  const auto own = static_cast<size_t>(counts[rank()]);
-  if (send.size() != sum || recv.size() != own) {
+  const int64_t sum = checked_sum("reduce_scatter_v", counts), own = counts[rank()];
+  if (std::ssize(send) != sum || std::ssize(recv) != own) {
     throw InvalidArgument(cat("reduce_scatter_v on rank ", rank(), ": the counts ask for ", sum,
                               " floats to send and ", own, " to receive, got ", send.size(),
                               " and ", recv.size()));
@@ -122,7 +122,7 @@ Pending GroupCommunicator::reduce_scatter_v(std::span<const float> send,
 Pending GroupCommunicator::all_to_all_v(std::span<const std::byte> send,
                                         std::span<const int64_t> send_bytes,
                                         std::span<std::byte> recv, std::span<int64_t> recv_bytes) {
-  if (send_bytes.size() != static_cast<size_t>(size()) || recv_bytes.size() != send_bytes.size()) {
+  if (std::ssize(send_bytes) != size() || recv_bytes.size() != send_bytes.size()) {
     throw InvalidArgument(cat("all_to_all_v: send_bytes has ", send_bytes.size(),
                               " entries and recv_bytes ", recv_bytes.size(), " for ", size(),
                               " ranks"));
@@ -162,7 +162,7 @@ std::unique_ptr<Communicator> GroupCommunicator::split(int color, int key) {
   // The first rank makes the state. It offers it in shared memory and not on its stack: should a
   // peer fail here, others may still be reading the offer.
   if (!here.empty() && here.front() == rank()) {
-    group_.rank_state(rank()).offer = domain.make_group(static_cast<int>(here.size()));
+    group_.rank_state(rank()).offer = domain.make_group(std::ssize(here));
   }
   barrier();
   std::unique_ptr<Communicator> end;
@@ -261,25 +261,25 @@ void GroupCommunicator::begin_to_complete(uint64_t ticket) {
   missing_bytes_ = 0;
   if (mine.kind != Operation::Kind::kBarrier) {
     const Reading reading(group_, name(mine.kind));
-    size_t total = 0, outside = 0;
+    int64_t total = 0, outside = 0;
     for (int r = 0; r < size(); ++r) {
-      const size_t bytes = block_bytes(r, ticket);
-      if (!destination.bytes_of_rank.empty()) {
-        destination.bytes_of_rank[r] = static_cast<int64_t>(bytes);
-      }
+      const int64_t bytes = block_bytes(r, ticket);
+      if (!destination.bytes_of_rank.empty()) destination.bytes_of_rank[r] = bytes;
       total += bytes;
       if (!group_.is_here(r)) outside += bytes;
     }
     const bool sums = mine.kind == Operation::Kind::kReduceScatter;
-    if (!sums && total > destination.bytes.size())
-      missing_bytes_ = total - destination.bytes.size();
+    if (!sums) missing_bytes_ = std::max<int64_t>(0, total - std::ssize(destination.bytes));
     const bool aside = sums || missing_bytes_ > 0;
-    if (aside && scratch_.size() < outside) scratch_.resize(outside);
+    if (aside && std::cmp_less(scratch_.bytes(), outside)) {
+      scratch_ = {};
+      scratch_ = group_.domain()->memory().allocate(cells(outside + outside / 2));
+    }
     std::byte* to = aside ? scratch_.data() : destination.bytes.data();
     for (int r = 0; r < size(); ++r) {
       if (aside && group_.is_here(r)) continue;
-      const size_t bytes = block_bytes(r, ticket);
-      into_[r] = {to, bytes};
+      const int64_t bytes = block_bytes(r, ticket);
+      into_[r] = {to, cells(bytes)};
       to += bytes;
     }
   }
@@ -302,6 +302,8 @@ void GroupCommunicator::complete(uint64_t ticket) {
       gather(ticket);
     }
   }
+  // A rank that was stopped while it read may have read memory that was written since.
+  if (group_.domain()->failed()) group_.throw_failed(name(mine.kind));
   has_begun_ = false;
   completed_ = ticket;
   group_.advance(Milestone::kCompleted, ticket);
@@ -346,9 +348,9 @@ std::string GroupCommunicator::difference(uint64_t ticket) const {
   return "";
 }
 
-size_t GroupCommunicator::block_bytes(int sender, uint64_t ticket) const {
-  return group_.is_here(sender) ? operation(sender, ticket).block_for(rank()).size()
-                                : static_cast<size_t>(outside_->announcement(sender, ticket).bytes);
+int64_t GroupCommunicator::block_bytes(int sender, uint64_t ticket) const {
+  return group_.is_here(sender) ? std::ssize(operation(sender, ticket).block_for(rank()))
+                                : outside_->announcement(sender, ticket).bytes;
 }
 
 void GroupCommunicator::gather(uint64_t ticket) {

@@ -87,23 +87,23 @@ class GroupCommunicator final : public Communicator {
   void complete(uint64_t ticket);
   void check_agreement(uint64_t ticket);
   std::string difference(uint64_t ticket) const;
-  size_t block_bytes(int sender, uint64_t ticket) const;
+  int64_t block_bytes(int sender, uint64_t ticket) const;
   void gather(uint64_t ticket);
   void reduce(uint64_t ticket, std::span<float> sum);
 
   Group group_;
   GroupBoard board_;
-  std::unique_ptr<OutsidePeers> outside_;  // null: all ranks share memory
+  std::array<Buffer, Group::kRing> staging_;
+  Buffer scratch_;  // holds blocks of other hosts that can't go to the destination
+  std::unique_ptr<OutsidePeers> outside_;  // null: all ranks share memory. It uses what is above.
   uint64_t started_ = 0;
   uint64_t completed_ = 0;
   std::array<Destination, Group::kRing> destinations_{};
-  std::array<Buffer, Group::kRing> staging_;
 
   // The collective that is being completed.
-  bool has_begun_ = false;    // begin_to_complete() has been called
-  size_t missing_bytes_ = 0;  // If the destination is too short by this much, it is not written.
+  bool has_begun_ = false;     // begin_to_complete() has been called
+  int64_t missing_bytes_ = 0;  // If the destination is too short by this much, it is not written.
   std::vector<std::span<std::byte>> into_;  // [size] the place for each rank's block
-  std::vector<std::byte> scratch_;  // holds blocks of other hosts that can't go to the destination
 };
 
 }  // namespace trimtab

@@ -60,9 +60,9 @@ std::string HostMemory::host_id() {
 HostMemory::HostMemory(int rank, std::span<const int32_t> hosts)
     : rank_(rank), hosts_(hosts.begin(), hosts.end()) {
   const int32_t here = hosts_[rank];
-  for (size_t r = 0; r < hosts_.size(); ++r) {
-    if (static_cast<int>(r) == rank) self_ = ranks_.size();
-    if (hosts_[r] == here) ranks_.push_back(static_cast<int>(r));
+  for (int r = 0; r < std::ssize(hosts_); ++r) {
+    if (r == rank) self_ = ranks_.size();
+    if (hosts_[r] == here) ranks_.push_back(r);
   }
   files_.assign(ranks_.size(), -1);
   window_bytes_ = bytes_of_window(ranks_.size());
@@ -246,8 +246,8 @@ bool HostMemory::shares(const void* p, size_t bytes) const {
 bool HostMemory::alive(int rank) const {
   const auto found = std::ranges::find(ranks_, rank);
   if (found == ranks_.end()) return true;  // on another host: not known here
-  const auto index = static_cast<size_t>(found - ranks_.begin());
-  if (index == self_) return true;
+  const int64_t index = found - ranks_.begin();
+  if (std::cmp_equal(index, self_)) return true;
   struct flock lock = whole_file(F_WRLCK);
   return ::fcntl(files_[index], F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }

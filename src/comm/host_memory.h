@@ -40,6 +40,8 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
   bool shares(const void* p, size_t bytes) const override;
   void close() noexcept override { closed_ = true; }
   bool alive(int rank) const override;
+  // A process may be stopped while it reads. After close() the memory stays as it is for it.
+  std::chrono::seconds least_patience() const override { return std::chrono::seconds(1); }
 
  private:
   HostMemory(int rank, std::span<const int32_t> hosts);

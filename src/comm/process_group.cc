@@ -32,17 +32,15 @@ ProcessGroup begin_process_group(int rank, const GroupOptions& options,
   const auto memory = HostMemory::share(rank, hosts, exchange);
 
   // The first rank of each host keeps what the host shares.
-  const auto first = static_cast<size_t>(std::ranges::find(hosts, hosts[rank]) - hosts.begin());
-  const bool keeper = first == static_cast<size_t>(rank);
+  const int64_t first = std::ranges::find(hosts, hosts[rank]) - hosts.begin();
+  const bool keeper = first == rank;
   Buffer kept;
   if (keeper) kept = memory->allocate(FailureDomain::state_bytes(ranks));
   void* const domain_state = exchange_values(exchange, static_cast<void*>(kept.data()))[first];
   ProcessGroup group;
   group.domain =
       std::make_shared<FailureDomain>(ranks, options, memory, std::move(kept), domain_state);
-  if (keeper)
-    group.state =
-        group.domain->make_group(static_cast<int>(std::ranges::count(hosts, hosts[first])));
+  if (keeper) group.state = group.domain->make_group(std::ranges::count(hosts, hosts[first]));
   group.state = exchange_values(exchange, group.state)[first];
   return group;
 }

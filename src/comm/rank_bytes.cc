@@ -45,7 +45,7 @@ std::vector<std::vector<std::byte>> in_two_steps(Communicator& comm, const Sizes
 
 std::vector<std::vector<std::byte>> bytes_of_ranks(Communicator& comm,
                                                    std::span<const std::byte> mine) {
-  const auto size = static_cast<int64_t>(mine.size());
+  const int64_t size = std::ssize(mine);
   return in_two_steps(
       comm,
       [&](std::span<std::byte> sizes, std::span<int64_t> got) {
@@ -59,7 +59,7 @@ std::vector<std::vector<std::byte>> bytes_of_ranks(Communicator& comm,
 std::vector<std::vector<std::byte>> bytes_to_rank_0(Communicator& comm,
                                                     std::span<const std::byte> mine) {
   std::vector<int64_t> send_bytes(comm.size());
-  send_bytes[0] = static_cast<int64_t>(mine.size());
+  send_bytes[0] = std::ssize(mine);
   const std::vector<int64_t> of_a_size(send_bytes.size(), sizeof(int64_t));
   return in_two_steps(
       comm,

@@ -2,6 +2,7 @@
 // Memory that the ranks of one host share: it has the same address on all of them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 
 #include "trimtab/tensor.h"
@@ -18,6 +19,8 @@ class SharedMemory {
   virtual void close() noexcept = 0;
   // Is the process of this rank (of the domain) still there?
   virtual bool alive(int rank) const = 0;
+  // The least time for which a rank that fails waits for peers that read its memory.
+  virtual std::chrono::seconds least_patience() const = 0;
 };
 
 // For ranks that are threads, which share all memory.
@@ -27,6 +30,8 @@ class ProcessMemory final : public SharedMemory {
   bool shares(const void*, size_t) const override { return true; }
   void close() noexcept override {}  // the last rank to go gives it back
   bool alive(int) const override { return true; }
+  // A thread can't be stopped alone, and what it reads is freed when it is waited for no more.
+  std::chrono::seconds least_patience() const override { return std::chrono::seconds(60); }
 };
 
 }  // namespace trimtab

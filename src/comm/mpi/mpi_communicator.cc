@@ -14,6 +14,7 @@
 #include "comm/mpi/mpi_network.h"
 #include "comm/process_group.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -42,8 +43,7 @@ class Start {
   // Every rank gives as many bytes.
   std::vector<std::byte> exchange(std::span<const std::byte> mine) {
     const std::lock_guard lock(mpi::calls());
-    std::vector<std::byte> sent(mine.begin(), mine.end()),
-        all(mine.size() * static_cast<size_t>(size_));
+    std::vector<std::byte> sent(mine.begin(), mine.end()), all(cells(mine.size(), size_));
     const auto bytes = static_cast<int>(mine.size());
     MPI_Request request = MPI_REQUEST_NULL;
     mpi::check(

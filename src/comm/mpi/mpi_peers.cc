@@ -13,6 +13,8 @@ namespace trimtab {
 namespace {
 
 constexpr size_t kLongestMessage = size_t{1} << 30;  // MPI-3 counts are int
+// How long a rank that leaves waits until MPI has taken its receives back.
+constexpr std::chrono::seconds kLongestCancel(1);
 
 template <class T>
 int int_size() {
@@ -24,33 +26,62 @@ int int_size() {
 MpiPeers::MpiPeers(MpiNetwork& network, std::vector<int> members, int rank,
                    const std::vector<bool>& here, int first_tag)
     : network_(network), members_(std::move(members)), rank_(rank), header_tag_(first_tag) {
-  for (size_t r = 0; r < here.size(); ++r) {
-    if (!here[r]) peers_.emplace_back().rank = static_cast<int>(r);
+  for (int r = 0; r < std::ssize(here); ++r) {
+    if (!here[r]) peers_.emplace_back().rank = r;
   }
   header_requests_.assign(peers_.size(), MPI_REQUEST_NULL);
   arrived_headers_.resize(peers_.size());
   const std::lock_guard lock(mpi::calls());
-  for (size_t p = 0; p < peers_.size(); ++p) post_header_receive(p);
+  for (int64_t p = 0; p < std::ssize(peers_); ++p) post_header_receive(p);
 }
 
+// Takes back what has been posted. What MPI still needs after that is never freed.
 MpiPeers::~MpiPeers() {
-  const std::lock_guard lock(mpi::calls());
-  int finalized = 0;
-  if (MPI_Finalized(&finalized); finalized != 0) return;
-  for (std::vector<MPI_Request>* requests : {&header_requests_, &receives_.requests}) {
-    for (MPI_Request& request : *requests) {
-      if (request == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&request);
-      MPI_Request_free(&request);
+  {
+    const std::lock_guard lock(mpi::calls());
+    int finalized = 0;
+    if (MPI_Finalized(&finalized); finalized != 0) return;
+    for (std::vector<MPI_Request>* requests : {&header_requests_, &receives_.requests}) {
+      for (MPI_Request& request : *requests) {
+        if (request != MPI_REQUEST_NULL) MPI_Cancel(&request);
+      }
     }
   }
+  const auto end = std::chrono::steady_clock::now() + kLongestCancel;
+  while (!receives_have_ended() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  bool all_ended = receives_have_ended();
+  for (Transfers& sends : sends_) all_ended = has_ended(sends.requests) && all_ended;
+  if (all_ended) return;
+  struct Kept {
+    std::vector<Peer> peers;
+    std::vector<Landing> landings;
+    std::array<Transfers, GroupState::kRing> sends;
+    std::shared_ptr<SharedMemory> memory;
+  };
+  network_.domain().memory().close();
+  new Kept{std::move(peers_), std::move(landings_), std::move(sends_),
+           network_.domain().shared_memory()};
+}
+
+bool MpiPeers::has_ended(std::vector<MPI_Request>& requests) {
+  const std::lock_guard lock(mpi::calls());
+  int ended = 0;
+  return MPI_Testall(static_cast<int>(requests.size()), requests.data(), &ended,
+                     MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
+         ended != 0;
+}
+
+bool MpiPeers::receives_have_ended() {
+  return has_ended(header_requests_) && has_ended(receives_.requests);
 }
 
 const MpiPeers::Peer& MpiPeers::peer(int rank) const {
   return *std::ranges::find(peers_, rank, &Peer::rank);
 }
 
-void MpiPeers::post_header_receive(size_t p) {
+void MpiPeers::post_header_receive(int64_t p) {
   const int from = member(peers_[p].rank);
   const int code = MPI_Irecv(&peers_[p].incoming, int_size<Announcement>(), MPI_BYTE, from,
                              header_tag_, network_.comm(), &header_requests_[p]);
@@ -67,7 +98,7 @@ void MpiPeers::take_headers() {
                      arrived_headers_.data(), MPI_STATUSES_IGNORE);
     if (code != MPI_SUCCESS) return network_.fail(member(rank_), "MPI_Testsome", code);
     for (int i = 0; i < count; ++i) {  // count is MPI_UNDEFINED, below 0, once all have left
-      const auto p = static_cast<size_t>(arrived_headers_[i]);
+      const int p = arrived_headers_[i];
       Peer& peer = peers_[p];
       if (peer.incoming.kind == kLeft) {
         peer.left = true;
@@ -94,11 +125,11 @@ void MpiPeers::in_messages(int rank, std::span<Byte> bytes, Transfers& transfers
 
 void MpiPeers::start(uint64_t ticket, const Operation& operation) {
   const std::lock_guard lock(mpi::calls());
+  if (network_.domain().failed()) return;  // what was sent before may still be on its way
   Transfers& sends = sends_[ticket % sends_.size()];
   sends.requests.clear();
   sends.ranks.clear();
   sends.headers.resize(peers_.size());
-  if (network_.domain().failed()) return;
   const uint64_t checksum = operation.checksum();
   for (size_t p = 0; p < peers_.size(); ++p) {
     const int to = peers_[p].rank;
@@ -160,14 +191,34 @@ OutsidePeers::Announcement MpiPeers::announcement(int rank, uint64_t ticket) con
 void MpiPeers::receive(int rank, std::span<std::byte> to) {
   const std::lock_guard lock(mpi::calls());
   if (network_.domain().failed()) return;
-  in_messages(rank, to, receives_, [&](std::byte* data, int bytes, MPI_Request* request) {
+  in_messages(rank, landing(to), receives_, [&](std::byte* data, int bytes, MPI_Request* request) {
     return MPI_Irecv(data, bytes, MPI_BYTE, member(rank), header_tag_ + 1, network_.comm(),
                      request);
   });
 }
 
+// Where to receive what goes to `to`.
+std::span<std::byte> MpiPeers::landing(std::span<std::byte> to) {
+  if (network_.domain().memory().shares(to.data(), to.size())) return to;
+  if (num_landings_ == std::ssize(landings_)) landings_.emplace_back();
+  Landing& landing = landings_[num_landings_++];
+  if (landing.bytes.bytes() < to.size()) landing.bytes = Buffer(to.size() + to.size() / 2);
+  landing.to = to;
+  return {landing.bytes.data(), to.size()};
+}
+
 Standing MpiPeers::receiving() {
-  return first_unfinished(receives_);
+  const Standing found = first_unfinished(receives_);
+  if (found.missing < 0) deliver();
+  return found;
+}
+
+void MpiPeers::deliver() {
+  for (int64_t i = 0; i < num_landings_; ++i) {
+    const Landing& landing = landings_[i];
+    std::copy_n(landing.bytes.data(), landing.to.size(), landing.to.data());
+  }
+  num_landings_ = 0;
 }
 
 void MpiPeers::leave() noexcept {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One group's ranks on other hosts. For each collective a rank sends each of them a header, which
-// says what it is in and how much it has for that rank, and then the bytes, in messages of at most
-// 1 GiB. Messages between two ranks keep their order, so headers need no ticket.
+// One group's ranks on other hosts, reached by MPI. For each collective a rank sends each of them a
+// header, which says what it is in and how much it has for that rank, and then the bytes, in
+// messages of at most 1 GiB. Messages between two ranks keep their order, so headers need no
+// ticket.
 #pragma once
 
 #include <mpi.h>
@@ -13,6 +14,7 @@
 
 #include "comm/group.h"
 #include "comm/outside.h"
+#include "trimtab/tensor.h"
 
 namespace trimtab {
 
@@ -21,6 +23,11 @@ class MpiNetwork;
 class MpiPeers final : public OutsidePeers {
  public:
   // Uses the tags first_tag, for headers, and the next one, for bytes.
+  //
+  // MPI can't always take a receive back: one whose message has begun to arrive ends only when its
+  // sender goes on. After a failure nobody waits for that, so MPI receives only into memory that
+  // can be kept: shared memory, which a failed domain does not use again, or buffers of this
+  // object.
   MpiPeers(MpiNetwork& network, std::vector<int> members, int rank, const std::vector<bool>& here,
            int first_tag);
   ~MpiPeers() override;
@@ -57,12 +64,16 @@ class MpiPeers final : public OutsidePeers {
 
   int member(int rank) const { return members_[rank]; }
   const Peer& peer(int rank) const;
-  void post_header_receive(size_t peer);
+  void post_header_receive(int64_t peer);
   void take_headers();
   // Cuts bytes into messages and calls begin(data, bytes, request) for each.
   template <class Byte, class Begin>
   void in_messages(int rank, std::span<Byte> bytes, Transfers& transfers, const Begin& begin);
   Standing first_unfinished(Transfers& transfers);
+  std::span<std::byte> landing(std::span<std::byte> to);
+  void deliver();
+  bool has_ended(std::vector<MPI_Request>& requests);
+  bool receives_have_ended();
 
   MpiNetwork& network_;
   const std::vector<int> members_;
@@ -73,6 +84,13 @@ class MpiPeers final : public OutsidePeers {
   std::vector<int> arrived_headers_;          // [peers_] what MPI_Testsome fills
   std::array<Transfers, GroupState::kRing> sends_;
   Transfers receives_;
+  // Where messages land whose destination is not shared memory; the first num_landings_ are in use.
+  struct Landing {
+    Buffer bytes;
+    std::span<std::byte> to;
+  };
+  std::vector<Landing> landings_;
+  int64_t num_landings_ = 0;
 };
 
 }  // namespace trimtab
