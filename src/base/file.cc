@@ -2,15 +2,19 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "base/cat.h"
@@ -34,8 +38,6 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   int fd() const { return fd_; }
-  // Returns false when a delayed write failed.
-  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
   int fd_;
@@ -64,16 +66,43 @@ bool write_all(int fd, std::span<const std::byte> data) {
   return true;
 }
 
-using Parts = std::initializer_list<std::span<const std::byte>>;
+// The names of temporary files that are being written. A signal handler can't be handed anything,
+// so this list belongs to the process. Files beyond its end are written but not in it.
+std::array<std::atomic<const char*>, 64> unfinished_files;
 
-bool write_parts(int fd, Parts parts) {
-  return std::all_of(parts.begin(), parts.end(), [&](auto part) { return write_all(fd, part); });
+int enlist(const char* name) {
+  for (int slot = 0; slot < std::ssize(unfinished_files); ++slot) {
+    const char* none = nullptr;
+    if (unfinished_files[slot].compare_exchange_strong(none, name)) return slot;
+  }
+  return -1;
 }
 
-// Writes to a pipe or a device, which can't be replaced.
-void write_in_place(const std::string& path, Parts parts) {
-  File file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (file.fd() < 0 || !write_parts(file.fd(), parts) || !file.close()) fail("write", path);
+void strike_off(int slot) {
+  if (slot >= 0) unfinished_files[slot] = nullptr;
+}
+
+// No signal is handled while one of these lives.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+// Through links, so that they stay.
+std::string behind_links(const std::string& path) {
+  std::error_code no_such_file;
+  const std::string target = std::filesystem::canonical(path, no_such_file).string();
+  return no_such_file ? path : target;
 }
 
 // Gives the new file the mode of the old one, and its owner and group where that is allowed.
@@ -84,23 +113,6 @@ bool take_over_mode(int fd, const struct stat& old) {
   // Only root may give files away. The file is the writer's own then, as a new one would be.
   if (other_owner && ::fchown(fd, old.st_uid, old.st_gid) != 0 && errno != EPERM) return false;
   return ::fchmod(fd, old.st_mode & 07777) == 0;
-}
-
-// old: of the file at path, nullptr when there is none.
-void replace_file(const std::string& path, const struct stat* old, Parts parts) {
-  // Nobody whom the old file keeps out reads the new one before it has its mode.
-  const auto [fd, temporary] = open_temporary(path, old == nullptr ? 0666 : old->st_mode & 0600);
-  File file(fd);
-  const bool written =
-      (old == nullptr || take_over_mode(file.fd(), *old)) && write_parts(file.fd(), parts);
-  // Synced before the rename: else a crash could leave the new name with no data behind it.
-  if (!written || ::fsync(file.fd()) != 0 || !file.close() ||
-      std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    errno = error;
-    fail("write", path);
-  }
 }
 
 }  // namespace
@@ -125,18 +137,66 @@ std::vector<std::byte> read_file(const std::string& path) {
   return image;
 }
 
-void write_file(const std::string& path, std::initializer_list<std::span<const std::byte>> parts) {
+FileWriter::FileWriter(const std::string& path) : path_(path) {
   struct stat info = {};
   const bool is_there = ::stat(path.c_str(), &info) == 0;
   if (is_there && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
-    write_in_place(path, parts);
+    fd_ = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd_ < 0) fail("write", path);
     return;
   }
-  // A link stays, and its target changes.
-  std::error_code no_such_file;
-  const std::string target = std::filesystem::canonical(path, no_such_file).string();
-  replace_file(no_such_file ? path : target, is_there && S_ISREG(info.st_mode) ? &info : nullptr,
-               parts);
+  const bool replaces = is_there && S_ISREG(info.st_mode);
+  target_ = behind_links(path);
+  {
+    const SignalsBlocked blocked;  // so that no file is there without its name in the list
+    // Nobody whom the old file keeps out reads the new one before it has its mode.
+    std::tie(fd_, temporary_) = open_temporary(target_, replaces ? info.st_mode & 0600 : 0666);
+    slot_ = enlist(temporary_.c_str());
+  }
+  if (!replaces || take_over_mode(fd_, info)) return;
+  const int error = errno;
+  discard();
+  errno = error;
+  fail("write", path);
+}
+
+FileWriter::~FileWriter() {
+  discard();
+}
+
+void FileWriter::discard() noexcept {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  strike_off(std::exchange(slot_, -1));
+  temporary_.clear();
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) {
+  if (!write_all(fd_, bytes)) fail("write", path_);
+}
+
+void FileWriter::commit() {
+  const bool replaces = !temporary_.empty();
+  // Synced before the rename: else a crash could leave the new name with no data behind it. A
+  // delayed write that could not be done shows when the file is closed.
+  if ((replaces && ::fsync(fd_) != 0) || ::close(std::exchange(fd_, -1)) != 0 ||
+      (replaces && std::rename(temporary_.c_str(), target_.c_str()) != 0)) {
+    fail("write", path_);
+  }
+  strike_off(std::exchange(slot_, -1));
+  temporary_.clear();
+}
+
+void write_file(const std::string& path, std::initializer_list<std::span<const std::byte>> parts) {
+  FileWriter writer(path);
+  for (const auto& part : parts) writer.write(part);
+  writer.commit();
+}
+
+void remove_unfinished_files() noexcept {
+  for (std::atomic<const char*>& name : unfinished_files) {
+    if (const char* const file = name) ::unlink(file);
+  }
 }
 
 }  // namespace trimtab

@@ -2,7 +2,10 @@
 #include "base/file.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -119,6 +122,52 @@ TEST(WriteFile, ReadersAndWritersAtOnceSeeWholeFiles) {
     EXPECT_EQ(seen, std::vector<std::byte>(seen.size(), seen[0]));
   }
   for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(folder.num_files(), 1);
+}
+
+TEST(FileWriter, AppearsWholeWithCommit) {
+  const TestFolder folder;
+  {
+    FileWriter writer(folder.path("a"));
+    writer.write(bytes_of("one "));
+    EXPECT_FALSE(fs::exists(folder.path("a")));
+    writer.write(bytes_of("two"));
+    writer.commit();
+  }
+  EXPECT_EQ(folder.read("a"), "one two");
+  EXPECT_EQ(folder.num_files(), 1);
+}
+
+TEST(FileWriter, WithoutCommitTheOldFileStaysAndNothingElse) {
+  const TestFolder folder;
+  folder.write("a", "old");
+  {
+    FileWriter(folder.path("a")).write(bytes_of("new"));
+  }
+  EXPECT_EQ(folder.read("a"), "old");
+  EXPECT_EQ(folder.num_files(), 1);
+}
+
+// As the command's signal handler does.
+TEST(FileWriter, AnInterruptedProcessLeavesNothing) {
+  const TestFolder folder;
+  folder.write("a", "old");
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::signal(SIGTERM, [](int) {
+      remove_unfinished_files();
+      _exit(7);
+    });
+    FileWriter first(folder.path("a")), second(folder.path("b"));
+    first.write(bytes_of("new"));
+    ::raise(SIGTERM);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+  EXPECT_EQ(folder.read("a"), "old");
   EXPECT_EQ(folder.num_files(), 1);
 }
 
