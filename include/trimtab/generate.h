@@ -66,7 +66,9 @@ class StepRecorder final : public StepObserver {
   LoadRecorder& recorder_;
 };
 
-enum class Finish { kEndToken, kMaxNewTokens, kContextFull };
+// kNotFinite: the logits of the next token have a NaN or an infinity, so that no token could be
+// chosen. The other sequences of the batch are not touched by it.
+enum class Finish { kEndToken, kMaxNewTokens, kContextFull, kNotFinite };
 
 struct Generation {
   std::vector<int32_t> token_ids;  // the new tokens, with the end token where there is one
@@ -78,7 +80,8 @@ struct Generation {
 // and options (except progress) must be the same on every rank. results: [prompts]; each rank
 // writes those of its own prompts, so ranks of one process may share it. Throws InvalidArgument, on
 // every rank and before the first step, for prompts that are empty, have ids outside the vocabulary
-// or exceed max_position_embeddings. A sequence that reaches max_position_embeddings ends there.
+// or exceed max_position_embeddings. A sequence that reaches max_position_embeddings ends there,
+// and one whose numbers overflow or are NaN ends as kNotFinite.
 void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
               const GenerateOptions& options, std::span<Generation> results,
               StepObserver* observer = nullptr);

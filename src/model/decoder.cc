@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/cat.h"
 #include "base/rows.h"
@@ -25,6 +26,18 @@ int64_t num_tokens(std::span<const Chunk> batch) {
   int64_t tokens = 0;
   for (const Chunk& chunk : batch) tokens += std::ssize(chunk.tokens);
   return tokens;
+}
+
+// A row of x with a NaN or an infinity is lost, and with it its sequence, but no other: it goes
+// through the experts as zeros, since a router refuses NaN. Its row of the residual stream h
+// becomes NaN, so that the logits are NaN too and generate() ends the sequence.
+void set_lost_rows_aside(Rows x, Rows h) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const std::span<float> row(x.row_as<float>(r), x.cols);
+    if (all_finite(row)) continue;
+    std::ranges::fill(row, 0.0F);
+    std::fill_n(h.row_as<float>(r), h.cols, std::numeric_limits<float>::quiet_NaN());
+  }
 }
 
 }  // namespace
@@ -134,6 +147,7 @@ ConstRows Decoder::linear_input(Rows x, const Activations& a) {
 void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadRecorder* recorder) {
   norm_rows(a.h, w.feed_forward_norm, config().rms_norm_eps, a.x);
   if (!w.dense) {
+    set_lost_rows_aside(a.x, a.h);
     ForwardOptions options;
     if (recorder != nullptr) options.local_counts = recorder->counts(w.moe_layer);
     run(moe_layers_[w.moe_layer].forward(a.x, a.y, lane_, options));

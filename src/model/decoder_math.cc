@@ -2,7 +2,9 @@
 #include "model/decoder_math.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 namespace trimtab {
@@ -30,6 +32,20 @@ void rms_norm(const float* x, std::span<const float> weight, float eps, float* o
   const int64_t n = std::ssize(weight);
   const float scale = 1.0F / std::sqrt(dot(x, x, n) / static_cast<float>(n) + eps);
   for (int64_t i = 0; i < n; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+bool all_finite(std::span<const float> x) noexcept {
+  constexpr uint32_t kExponent = 0x7f800000;  // all ones: an infinity or NaN
+  uint32_t largest[kLanes] = {};
+  const int64_t n = std::ssize(x);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l)
+      largest[l] = std::max(largest[l], std::bit_cast<uint32_t>(x[i + l]) & kExponent);
+  }
+  for (int64_t l = 0; i < n; ++i, ++l)
+    largest[l] = std::max(largest[l], std::bit_cast<uint32_t>(x[i]) & kExponent);
+  return *std::ranges::max_element(largest) < kExponent;
 }
 
 void rotate(float* x, std::span<const float> sine, std::span<const float> cosine) noexcept {

@@ -6,6 +6,7 @@
 #include <list>
 
 #include "base/cat.h"
+#include "model/row_ops.h"
 #include "model/sampler.h"
 #include "trimtab/error.h"
 #include "trimtab/table.h"
@@ -176,13 +177,18 @@ class Scheduler {
     });
   }
 
-  // Adds the next token to a sequence. True when that was its last.
+  // Adds the next token to a sequence. True when the sequence ends.
   bool append(Sequence& sequence, std::span<const float> logits) {
+    Generation& result = results_[sequence.prompt];
+    if (!all_finite(logits)) {
+      result.finish = Finish::kNotFinite;
+      --unfinished_;
+      return true;
+    }
     const int32_t id = options_.temperature > 0.0F
                            ? sample(logits, options_.temperature, options_.seed, sequence.prompt,
                                     sequence.tokens.size())
                            : most_likely(logits);
-    Generation& result = results_[sequence.prompt];
     result.token_ids.push_back(id);
     sequence.tokens.push_back(id);
     ++new_tokens_;

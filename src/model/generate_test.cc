@@ -2,7 +2,11 @@
 #include "trimtab/generate.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
+#include <fstream>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -52,6 +56,60 @@ Model endless_model() {
   Model model = open_model("qwen3_moe");
   model.config.eos_token_ids.clear();
   return model;
+}
+
+// A model whose embedding of one token has a value that is no number to compute with.
+Model model_with_lost_token(const std::string& folder, int32_t token, float value) {
+  Model model = open_model("mixtral");  // its head has weights of its own
+  model.config.eos_token_ids.clear();
+  const std::string file = folder + "/model.safetensors";
+  std::filesystem::copy_file(model.tensors.path(), file);
+  const std::string name = "model.embed_tokens.weight";
+  const TensorView& embedding = model.tensors.at(name);
+  EXPECT_EQ(embedding.dtype, DType::kF32);
+  // The tensor's data stand in the copy where they stand in the file: bytes before its end.
+  int64_t behind = 0;
+  for (const std::string& other : model.tensors.names()) {
+    const TensorView& view = model.tensors.at(other);
+    if (view.data.data() > embedding.data.data()) behind += std::ssize(view.data);
+  }
+  std::fstream copy(file, std::ios::in | std::ios::out | std::ios::binary);
+  copy.seekp(-behind - std::ssize(embedding.data) + token * model.config.hidden_size * 4 + 4,
+             std::ios::end);
+  copy.write(reinterpret_cast<const char*>(&value), sizeof value);
+  copy.close();
+  model.tensors = SafeTensors::open(file);
+  return model;
+}
+
+TEST(Generate, ASequenceThatIsNotFiniteEndsAloneAndTheOthersGoOn) {
+  constexpr int32_t kLost = 3;
+  for (const float value :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    std::string folder = (std::filesystem::temp_directory_path() / "generate_XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    const Model model = model_with_lost_token(folder, kLost, value);
+    std::filesystem::remove_all(folder);
+    const std::vector<Ids> prompts = {{5, 9, 12}, {5, kLost, 12, 7}, {40, 11}, {6}};
+    const GenerateOptions how = {.max_new_tokens = 6};
+    const auto alone = [&](const Ids& prompt) {
+      return generate_all(model, {prompt}, how).generations[0].token_ids;
+    };
+    for (const int ranks : {1, 2, 3}) {
+      for (const char* dispatcher : {"pull", "all_to_all", "packed"}) {
+        const Result result =
+            generate_all(model, prompts, how,
+                         {.ranks = ranks, .options = {.dispatcher = dispatcher, .max_tokens = 4}});
+        EXPECT_EQ(result.generations[1].finish, Finish::kNotFinite) << value;
+        EXPECT_TRUE(result.generations[1].token_ids.empty());
+        for (const int i : {0, 2, 3}) {
+          EXPECT_EQ(result.generations[i].finish, Finish::kMaxNewTokens) << i;
+          // packed adds partial sums in another order; the text of this model does not change.
+          EXPECT_EQ(result.generations[i].token_ids, alone(prompts[i])) << i << dispatcher;
+        }
+      }
+    }
+  }
 }
 
 TEST(Generate, GreedyTextIsTheArgmaxOfTheLogitsWithoutACache) {
