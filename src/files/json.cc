@@ -58,12 +58,12 @@ json parse_json(std::string_view text, const std::string& file) {
   }
   try {
     return json::parse(text, Guard(file));
-  } catch (const json::parse_error& error) {
+  } catch (const json::exception& error) {
+    const auto* const parse_error = dynamic_cast<const json::parse_error*>(&error);
     // The message begins with "[json.exception.parse_error.101] ", which says nothing to a user.
     const std::string_view what = error.what();
-    throw FormatError(file, error.byte, cat("not valid JSON: ", what.substr(what.find("] ") + 2)));
-  } catch (const json::exception& error) {
-    throw FormatError(file, -1, cat("not valid JSON: ", error.what()));
+    throw FormatError(file, parse_error ? static_cast<int64_t>(parse_error->byte) : -1,
+                      cat("not valid JSON: ", what.substr(what.find("] ") + 2)));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/cat.h"
 #include "base/nearest_name.h"
+#include "files/json.h"
 #include "trimtab/balancer.h"
 #include "trimtab/error.h"
 
@@ -113,21 +114,11 @@ BalancerConfig preset(const Value& value) {
   return config;
 }
 
-json parse(std::string_view text, const std::string& file) {
-  try {
-    json object = json::parse(text);
-    if (!object.is_object())
-      throw FormatError(file, 0, "a balancer configuration is a JSON object");
-    return object;
-  } catch (const json::parse_error& error) {
-    throw FormatError(file, static_cast<int64_t>(error.byte), "this is not JSON");
-  }
-}
-
 }  // namespace
 
 BalancerConfig parse_balancer_config(std::string_view text, const std::string& file) {
-  const json object = parse(text, file);
+  const json object = parse_json(text, file);
+  if (!object.is_object()) throw FormatError(file, 0, "a balancer configuration is a JSON object");
   BalancerConfig config;
   if (object.contains("preset")) config = preset({file, "preset", object["preset"]});
   for (const auto& [key, value] : object.items()) {
