@@ -40,6 +40,8 @@ struct LayerWeights;
 // The number of layers that have experts. Placement, load and traces count only these, in order;
 // they leave out the dense layers between them.
 int num_moe_layers(const ModelConfig& config);
+// The numbers of these layers among all layers of the model, ascending.
+std::vector<int> moe_layer_ids(const ModelConfig& config);
 
 // Who keeps the routed experts.
 enum class RoutedExperts {
@@ -147,7 +149,9 @@ class Decoder {
  public:
   // slots: this rank's experts, as they are now; with null, weights must hold them. comm: outlives
   // the decoder, and nobody else uses it during step(). The placement may have redundant experts.
-  // Throws InvalidArgument when things do not fit.
+  // Throws InvalidArgument when things do not fit, and on all ranks when they differ in what must be
+  // the same: the model's sizes and formats, the placement, the dispatcher, max_tokens, the split
+  // rule. Collective.
   Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
           Communicator& comm, const DecoderOptions& options = {},
           const ExpertSlots* slots = nullptr);

@@ -8,6 +8,7 @@
 #include "model/rope.h"
 #include "trimtab/dispatch_choice.h"
 #include "trimtab/error.h"
+#include "trimtab/require_equal.h"
 
 namespace trimtab {
 
@@ -33,6 +34,28 @@ void check_slots(const ExpertSlots& slots, const Placement& placement, int rank)
   }
 }
 
+// Ranks that differ here would send each other rows that the receiver reads as others, and write
+// over its memory.
+void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
+                          const Placement& placement, const DecoderOptions& options) {
+  const ModelConfig& model = weights.config();
+  uint64_t slots = digest_of(std::as_bytes(placement.first_slots()));
+  for (int layer = 0; layer < placement.num_layers(); ++layer)
+    slots = digest_of(std::as_bytes(placement.logical(layer)), slots);
+  require_equal(
+      comm, std::vector<NamedDigest>{
+                named_value("the model", cat(model.model_type, ", ", model.num_hidden_layers,
+                                             " layers of ", model.hidden_size, ", top-",
+                                             model.router.top_k, " of ", model.router.num_experts,
+                                             " experts of ", model.moe_intermediate_size)),
+                named_value("the dtype of the weights", std::string(name(weights.dtype()))),
+                named_value("the format of the experts", name(weights.expert_format())),
+                named_value("DecoderOptions::dispatcher", options.dispatcher),
+                named_value("DecoderOptions::max_tokens", cat(options.max_tokens)),
+                named_value("DecoderOptions::split", std::string(name(options.split))),
+                {"the placement", slots, {}}});
+}
+
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
@@ -55,6 +78,7 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
 Decoder::~Decoder() = default;
 
 std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) const {
+  require_same_decoder(comm, *weights_, placement_, options_);
   if (placement_.num_ranks() != comm.size() ||
       placement_.num_layers() != num_moe_layers(config()) ||
       placement_.num_experts() != config().router.num_experts) {

@@ -204,5 +204,52 @@ TEST(Decoder, RefusesImpossibleBatches) {
             "the placement is for 1 ranks, 2 MoE layers of 8 experts; there are 2, 2 and 8");
 }
 
+TEST(Decoder, RanksThatDifferAreRefusedOnEveryRank) {
+  const Model model = open_model("qwen3_moe");
+  constexpr int kRanks = 3;
+  const Placement placement = linear_placement(model.config, kRanks);
+  std::vector<int> slots_per_rank;
+  for (int rank = 0; rank < kRanks; ++rank) slots_per_rank.push_back(placement.slots_of_rank(rank));
+  std::vector<int32_t> swapped;
+  for (int layer = 0; layer < placement.num_layers(); ++layer) {
+    const auto slots = placement.logical(layer);
+    swapped.insert(swapped.end(), slots.begin(), slots.end());
+  }
+  std::swap(swapped.front(), swapped[placement.num_slots() - 1]);
+  const Placement other(placement.num_layers(), placement.num_experts(), slots_per_rank, swapped);
+  const auto load = [&](DType dtype) {
+    return DecoderWeights::load(model.tensors, model.config, dtype, placement);
+  };
+  const auto weights = load(DType::kF32), rounded = load(DType::kBF16);
+  const auto expect_named = [&](const char* named, const auto& decoder_of_last) {
+    std::vector<std::string> errors(kRanks);
+    run_ranks(kRanks, [&](Communicator& comm) {
+      errors[comm.rank()] = refusal([&] {
+        if (comm.rank() < kRanks - 1) {
+          const Decoder decoder(weights, placement, comm);
+        } else {
+          decoder_of_last(comm);
+        }
+      });
+    });
+    EXPECT_NE(errors[0].find(named), std::string::npos) << errors[0];
+    for (const std::string& error : errors) EXPECT_EQ(error, errors[0]);
+  };
+  expect_named("DecoderOptions::max_tokens: 256 on rank 0, 64 on rank 2", [&](Communicator& comm) {
+    const Decoder decoder(weights, placement, comm, {.max_tokens = 64});
+  });
+  expect_named("DecoderOptions::dispatcher: auto on rank 0, packed on rank 2",
+               [&](Communicator& comm) {
+                 const Decoder decoder(weights, placement, comm, {.dispatcher = "packed"});
+               });
+  expect_named("DecoderOptions::split: ", [&](Communicator& comm) {
+    const Decoder decoder(weights, placement, comm, {.split = SplitRule::kSplit});
+  });
+  expect_named("the placement",
+               [&](Communicator& comm) { const Decoder decoder(weights, other, comm); });
+  expect_named("the dtype of the weights",
+               [&](Communicator& comm) { const Decoder decoder(rounded, placement, comm); });
+}
+
 }  // namespace
 }  // namespace trimtab

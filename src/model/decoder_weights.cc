@@ -254,6 +254,14 @@ int num_moe_layers(const ModelConfig& config) {
   return static_cast<int>(std::count(config.is_moe_layer.begin(), config.is_moe_layer.end(), true));
 }
 
+std::vector<int> moe_layer_ids(const ModelConfig& config) {
+  std::vector<int> ids;
+  for (int layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.is_moe_layer[layer]) ids.push_back(layer);
+  }
+  return ids;
+}
+
 DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
                                WeightFormat expert_format)
     : config_(config), dtype_(dtype), expert_format_(expert_format), tensors_(tensors) {}
