@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/cat.h"
-#include "report/sizes.h"
+#include "report/page_limits.h"
 
 namespace trimtab {
 

@@ -8,8 +8,9 @@
 #include "base/cat.h"
 #include "base/file.h"
 #include "report/assets.h"
+#include "report/check_report.h"
 #include "report/data.h"
-#include "report/sizes.h"
+#include "report/page_limits.h"
 #include "trimtab/report.h"
 
 namespace trimtab {

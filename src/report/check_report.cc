@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/sizes.h"
+#include "report/check_report.h"
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/cat.h"
 #include "trimtab/error.h"
@@ -99,31 +97,6 @@ void check_report(const Report& report) {
   check_moves(report);
   check_timeline(report.timeline);
   check_numbers(report);
-}
-
-std::vector<int> drawn_layers(const Report& report) {
-  constexpr size_t kMostNumbers = 300'000;  // of about 6 characters
-  constexpr size_t kMostLayers = 256;       // rows of a heat map that fit on a screen
-  const size_t layers = report.layer_ids.size();
-  auto numbers = static_cast<size_t>(report.num_experts);
-  for (const ReportState& state : report.states) {
-    numbers += static_cast<size_t>(state.placement.num_slots()) +
-               static_cast<size_t>(state.placement.num_ranks());
-  }
-  std::vector<int> order(layers);
-  std::iota(order.begin(), order.end(), 0);
-  const size_t fit = std::min(kMostLayers, kMostNumbers / std::max<size_t>(numbers, 1));
-  if (fit >= layers) return order;
-
-  const ReportState& first = report.states[0];
-  const auto ranks = static_cast<size_t>(first.placement.num_ranks());
-  std::vector<double> pars(layers);
-  for (size_t l = 0; l < layers; ++l)
-    pars[l] = par(std::span(first.rank_load).subspan(l * ranks, ranks));
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return pars[a] > pars[b]; });
-  order.resize(fit);
-  std::sort(order.begin(), order.end());
-  return order;
 }
 
 }  // namespace trimtab
