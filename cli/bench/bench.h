@@ -2,7 +2,6 @@
 // `trimtab bench`: what the kernels reach of what this machine can reach.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,24 +9,9 @@
 #include "bench/experts/gemm_bench.h"
 #include "bench/experts/layer_bench.h"
 #include "bench/machine/ceilings.h"
-#include "cli/bench/bench_dispatch.h"
+#include "cli/bench/bench_options.h"
 
 namespace trimtab::cli {
-
-struct BenchOptions {
-  bool isa = false;
-  bool layer = false;
-  std::vector<std::string> shapes = {"qwen3-30b"};
-  std::vector<std::string> dtypes = {"bf16"};
-  std::vector<int64_t> m = {1, 4, 16, 64, 256, 1024};
-  std::vector<int64_t> tokens = {1, 4, 16, 64, 256, 1024, 4096};
-  std::vector<std::string> routings = {"natural", "skewed"};
-  int threads = 1;
-  int cold_mb = 1280;
-  double seconds = 1.0;
-  bool json = false;
-  BenchDispatchOptions dispatch = {};
-};
 
 // Of one instruction set; GFLOP/s, GB/s.
 struct LevelResult {

@@ -13,7 +13,6 @@
 #include "bench/dispatch/whole_layer.h"
 #include "cli/output/line_printer.h"
 #include "cli/output/output.h"
-#include "cli/output/validators.h"
 #include "cli/run/ranks.h"
 
 namespace trimtab::cli {
@@ -26,36 +25,6 @@ using Json = nlohmann::ordered_json;
 
 const std::map<std::string, DType> kDTypes = {
     {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"int8", DType::kI8}, {"mxfp8", DType::kF8E4M3}};
-
-constexpr const char* kFooter = R"(
-What it does. Every rank has --tokens tokens with --top-k different experts each, at random, and experts that return the
-rows that they get. The result is checked first. Then each round times bringing the rows to the experts, bringing f32
-results back and summing them, and, on all ranks at once, a memcpy of as many bytes as both have. Times are means over
-the ranks; what is printed are medians over the rounds.
-
-With --intermediate whole layers are timed instead: a router, bf16 experts of that size and one thread a rank. The
-dispatchers have their turns in each round and are compared with the first. --overlap also sends the tokens through in
-two microbatches, and says how much of the shorter of transfer and compute that hides; the transfer is the layer with
-experts that do nothing.
-
-Under mpiexec each process is a rank, on one host or several.
-
-Dispatchers: pull, pull_batched, fused, all_gather, all_to_all, mc2, packed, hybrid (with --hosts), and source: the
-pipeline of the dispatcher that all_to_all is compared with (permute, all-to-all, permute again), step by step.
-
---json: {rows: [...]} with dispatcher, backend, ranks, hosts, tokens, hidden, top_k, experts, dtype, ms_dispatch,
-ms_combine, ms_memcpy, the same as cpu_ms_..., pct_of_memcpy, quartiles of each (ms_dispatch_quartiles and so on) and
-rounds. With --intermediate instead of the times: intermediate, ms_layer, cpu_ms_layer, pct_of_first, and with --overlap
-ms_transfer, ms_overlapped, pct_hidden.
-
-Exit status: 0 done, 1 a result was wrong or it failed, 2 wrong usage.
-
-Examples
-  trimtab bench dispatch
-  trimtab bench dispatch --dispatcher source,pull --tokens 512 --seconds 5 --json
-  trimtab bench dispatch --dispatcher packed,hybrid,all_to_all --hosts 2
-  trimtab bench dispatch --intermediate 768
-)";
 
 struct Result {
   const char* backend;
@@ -202,79 +171,13 @@ std::string text_report(const Result& result, const BenchDispatchOptions& option
 
 }  // namespace
 
-void add_bench_dispatch(CLI::App& bench, BenchDispatchOptions& options) {
-  CLI::App* dispatch =
-      bench.add_subcommand("dispatch", "Time bringing tokens to their experts and back");
-  const auto count = [&](const char* name, int& value, int most, const char* about) {
-    dispatch->add_option(name, value, about)
-        ->check(one_to(most))
-        ->type_name("N")
-        ->capture_default_str();
-  };
-  dispatch
-      ->add_option("--dispatcher", options.dispatchers,
-                   "Which; of whole layers pull,fused if not said")
-      ->delimiter(',')
-      ->check(one_of({"source", "pull", "pull_batched", "fused", "all_gather", "all_to_all", "mc2",
-                      "packed", "hybrid"}))
-      ->type_name("NAME,...")
-      ->capture_default_str();
-  dispatch->add_option("--tokens", options.tokens, "Tokens of each rank")
-      ->delimiter(',')
-      ->check(one_to(1 << 16))
-      ->type_name("N,...")
-      ->capture_default_str();
-  dispatch->add_option("--ranks", options.ranks, "Ranks: threads of this process [4]")
-      ->check(one_to(1024))
-      ->type_name("N");
-  count("--hosts", options.hosts, 1024, "Pretend that the ranks are spread over so many hosts");
-  count("--hidden", options.hidden, 1 << 20, "Elements of a row");
-  count("--top-k", options.top_k, 1024, "Experts of a token");
-  count("--experts", options.num_experts, 1 << 16, "Experts of all ranks");
-  dispatch
-      ->add_option("--dtype", options.dtype,
-                   "Of the rows that go to the experts: f32, bf16, int8, mxfp8")
-      ->check(one_of({"f32", "bf16", "int8", "mxfp8"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  dispatch
-      ->add_option("--intermediate", options.intermediate,
-                   "Time whole layers with bf16 experts of this size")
-      ->check(one_to(1 << 20))
-      ->type_name("N");
-  dispatch->add_flag("--overlap", options.overlap, "With --intermediate: also in two microbatches");
-  dispatch->add_flag(
-      "--progress-thread", options.progress_thread,
-      "Over several hosts: a thread of each process moves messages while it computes");
-  dispatch
-      ->add_option("--seconds", options.seconds, "For each row of the result, at least 7 rounds")
-      ->check(CLI::Range(0.0, 3600.0).description(""))
-      ->type_name("S")
-      ->capture_default_str();
-  dispatch->add_flag("--json", options.json, "One JSON object on standard output instead of text");
-  dispatch->footer(kFooter);
-  dispatch->callback([&options, dispatch] {
-    if (options.top_k > options.num_experts)
-      throw CLI::ValidationError("--top-k", "more picks than experts");
-    if (options.overlap && options.intermediate == 0) {
-      throw CLI::ValidationError("--overlap", "is for whole layers: say --intermediate");
-    }
-    if (options.intermediate > 0 && options.dtype != "bf16") {
-      throw CLI::ValidationError("--dtype", "whole layers are timed in bf16 only");
-    }
-    if (options.intermediate > 0 && dispatch->count("--dispatcher") == 0)
-      options.dispatchers = {"pull", "fused"};
-    if (options.intermediate > 0 && std::ranges::count(options.dispatchers, "source") > 0) {
-      throw CLI::ValidationError("--dispatcher", "source is no dispatcher for whole layers");
-    }
-    const int threads = options.ranks > 0 ? options.ranks : Ranks::kDefaultThreads;
-    if (options.hosts > threads) throw CLI::ValidationError("--hosts", "more hosts than ranks");
-    const Ranks ranks(options.ranks, pretended_hosts(threads, options.hosts),
-                      options.progress_thread);
-    const Result result = measure(options, ranks);
-    if (ranks.self() == 0)
-      print_report(options.json ? json_report(result, options) : text_report(result, options));
-  });
+void bench_dispatch(const BenchDispatchOptions& options) {
+  const int threads = options.ranks > 0 ? options.ranks : Ranks::kDefaultThreads;
+  const Ranks ranks(options.ranks, pretended_hosts(threads, options.hosts),
+                    options.progress_thread);
+  const Result result = measure(options, ranks);
+  if (ranks.self() == 0)
+    print_report(options.json ? json_report(result, options) : text_report(result, options));
 }
 
 }  // namespace trimtab::cli

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/bench_options.h"
 
-#include "cli/output/validators.h"
+#include <string>
+#include <vector>
+
+#include "bench/experts/gemm_bench.h"
+#include "bench/experts/layer_bench.h"
+#include "bench/experts/weight_dtype.h"
+#include "cli/bench/bench.h"
 #include "trimtab/error.h"
 
 namespace trimtab::cli {
@@ -19,20 +25,21 @@ trimtab bench dispatch times bringing tokens to their experts and back; see trim
 )";
 
 constexpr const char* kExpertsFooter = R"(
-What it does. Packs as many experts with random weights as it takes to find none in a cache, checks results against a
-reference in double, then times: before every call it measures the peak and the stream of this machine, so that a busy
-neighbour slows both sides alike. What it prints are medians of these pairs and the quartiles.
+What it does. Packs as many experts with random weights as it takes to find none in a cache, checks
+results against a reference in double, then times: before every call it measures the peak and the
+stream of this machine, so that a busy neighbour slows both sides alike. What it prints are medians
+of these pairs and the quartiles.
 
-One expert's products (gate_up with its activation, down) at each --m rows; or with --layer the whole stage at each
---tokens: rows sorted by expert, products, weighted sum, for experts that are equally popular (natural) and for experts
-of which the n-th is picked in proportion to 1/n (skewed).
+One expert's products (gate_up with its activation, down) at each --m rows; or with --layer the
+whole stage at each --tokens: rows sorted by expert, products, weighted sum, for experts that are
+equally popular (natural) and for experts of which the n-th is picked in proportion to 1/n (skewed).
 
---json: {isa, threads, ceilings: [...], rows: [...]}; rows have shape, gemm, dtype, isa, m, threads, ms, gflops,
-pct_stream, pct_peak, pct_roof, or with --layer model, dtype, isa, routing, tokens, threads, active_experts, ms, gflops,
-pct_stream, pct_peak, pct_roof, pct_moving.
+--json: {isa, threads, ceilings: [...], rows: [...]}; rows have shape, gemm, dtype, isa, m, threads,
+ms, gflops, pct_stream, pct_peak, pct_roof, or with --layer model, dtype, isa, routing, tokens,
+threads, active_experts, ms, gflops, pct_stream, pct_peak, pct_roof, pct_moving.
 
-Exit status: 0 done, 1 a result was wrong or it failed, 2 wrong usage. TRIMTAB_ISA chooses kernels and the peak that
-they are compared with.
+Exit status: 0 done, 1 a result was wrong or it failed, 2 wrong usage. TRIMTAB_ISA chooses kernels
+and the peak that they are compared with.
 
 Examples
   trimtab bench experts
@@ -40,84 +47,77 @@ Examples
   trimtab bench experts --layer --shape olmoe --tokens 1,256 --threads 2 --json
 )";
 
-// Turns an error of `parse` into one of usage.
-template <class Parse>
-CLI::Validator parses(const Parse& parse) {
-  return {[parse](const std::string& text) -> std::string {
-            try {
-              parse(text);
-              return "";
-            } catch (const InvalidArgument& error) {
-              return error.what();
-            }
-          },
-          ""};
-}
-
-// A stage needs a number of experts. Known only once all options are read, so it is no validator.
+// A stage needs a number of experts, which not every shape has.
 void check_models(const std::vector<std::string>& shapes) {
   for (const std::string& shape : shapes) {
     try {
       bench::parse_model(shape);
     } catch (const InvalidArgument& error) {
-      throw CLI::ValidationError("--shape", error.what());
+      throw UsageError(std::string("--shape: ") + error.what());
     }
   }
 }
 
-template <class Values>
-CLI::Option* add_list(CLI::App& command, const char* name, Values& values, const char* about) {
-  return command.add_option(name, values, about)->delimiter(',')->capture_default_str();
+std::string weight_formats() {
+  std::string names;
+  for (const bench::WeightDType& dtype : bench::weight_dtypes()) {
+    names += names.empty() ? "" : ", ";
+    names += dtype.name;
+  }
+  return names;
 }
 
-void add_effort(CLI::App& command, BenchOptions& options) {
+void add_effort(Command& command, BenchOptions& options) {
   command
-      .add_option("--threads", options.threads,
-                  "Threads that compute, and whose ceilings are measured")
-      ->check(one_to(1024))
-      ->type_name("N")
-      ->capture_default_str();
+      .number("--threads", options.threads, "Threads that compute, and whose ceilings are measured")
+      .between(1, 1024)
+      .shows_default();
   command
-      .add_option("--cold-mb", options.cold_mb,
-                  "Megabytes of weights to cycle through, and of memory to stream; at most half of "
-                  "what is free")
-      ->check(one_to(kMostMegabytes))
-      ->type_name("N")
-      ->capture_default_str();
-  command.add_flag("--json", options.json, "One JSON object on standard output instead of text");
+      .number("--cold-mb", options.cold_mb,
+              "Megabytes of weights to cycle through, and of memory to stream; at most half of "
+              "what is free")
+      .between(1, kMostMegabytes)
+      .shows_default();
+  command.flag("--json", options.json, "One JSON object on standard output instead of text");
 }
 
-void add_experts(CLI::App& bench, BenchOptions& options) {
-  CLI::App* experts =
-      bench.add_subcommand("experts", "Measure the expert kernels against this machine's limits");
-  CLI::Option* layer = experts->add_flag("--layer", options.layer,
-                                         "The whole experts stage instead of single products");
-  add_list(*experts, "--shape", options.shapes,
-           "Models (mixtral, qwen3-30b, olmoe, deepseek-v3, gpt-oss-20b), or NxK")
-      ->check(parses(bench::parse_shape))
-      ->type_name("NAME|NxK,...");
-  add_list(*experts, "--dtype", options.dtypes, "Of the weights: f32, bf16")
-      ->check(parses(bench::find_weight_dtype))
-      ->type_name("NAME,...");
-  add_list(*experts, "--m", options.m, "Rows of one expert")
-      ->check(one_to(kMostRows))
-      ->type_name("N,...")
-      ->excludes(layer);
-  add_list(*experts, "--tokens", options.tokens, "Tokens of the whole stage")
-      ->check(one_to(kMostRows))
-      ->type_name("N,...")
-      ->needs(layer);
-  add_list(*experts, "--routing", options.routings, "How tokens choose experts: natural, skewed")
-      ->check(parses(bench::find_routing))
-      ->type_name("NAME,...")
-      ->needs(layer);
-  experts->add_option("--seconds", options.seconds, "For each row of the result, at least 7 pairs")
-      ->check(CLI::Range(0.0, 3600.0).description(""))
-      ->type_name("S")
-      ->capture_default_str();
-  add_effort(*experts, options);
-  experts->footer(kExpertsFooter);
-  experts->callback([&options] {
+void add_experts(Command& bench, BenchOptions& options) {
+  Command experts =
+      bench.add("experts", "Measure the expert kernels against this machine's limits");
+  const Option layer =
+      experts.flag("--layer", options.layer, "The whole experts stage instead of single products");
+  experts
+      .list("--shape", options.shapes,
+            "Models (mixtral, qwen3-30b, olmoe, deepseek-v3, gpt-oss-20b), or NxK")
+      .parsed_by([](const std::string& text) { bench::parse_shape(text); })
+      .type("NAME|NxK,...")
+      .shows_default();
+  experts.list("--dtype", options.dtypes, "Formats of the weights: " + weight_formats())
+      .parsed_by([](const std::string& text) { bench::find_weight_dtype(text); })
+      .type("NAME,...")
+      .shows_default();
+  experts.list("--m", options.m, "Rows of one expert")
+      .between(1, kMostRows)
+      .type("N,...")
+      .shows_default()
+      .excludes(layer);
+  experts.list("--tokens", options.tokens, "Tokens of the whole stage")
+      .between(1, kMostRows)
+      .type("N,...")
+      .shows_default()
+      .needs(layer);
+  experts.list("--routing", options.routings, "How tokens choose experts: natural, skewed")
+      .parsed_by([](const std::string& text) { bench::find_routing(text); })
+      .type("NAME,...")
+      .shows_default()
+      .needs(layer);
+  experts.number("--seconds", options.seconds, "For each row of the result, at least 7 pairs")
+      .between_reals(0.0, 3600.0)
+      .type("S")
+      .shows_default();
+  add_effort(experts, options);
+  experts.footer(kExpertsFooter);
+  experts.runs([&options] {
     if (options.layer) check_models(options.shapes);
     bench_experts(options);
   });
@@ -125,21 +125,17 @@ void add_experts(CLI::App& bench, BenchOptions& options) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, BenchOptions& options) {
-  CLI::App* bench =
-      app.add_subcommand("bench", "Measure kernels against the limits of this machine");
-  CLI::Option* isa =
-      bench->add_flag("--isa", options.isa, "List and time the instruction sets of this CPU");
-  add_effort(*bench, options);
-  bench->require_subcommand(0, 1);
-  bench->footer(kBenchFooter);
-  add_experts(*bench, options);
-  add_bench_dispatch(*bench, options.dispatch);
-  bench->callback([&options, bench, isa] {
-    if (!bench->get_subcommands().empty()) return;
-    if (isa->count() == 0) throw CLI::RequiredError("--isa, experts or dispatch");
+Command add_bench(Command& program, BenchOptions& options) {
+  Command bench = program.add("bench", "Measure kernels against the limits of this machine");
+  bench.flag("--isa", options.isa, "List and time the instruction sets of this CPU");
+  add_effort(bench, options);
+  bench.footer(kBenchFooter);
+  add_experts(bench, options);
+  bench.runs([&options] {
+    if (!options.isa) throw UsageError("--isa, experts or dispatch is required");
     bench_isa(options);
   });
+  return bench;
 }
 
 }  // namespace trimtab::cli

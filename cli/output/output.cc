@@ -13,6 +13,7 @@
 namespace trimtab::cli {
 
 void check_writable(const std::string& option, const std::string& file) {
+  if (file.empty()) return;
   const std::filesystem::path path(file);
   std::error_code ignored;  // access() says what is wrong
   const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";

@@ -7,8 +7,8 @@
 
 namespace trimtab::cli {
 
-// An hour of work should not end with a file that can't be written. option: its name, for the
-// message. Throws InvalidArgument.
+// Throws InvalidArgument when the file that an option names can't be written: an hour of work
+// should not end with that. Nothing happens when the name is empty.
 void check_writable(const std::string& option, const std::string& file);
 
 // Throws Error when standard output can't take all of it.

@@ -9,7 +9,6 @@
 
 #include "cli/output/output.h"
 #include "cli/output/text.h"
-#include "cli/plan/check_result.h"
 #include "load/replicas.h"
 
 namespace trimtab::cli {
@@ -52,15 +51,16 @@ std::string text_report(const CheckOptions& options, const Placement& placement,
                    result.layer_ids[l], level.par, level.par_step_mean, level.par_step_worst);
   }
   report +=
-      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its copies; 1 "
+      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its replicas; "
+      "1 "
       "is level.\n";
   return report;
 }
 
 }  // namespace
 
-CheckResult summarize(const CheckOptions& options, const PlacementFile& file,
-                      const Recording* loads) {
+CheckResult check_placement(const CheckOptions& options, const PlacementFile& file,
+                            const Recording* loads) {
   CheckResult result;
   result.format = name(file.format);
   result.layer_ids =
@@ -78,15 +78,15 @@ CheckResult summarize(const CheckOptions& options, const PlacementFile& file,
 }
 
 void check(const CheckOptions& options) {
-  if (!options.report.empty()) check_writable("--report", options.report);
+  check_writable("--report", options.report);
   Recording loads;
   const bool has_loads = !options.loads.files.empty();
   if (has_loads) loads = read_loads(options.loads);
   const PlacementFile file = read_placement_for(options.placement, options.format, options.ranks,
                                                 has_loads ? &loads : nullptr);
-  const CheckResult result = summarize(options, file, has_loads ? &loads : nullptr);
+  const CheckResult result = check_placement(options, file, has_loads ? &loads : nullptr);
   if (!options.report.empty()) {
-    write_report(options.report, page_report(options, file, has_loads ? &loads : nullptr, result));
+    write_report(options.report, check_page(options, file, has_loads ? &loads : nullptr, result));
   }
   print_report(options.json ? json_report(options, file.placement, result)
                             : text_report(options, file.placement, result));

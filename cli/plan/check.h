@@ -2,22 +2,33 @@
 // `trimtab check`: is a placement valid, and how level would the ranks be under given loads?
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
+#include "cli/plan/check_options.h"
 #include "cli/plan/inputs.h"
+#include "trimtab/par.h"
+#include "trimtab/report.h"
 
 namespace trimtab::cli {
 
-struct CheckOptions {
-  std::string placement;
-  std::string format;  // empty: detected
-  int ranks = 0;       // 0: the file says
-  LoadsOptions loads;  // no files: none
-  std::string report;  // file of a page; empty: nothing is written
-  bool json = false;
+struct CheckResult {
+  std::string format;
+  std::vector<int> layer_ids;
+  std::vector<int> slots_per_rank;
+  std::vector<int64_t> duplicates;  // [layers]
+  std::vector<Levelness> levels;    // [layers]; empty without loads
 };
 
-// Writes to standard output. Throws Error, for a placement that is not valid too.
+// loads: what the ranks are measured with; null: they are not.
+CheckResult check_placement(const CheckOptions& options, const PlacementFile& file,
+                            const Recording* loads);
+// The page of --report.
+Report check_page(const CheckOptions& options, const PlacementFile& file, const Recording* loads,
+                  const CheckResult& result);
+
+// Writes to standard output. Throws Error, also for a placement that is not valid.
 void check(const CheckOptions& options);
 
 }  // namespace trimtab::cli

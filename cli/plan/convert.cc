@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/output/output.h"
-#include "cli/plan/report_facts.h"
 #include "cli/output/text.h"
-#include "cli/plan/check_result.h"
-#include "cli/plan/inspect_result.h"
+#include "cli/plan/check.h"
+#include "cli/plan/inspect.h"
+#include "cli/plan/report_facts.h"
 #include "trimtab/error.h"
 
 namespace trimtab::cli {
@@ -39,19 +39,32 @@ bool holds_placement(const ConvertOptions& options, FileKind kind, FileFormat to
                   options.in.files[0]));
 }
 
+void check_has_effect(const ConvertOptions& options, bool is_placement) {
+  const auto refuse = [&](const char* option, const char* why) {
+    throw UsageError(fmt::format("{}: it has no effect, {} {}", option, options.in.files[0], why));
+  };
+  if (is_placement && options.experts_per_token > 0)
+    refuse("--experts-per-token", "holds a placement");
+  if (is_placement && options.in.tokens_per_step > 0)
+    refuse("--tokens-per-step", "holds a placement");
+  if (!is_placement && options.ranks > 0 && options.report.empty())
+    refuse("--ranks", "holds loads and no --report is asked for");
+}
+
 // Pages are those of `trimtab check` and `inspect`.
 void write_page(const ConvertOptions& options, const PlacementFile& file) {
   if (options.report.empty()) return;
   const CheckOptions as_check{.placement = options.in.files[0]};
-  Report page = page_report(as_check, file, nullptr, summarize(as_check, file, nullptr));
+  Report page = check_page(as_check, file, nullptr, check_placement(as_check, file, nullptr));
   set_title(page, "convert", options.in.files[0]);
   write_report(options.report, page);
 }
 void write_page(const ConvertOptions& options, const Recording& loads) {
   if (options.report.empty()) return;
   const InspectOptions as_inspect{.loads = options.in, .ranks = options.ranks};
-  const PlacementFile file = placement_of(as_inspect, loads);
-  Report page = page_report(as_inspect, loads, file.placement, summarize(as_inspect, loads, file));
+  const PlacementFile file = inspected_placement(as_inspect, loads);
+  Report page =
+      inspect_page(as_inspect, loads, file.placement, inspect_loads(as_inspect, loads, file));
   set_title(page, "convert", options.in.files[0]);
   write_report(options.report, page);
 }
@@ -59,7 +72,7 @@ void write_page(const ConvertOptions& options, const Recording& loads) {
 }  // namespace
 
 void convert(const ConvertOptions& options) {
-  if (!options.report.empty()) check_writable("--report", options.report);
+  check_writable("--report", options.report);
   const std::string& in = options.in.files[0];
   const FileFormat to = options.to.empty() ? format_by_name(options.out) : file_format(options.to);
   DetectedFile found;
@@ -69,7 +82,9 @@ void convert(const ConvertOptions& options) {
   nlohmann::ordered_json report = {
       {"in", valid_utf8(in)}, {"out", valid_utf8(options.out)}, {"from", from}, {"to", name(to)}};
   std::string shape;
-  if (holds_placement(options, found.kind, to)) {
+  const bool is_placement = holds_placement(options, found.kind, to);
+  check_has_effect(options, is_placement);
+  if (is_placement) {
     PlacementOptions how = placement_options(in, from, options.ranks);
     how.num_experts = options.in.experts;
     const PlacementFile file = read_placement(in, how);

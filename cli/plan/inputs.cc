@@ -30,6 +30,10 @@ Recording read_loads(const LoadsOptions& options) {
   std::vector<Recording> parts;
   for (const std::string& file : options.files) parts.push_back(read_recording(file, how));
   Recording loads = parts.size() == 1 ? std::move(parts[0]) : merge_recordings(parts);
+  if (options.tokens_per_step > 0 && loads.format != FileFormat::kTopK) {
+    throw UsageError(fmt::format("--tokens-per-step: {} is {}, and only top-k text is cut by it",
+                                 loads.file, name(loads.format)));
+  }
   if (loads.load.num_steps == 0) throw InvalidArgument(fmt::format("{}: has no step", loads.file));
   return loads;
 }

@@ -2,20 +2,13 @@
 // The recordings and placements that the planning commands read.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "cli/plan/planning_options.h"
 #include "trimtab/recordings.h"
 
 namespace trimtab::cli {
-
-struct LoadsOptions {
-  std::vector<std::string> files;  // what several ranks recorded of the same steps is summed
-  std::string format;              // empty: detected
-  int experts = 0;                 // 0: the file says
-  int64_t tokens_per_step = 0;     // top-k text; 0: a step a sample
-};
 
 // Throws Error.
 Recording read_loads(const LoadsOptions& options);

@@ -12,11 +12,12 @@
 
 #include "cli/output/output.h"
 #include "cli/output/text.h"
-#include "cli/plan/inspect_result.h"
 
 namespace trimtab::cli {
 
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 std::vector<HotExpert> hottest_experts(const Load& load, int layer) {
   constexpr size_t kShown = 3;
@@ -37,7 +38,6 @@ std::vector<HotExpert> hottest_experts(const Load& load, int layer) {
 
 std::string json_report(const InspectOptions& options, const Recording& loads,
                         const Inspection& result) {
-  using Json = nlohmann::ordered_json;
   Json files = Json::array();
   for (const std::string& file : options.loads.files) files.push_back(valid_utf8(file));
   Json layers = Json::array();
@@ -113,7 +113,7 @@ std::string text_report(const InspectOptions& options, const Recording& loads,
 
 }  // namespace
 
-PlacementFile placement_of(const InspectOptions& options, const Recording& loads) {
+PlacementFile inspected_placement(const InspectOptions& options, const Recording& loads) {
   if (!options.current.empty()) {
     return read_placement_for(options.current, options.current_format, options.ranks, &loads);
   }
@@ -122,8 +122,8 @@ PlacementFile placement_of(const InspectOptions& options, const Recording& loads
       Placement::linear(loads.load.num_layers, loads.load.num_experts, ranks), loads.layer_ids, {}};
 }
 
-Inspection summarize(const InspectOptions& options, const Recording& loads,
-                     const PlacementFile& file) {
+Inspection inspect_loads(const InspectOptions& options, const Recording& loads,
+                         const PlacementFile& file) {
   const Load& load = loads.load;
   Inspection result;
   result.format = name(loads.format);
@@ -144,12 +144,12 @@ Inspection summarize(const InspectOptions& options, const Recording& loads,
 }
 
 void inspect(const InspectOptions& options) {
-  if (!options.report.empty()) check_writable("--report", options.report);
+  check_writable("--report", options.report);
   const Recording loads = read_loads(options.loads);
-  const PlacementFile file = placement_of(options, loads);
-  const Inspection result = summarize(options, loads, file);
+  const PlacementFile file = inspected_placement(options, loads);
+  const Inspection result = inspect_loads(options, loads, file);
   if (!options.report.empty())
-    write_report(options.report, page_report(options, loads, file.placement, result));
+    write_report(options.report, inspect_page(options, loads, file.placement, result));
   print_report(options.json ? json_report(options, loads, result)
                             : text_report(options, loads, result));
 }

@@ -4,23 +4,46 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/plan/inputs.h"
+#include "cli/plan/inspect_options.h"
+#include "load/drift.h"
+#include "trimtab/par.h"
+#include "trimtab/report.h"
 
 namespace trimtab::cli {
 
-struct InspectOptions {
-  LoadsOptions loads;
-  int ranks = 0;               // 0: `current` says; kDefaultRanks without it
-  std::string current;         // file of a placement; empty: experts in order
-  std::string current_format;  // empty: detected
-  int64_t window = 0;          // steps; 0: a quarter of the recording
-  std::string report;          // file of a page; empty: nothing is written
-  bool json = false;
-
-  static constexpr int kDefaultRanks = 8;
+struct HotExpert {
+  int expert = 0;
+  double share = 0;  // of the layer's tokens
 };
+
+struct InspectedLayer {
+  int id = 0;
+  Levelness level;
+  double noise_floor = 1;
+  std::optional<Drift> drift;      // none: the recording has less than two windows
+  std::vector<HotExpert> hottest;  // most loaded first
+};
+
+struct Inspection {
+  std::string format;
+  int ranks = 0;
+  int64_t window = 0;
+  int64_t tokens = 0;  // of all layers
+  std::vector<InspectedLayer> layers;
+};
+
+// Where the experts are: as in --current, else in order.
+PlacementFile inspected_placement(const InspectOptions& options, const Recording& loads);
+Inspection inspect_loads(const InspectOptions& options, const Recording& loads,
+                         const PlacementFile& file);
+// The page of --report.
+Report inspect_page(const InspectOptions& options, const Recording& loads,
+                    const Placement& placement, const Inspection& result);
 
 // Writes to standard output. Throws Error.
 void inspect(const InspectOptions& options);

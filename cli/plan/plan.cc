@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -12,11 +13,19 @@
 #include "cli/output/line_printer.h"
 #include "cli/output/output.h"
 #include "cli/output/text.h"
-#include "cli/plan/plan_result.h"
 
 namespace trimtab::cli {
 
 namespace {
+
+double moves_per_layer(const Plan& plan) {
+  return static_cast<double>(plan.moves.size()) / static_cast<double>(plan.layers.size());
+}
+
+// The most expert weights that one rank gets in one layer.
+int64_t receive_peak(const Plan& plan) {
+  return *std::ranges::max_element(plan.receive_peak);
+}
 
 std::string json_report(const PlanOptions& options, const PlanResult& result) {
   const Plan& plan = result.plan;
@@ -79,7 +88,8 @@ std::string text_report(const PlanOptions& options, const Recording& loads,
                    options.format);
   }
   report +=
-      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its copies; 1 "
+      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its replicas; "
+      "1 "
       "is level. Bound:\n"
       "proved, no placement with these slots has a lower PAR of the window. Up to: upper end of "
       "the 95 % interval of "
@@ -93,8 +103,8 @@ std::string text_report(const PlanOptions& options, const Recording& loads,
 void plan(const PlanOptions& options) {
   const std::unique_ptr<Policy> policy =
       std::move(make_policies({options.policy}, options).front());
-  if (!options.out.empty()) check_writable("-o", options.out);
-  if (!options.report.empty()) check_writable("--report", options.report);
+  check_writable("-o", options.out);
+  check_writable("--report", options.report);
   LinePrinter printer;
   const Recording loads = read_loads(options.loads);
   PlacementFile current = starting_placement(options, loads);
@@ -114,7 +124,7 @@ void plan(const PlanOptions& options) {
   }
   const PlanResult result{std::move(plan), current.layer_ids, seconds};
   if (!options.report.empty()) {
-    write_report(options.report, page_report(options, loads, current.placement, result));
+    write_report(options.report, plan_page(options, loads, current.placement, result));
   }
   print_report(options.json ? json_report(options, result) : text_report(options, loads, result));
 }

@@ -2,20 +2,23 @@
 // `trimtab plan`: from recorded loads to a better placement, in an engine's own format.
 #pragma once
 
-#include <string>
+#include <vector>
 
+#include "cli/plan/plan_options.h"
 #include "cli/plan/planner.h"
+#include "trimtab/report.h"
 
 namespace trimtab::cli {
 
-struct PlanOptions : PlannerOptions {
-  LoadsOptions loads;
-  std::string policy = "trim";
-  std::string format = "json";  // of `out`
-  std::string out;              // file; empty: nothing is written
-  std::string report;           // file of a page; empty: nothing is written
-  bool json = false;
+struct PlanResult {
+  Plan plan;
+  std::vector<int> layer_ids;
+  double seconds = 0;
 };
+
+// The page of --report. current: what the plan starts from.
+Report plan_page(const PlanOptions& options, const Recording& loads, const Placement& current,
+                 const PlanResult& result);
 
 // Writes the placement, and what it gains and costs to standard output. Throws Error.
 void plan(const PlanOptions& options);

@@ -1,22 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command lines of `trimtab inspect`, `plan`, `check`, `convert` and `replay`.
+// The options that several planning commands share: which loads, and of which form.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
 
-#include "cli/plan/check.h"
-#include "cli/plan/convert.h"
-#include "cli/plan/inspect.h"
-#include "cli/plan/plan.h"
-#include "cli/plan/replay.h"
+#include "cli/options/command.h"
 
 namespace trimtab::cli {
 
-// Each adds a command that fills `options`, which must outlive the parsing, and then runs.
-void add_inspect(CLI::App& app, InspectOptions& options);
-void add_plan(CLI::App& app, PlanOptions& options);
-void add_check(CLI::App& app, CheckOptions& options);
-void add_convert(CLI::App& app, ConvertOptions& options);
-void add_replay(CLI::App& app, ReplayOptions& options);
+struct LoadsOptions {
+  std::vector<std::string> files;  // what several ranks recorded of the same steps is summed
+  std::string format;              // empty: detected
+  int experts = 0;                 // 0: the file says
+  int64_t tokens_per_step = 0;     // of top-k text; 0: a step a sample
+};
+
+constexpr int kMostSizes = 1 << 20;  // of ranks, slots, experts: as in the formats
+
+// Adds the files as an argument that must be given.
+void add_load_files(Command& command, LoadsOptions& loads, const std::string& name);
+// Adds the option that names their format.
+Option add_loads_format(Command& command, LoadsOptions& loads, const std::string& name);
+// Adds --experts and --tokens-per-step.
+std::vector<Option> add_sizes_of_loads(Command& command, LoadsOptions& loads);
+
+// The names of the formats of loads, of placements, and all.
+std::vector<std::string> load_formats();
+std::vector<std::string> placement_formats();
+std::vector<std::string> all_formats();
+
+// Adds the options that more than one planning command has.
+Option add_ranks(Command& command, int& ranks, const std::string& about);
+void add_current(Command& command, std::string& file, std::string& format);
+void add_report(Command& command, std::string& file);
+void add_json(Command& command, bool& json);
 
 }  // namespace trimtab::cli

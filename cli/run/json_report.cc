@@ -7,26 +7,28 @@ namespace trimtab::cli {
 
 namespace {
 
-nlohmann::ordered_json eplb_json(const EplbResult& eplb) {
-  nlohmann::ordered_json json = {{"mode", eplb.mode},
-                                 {"replans", eplb.replans},
-                                 {"layers_switched", eplb.layers_switched},
-                                 {"moves", eplb.moves},
-                                 {"moved_bytes", eplb.moved_bytes},
-                                 {"rolled_back", eplb.rolled_back},
-                                 {"stall_seconds", eplb.stall_seconds},
-                                 {"plan_seconds", eplb.plan_seconds},
-                                 {"par_by_third", eplb.par_by_third},
-                                 {"predicted_gain", eplb.predicted_gain},
-                                 {"realised_gain", eplb.realised_gain}};
-  if (!eplb.verdict.empty()) json["verdict"] = eplb.verdict;
+using Json = nlohmann::ordered_json;
+
+Json eplb_json(const RunResult& result) {
+  const BalanceMetrics metrics = result.metrics.value_or(BalanceMetrics());
+  Json json = {{"mode", result.eplb_mode},
+               {"replans", metrics.rebalances},
+               {"layers_switched", result.layers_switched},
+               {"moves", metrics.moves},
+               {"moved_bytes", metrics.moved_bytes},
+               {"rolled_back", metrics.rolled_back_layers},
+               {"stall_seconds", metrics.stall_seconds},
+               {"plan_seconds", metrics.plan_seconds},
+               {"par_by_third", result.par_by_third},
+               {"predicted_gain", metrics.predicted_gain},
+               {"realised_gain", metrics.realised_gain}};
+  if (!result.verdict.empty()) json["verdict"] = result.verdict;
   return json;
 }
 
 }  // namespace
 
 std::string json_report(const RunResult& result) {
-  using Json = nlohmann::ordered_json;
   Json outputs = Json::array();
   for (const Output& output : result.outputs) {
     outputs.push_back({{"prompt", output.prompt},
@@ -49,7 +51,7 @@ std::string json_report(const RunResult& result) {
                  {"moe_layers", result.moe_layers},
                  {"par_per_layer", result.par_per_layer},
                  {"rank_load", result.rank_load}};
-  if (result.eplb) report["eplb"] = eplb_json(*result.eplb);
+  if (result.eplb_mode != "off") report["eplb"] = eplb_json(result);
   report["outputs"] = std::move(outputs);
   return report.dump(1) + "\n";
 }

@@ -19,14 +19,15 @@ struct Prompt {
 // directory.
 bool is_byte_level(const std::string& model, const ModelConfig& config);
 
-// One prompt a line, empty lines left out, the bytes as token ids after the config's
-// beginning-of-sequence token if it has one. Throws FormatError when the file can't be read or has
-// no prompt.
-std::vector<Prompt> read_text_prompts(const std::string& file, const ModelConfig& config);
-
-// Prompts as token ids, separated by commas or blanks; prompts are separated by ';' or end of line.
-// argument: a file, or the ids themselves. Nothing is added to them. Throws FormatError or
-// InvalidArgument.
-std::vector<Prompt> read_token_id_prompts(const std::string& argument);
+// The prompts of a run, which has either a file of text, token ids, or nothing: then
+// MODEL/prompts.txt.
+//
+// Text has one prompt a line, so that prompt i is line i; its bytes are token ids, after the
+// config's beginning-of-sequence token if it has one, and then a line may be empty. token_ids is a
+// file or the ids themselves, separated by commas or blanks, the prompts by ';' or end of line;
+// nothing is added to them, and none may be empty. Throws FormatError for a file that can't be
+// read, has no prompt or has an empty one, InvalidArgument for a model that needs token ids.
+std::vector<Prompt> read_prompts(const std::string& model, const ModelConfig& config,
+                                 const std::string& text_file, const std::string& token_ids);
 
 }  // namespace trimtab::cli

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
 #include "trimtab/error.h"
 
 #ifdef TRIMTAB_WITH_MPI
@@ -15,14 +19,66 @@ class MpiSession {};
 
 namespace trimtab::cli {
 
+namespace {
+
+// The number that an environment variable holds; -1: none.
+int number_in(const char* variable) {
+  const char* const value = std::getenv(variable);
+  if (value == nullptr) return -1;
+  const std::string_view text(value);
+  int number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? number : -1;
+}
+
+// Has a launcher started this process as one of several? Each launcher tells its processes how many
+// they are, or which one each is. A batch script of Slurm is one process, whatever its job may
+// start, so only what srun sets counts.
+bool is_one_of_several() {
+  for (const char* const count : {"OMPI_COMM_WORLD_SIZE",  // Open MPI
+                                  "PMI_SIZE",              // MPICH, Intel MPI
+                                  "MV2_COMM_WORLD_SIZE",   // MVAPICH
+                                  "SLURM_STEP_NUM_TASKS"}) {
+    if (number_in(count) > 1) return true;
+  }
+  for (const char* const rank :
+       {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+    if (number_in(rank) > 0) return true;
+  }
+  return number_in("SLURM_STEP_ID") >= 0 && number_in("SLURM_NTASKS") > 1;
+}
+
+#ifndef TRIMTAB_WITH_MPI
+constexpr const char* kNoMpi =
+    "a launcher (mpiexec, srun) has started several processes, but this trimtab is built without "
+    "MPI, and each would be a whole run that writes the same files. Install MPI (Debian: "
+    "openmpi-bin and libopenmpi-dev) and build with -DTRIMTAB_MPI=ON, or start one process, whose "
+    "ranks are threads (--ranks N)";
+#else
+constexpr const char* kOtherMpi =
+    "a launcher (mpiexec, srun) has started several processes, but the MPI that this trimtab is "
+    "built with sees one of them alone: it is not the MPI of the launcher, or srun needs "
+    "--mpi=pmix";
+#endif
+
+}  // namespace
+
 Ranks::Ranks(int asked, const GroupOptions& options, [[maybe_unused]] bool progress_thread)
     : options_(options), count_(asked > 0 ? asked : kDefaultThreads) {
-#ifdef TRIMTAB_WITH_MPI
-  if (!MpiSession::launched()) return;
+#ifndef TRIMTAB_WITH_MPI
+  if (is_one_of_several()) throw Error(kNoMpi);
+#else
+  if (!MpiSession::launched()) {
+    if (is_one_of_several()) throw Error(kOtherMpi);
+    return;
+  }
   session_ = std::make_unique<MpiSession>();
   int processes = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &processes);
-  if (processes == 1) return;
+  if (processes == 1) {
+    if (is_one_of_several()) throw Error(kOtherMpi);
+    return;
+  }
   options_.hosts.clear();
   world_ = make_mpi_communicator(MPI_COMM_WORLD,
                                  {.group = options_, .progress_thread = progress_thread});

@@ -19,8 +19,9 @@ class Ranks {
   static constexpr int kDefaultThreads = 4;
 
   // asked: as on the command line; 0: not said, then as many as mpiexec has started, or
-  // kDefaultThreads. Throws InvalidArgument when mpiexec has started another number. Processes are
-  // on the hosts on which they are, whatever the options say. progress_thread:
+  // kDefaultThreads. Throws InvalidArgument when mpiexec has started another number, and Error when
+  // a launcher has started several processes that this build can't bring together. Processes are on
+  // the hosts on which they are, whatever the options say. progress_thread:
   // MpiOptions::progress_thread of processes.
   explicit Ranks(int asked, const GroupOptions& options = {}, bool progress_thread = false);
   ~Ranks();

@@ -5,24 +5,28 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
+#include <exception>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cli/output/line_printer.h"
 #include "cli/output/output.h"
 #include "cli/output/text.h"
-#include "cli/run/eplb.h"
+#include "cli/run/agreement.h"
+#include "cli/run/eplb_setup.h"
 #include "cli/run/prompts.h"
 #include "cli/run/ranks.h"
-#include "cli/run/run_report.h"
+#include "cli/run/run_files.h"
+#include "cli/run/run_observer.h"
+#include "cli/run/run_recorder.h"
 #include "cli/run/run_result.h"
 #include "cli/run/run_trace.h"
 #include "comm/rank_bytes.h"
 #include "trimtab/decoder.h"
 #include "trimtab/error.h"
 #include "trimtab/generate.h"
-#include "trimtab/npy.h"
 #include "trimtab/par.h"
 
 namespace trimtab::cli {
@@ -35,52 +39,29 @@ double seconds_since(Clock::time_point start) {
   return std::max(std::chrono::duration<double>(Clock::now() - start).count(), 1e-9);
 }
 
-std::vector<Prompt> read_prompts(const RunOptions& options, const ModelConfig& config) {
-  if (!options.token_ids.empty()) return read_token_id_prompts(options.token_ids);
-  if (!is_byte_level(options.model, config)) {
-    throw InvalidArgument(
-        fmt::format("{} has no byte-level vocabulary ({} tokens); give its prompts as --token-ids",
-                    options.model, config.vocab_size));
-  }
-  if (!options.prompts.empty()) return read_text_prompts(options.prompts, config);
-  const std::string shipped = (std::filesystem::path(options.model) / "prompts.txt").string();
-  if (!std::filesystem::exists(shipped)) {
-    throw InvalidArgument(fmt::format("{} does not exist; give --prompts or --token-ids", shipped));
-  }
-  return read_text_prompts(shipped, config);
-}
-
-struct Run {
-  std::vector<Generation> generations;  // [prompts]
-  Load load;
-  RankLoads rank_loads;
-  int64_t steps = 0;
-  double seconds = 0.0;
-  std::string dispatcher;
-  std::string experts;
-  std::optional<Placement> end;  // the placement at the end
-  // Of rank 0, if it balanced.
-  std::optional<BalanceMetrics> metrics;
-  std::vector<BalanceEvent> events;
-  int64_t layers_switched = 0;
-  std::string verdict;
+// What all ranks of a run share.
+struct Job {
+  const RunOptions& options;
+  const ModelConfig config;
+  const std::vector<Prompt> prompts;
+  const EplbSetup eplb;
 };
 
 // Where ranks are processes: what the other ranks have generated, prompt i on rank i % ranks.
 void gather_generations(Communicator& comm, std::span<Generation> generations) {
-  std::vector<int32_t> mine;  // of each prompt: how it ended, how many tokens, the tokens
-  for (auto i = static_cast<size_t>(comm.rank()); i < generations.size();
-       i += static_cast<size_t>(comm.size())) {
+  std::vector<int32_t> mine;  // for each prompt: how it ended, how many tokens, the tokens
+  const int64_t prompts = std::ssize(generations);
+  for (int64_t i = comm.rank(); i < prompts; i += comm.size()) {
     const std::vector<int32_t>& ids = generations[i].token_ids;
     mine.push_back(static_cast<int32_t>(generations[i].finish));
     mine.push_back(static_cast<int32_t>(ids.size()));
     mine.insert(mine.end(), ids.begin(), ids.end());
   }
   const auto all = bytes_of_ranks(comm, std::as_bytes(std::span(mine)));
-  for (size_t rank = 0; rank < all.size(); ++rank) {
+  for (int rank = 0; rank < comm.size(); ++rank) {
     const std::vector<int32_t> values = values_of<int32_t>(all[rank]);
     auto value = values.begin();
-    for (size_t i = rank; i < generations.size(); i += all.size()) {
+    for (int64_t i = rank; i < prompts; i += comm.size()) {
       generations[i].finish = static_cast<Finish>(*value++);
       const auto count = *value++;
       generations[i].token_ids.assign(value, value + count);
@@ -90,36 +71,43 @@ void gather_generations(Communicator& comm, std::span<Generation> generations) {
 }
 
 // What rank 0 knows of the balancing when the run has ended.
-void take_balancing(const Eplb& eplb, const EplbRank& rank, Run& run) {
-  run.end = rank.placement();
+void take_balancing(const EplbSetup& eplb, const RunObserver& rank, RunResult& result) {
+  result.end = rank.placement();
   const Balancer* balancer = rank.balancer();
   if (balancer == nullptr) return;
-  run.metrics = balancer->metrics();
-  run.events.assign(balancer->events().begin(), balancer->events().end());
-  run.layers_switched = balancer->layers_switched();
-  if (eplb.mode == EplbMode::kScreen) run.verdict = name(balancer->verdict());
+  result.metrics = balancer->metrics();
+  result.events.assign(balancer->events().begin(), balancer->events().end());
+  result.layers_switched = balancer->layers_switched();
+  if (eplb.config.screen) result.verdict = name(balancer->verdict());
 }
 
-Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb& eplb,
-                      const std::shared_ptr<const DecoderWeights>& weights,
-                      const std::vector<Prompt>& prompts, LinePrinter& printer) {
-  std::vector<std::vector<int32_t>> token_ids;
-  for (const Prompt& prompt : prompts) token_ids.push_back(prompt.token_ids);
-  Run result;
-  result.generations.resize(prompts.size());
+GenerateOptions generate_options(const RunOptions& options) {
   GenerateOptions how;
   how.max_new_tokens = options.steps;
   how.max_sequences = options.max_sequences;
   how.temperature = options.temperature;
   how.seed = options.seed;
-  const int64_t max_steps = max_generate_steps(weights->config(), token_ids, how,
-                                               DecoderOptions().max_tokens, ranks.count());
-  std::vector<std::vector<int32_t>> counts(ranks.count());  // EplbRank::counts()
-  RunTrace trace(options.chrome_trace, ranks, max_steps, weights->config().num_hidden_layers);
+  return how;
+}
+
+// Generates on all ranks, and fills in what was measured. Returns what each prompt gave: [prompts].
+std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
+                                          const std::shared_ptr<const DecoderWeights>& weights,
+                                          RunRecorder& recorder, LinePrinter& printer,
+                                          RunResult& result) {
+  const RunOptions& options = job.options;
+  const EplbSetup& eplb = job.eplb;
+  std::vector<std::vector<int32_t>> token_ids;
+  for (const Prompt& prompt : job.prompts) token_ids.push_back(prompt.token_ids);
+  std::vector<Generation> generations(token_ids.size());
+  const GenerateOptions how = generate_options(options);
+  const int64_t max_steps =
+      max_generate_steps(job.config, token_ids, how, DecoderOptions().max_tokens, ranks.count());
+  RunTrace trace(options.chrome_trace, ranks, max_steps, job.config.num_hidden_layers);
 
   ranks.run([&](Communicator& comm) {
     const std::unique_ptr<ExpertSlots> slots =
-        eplb.mode == EplbMode::kDynamic
+        eplb.mode.kind == EplbMode::Kind::kDynamic
             ? weights->expert_slots(eplb.start, comm, num_spares(eplb.config, eplb.start))
             : nullptr;
     Decoder decoder(weights, eplb.start, comm,
@@ -130,25 +118,26 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb&
                     slots.get());
     GenerateOptions own = how;
     const bool tells = comm.rank() == 0;
-    EplbRank observer(eplb, decoder, slots.get(), weights->expert_bytes(), max_steps,
-                      {.trace = eplb.balances() ? trace.add_thread(comm, "balancer") : nullptr,
-                       .step_trace = decoder.options().trace});
+    RunObserver observer(
+        eplb, decoder, slots.get(), weights->expert_bytes(), recorder,
+        ranks.are_processes() ? 0 : comm.rank(),
+        {.trace = eplb.mode.balances() ? trace.add_thread(comm, "balancer") : nullptr,
+         .step_trace = decoder.options().trace});
     trace.begin(comm);
     comm.barrier();
     const auto start = Clock::now();
     if (tells) {
       own.progress = [&](const GenerateProgress& progress) {
         result.steps = progress.steps;
-        if (!options.metrics.empty() && observer.balancer() != nullptr)
-          observer.write_metrics(options.metrics);
+        if (!options.metrics.empty()) observer.write_metrics(options.metrics);
         if (!printer.wants_status()) return;
         printer.status(fmt::format(
             "step {}: {} new tokens, {} of {} prompts to go, {:.0f} tokens/s", progress.steps,
-            progress.new_tokens, progress.unfinished_prompts, prompts.size(),
+            progress.new_tokens, progress.unfinished_prompts, token_ids.size(),
             static_cast<double>(progress.new_tokens) / seconds_since(start)));
       };
     }
-    generate(decoder, token_ids, own, result.generations, &observer);
+    generate(decoder, token_ids, own, generations, &observer);
     // The last agreement of generate() has brought all ranks here together.
     if (tells) {
       result.seconds = seconds_since(start);
@@ -157,22 +146,13 @@ Run generate_on_ranks(const RunOptions& options, const Ranks& ranks, const Eplb&
     }
     observer.finish();
     trace.finish(comm);
-    const auto recorded = observer.counts();
-    if (ranks.are_processes()) {
-      gather_generations(comm, result.generations);
-      const auto all = bytes_of_ranks(comm, std::as_bytes(recorded));
-      std::ranges::transform(all, counts.begin(), values_of<int32_t>);
-    } else {
-      counts[comm.rank()].assign(recorded.begin(), recorded.end());
-    }
+    if (!ranks.are_processes()) return;
+    gather_generations(comm, generations);
+    recorder.merge(&comm);
   });
-  if (ranks.self() == 0) {
-    const std::vector<std::span<const int32_t>> all(counts.begin(), counts.end());
-    result.load = sum_of_ranks(eplb.start, result.steps, all);
-    result.rank_loads = recorded_rank_loads(result.steps, eplb.start.num_layers(), all);
-    trace.write();
-  }
-  return result;
+  if (!ranks.are_processes()) recorder.merge(nullptr);
+  if (ranks.self() == 0) trace.write();
+  return generations;
 }
 
 const char* name(Finish finish) {
@@ -183,127 +163,148 @@ const char* name(Finish finish) {
       return "steps";
     case Finish::kContextFull:
       return "context";
+    case Finish::kNotFinite:
+      return "error";
   }
   return "";
 }
 
-EplbResult summarize_eplb(const Eplb& eplb, const Run& run) {
-  EplbResult result;
-  result.mode = name(eplb.mode);
-  for (const StepRange& third : thirds(run.rank_loads.num_steps()))
-    result.par_by_third.push_back(window_par(run.rank_loads, third));
-  result.verdict = run.verdict;
-  if (!run.metrics) return result;
-  result.replans = run.metrics->rebalances;
-  result.layers_switched = run.layers_switched;
-  result.moves = run.metrics->moves;
-  result.moved_bytes = run.metrics->moved_bytes;
-  result.rolled_back = run.metrics->rolled_back_layers;
-  result.stall_seconds = run.metrics->stall_seconds;
-  result.plan_seconds = run.metrics->plan_seconds;
-  result.predicted_gain = run.metrics->predicted_gain;
-  result.realised_gain = run.metrics->realised_gain;
-  return result;
-}
-
-RunResult summarize(const RunOptions& options, int ranks, const ModelConfig& config,
-                    const std::vector<Prompt>& prompts, const Run& run) {
-  RunResult result;
-  result.model = valid_utf8(options.model);
-  result.model_type = config.model_type;
-  result.ranks = ranks;
-  result.dispatcher = run.dispatcher;
-  result.dtype = options.dtype;
-  result.experts = run.experts;
-  result.top_k = config.router.top_k;
-  result.num_experts = config.router.num_experts;
-  result.has_text = is_byte_level(options.model, config);
-  result.steps = run.steps;
-  result.seconds = run.seconds;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const Generation& generation = run.generations[i];
-    const auto length = static_cast<int64_t>(prompts[i].token_ids.size());
-    const std::string text = result.has_text ? valid_utf8(bytes_of(generation.token_ids)) : "";
-    result.outputs.push_back(
-        {valid_utf8(prompts[i].text), length, generation.token_ids, text, name(generation.finish)});
+void add_outputs(const Job& job, const std::vector<Generation>& generations, RunResult& result) {
+  for (int64_t i = 0; i < std::ssize(job.prompts); ++i) {
+    const Prompt& prompt = job.prompts[i];
+    const Generation& generation = generations[i];
+    const int64_t length = std::ssize(prompt.token_ids);
+    result.outputs.push_back({valid_utf8(prompt.text), length, generation.token_ids,
+                              result.has_text ? valid_utf8(bytes_of(generation.token_ids)) : "",
+                              name(generation.finish)});
     result.prompt_tokens += length;
     result.tokens += std::ssize(generation.token_ids);
   }
-  for (int l = 0; l < config.num_hidden_layers; ++l) {
-    if (config.is_moe_layer[l]) result.moe_layers.push_back(l);
-  }
-  result.par_per_layer = window_pars(run.rank_loads);
-  for (int l = 0; l < run.rank_loads.num_layers(); ++l) {
-    const std::span<const double> rows = run.rank_loads.window(l);
-    result.rank_load.emplace_back(rows.begin(), rows.end());
-  }
+}
+
+void add_levels(const Job& job, RunRecorder& recorder, RunResult& result) {
+  result.rank_load = recorder.rank_rows();
+  result.expert_load = recorder.expert_rows();
+  for (const std::vector<int64_t>& ranks : result.rank_load)
+    result.par_per_layer.push_back(par(ranks));
+  if (job.eplb.mode.kind != EplbMode::Kind::kOff) result.par_by_third = recorder.par_by_third();
+  if (!job.options.report.empty()) result.loads = recorder.rank_loads();
+}
+
+StepWants step_wants(const Job& job) {
+  const EplbMode::Kind mode = job.eplb.mode.kind;
+  return {.rank_rows = mode != EplbMode::Kind::kOff || !job.options.report.empty(),
+          .expert_rows = mode == EplbMode::Kind::kRecord || !job.options.trace_out.empty()};
+}
+
+// What is known before the first step.
+RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights) {
+  RunResult result{.start = job.eplb.start, .end = job.eplb.start};
+  result.model = valid_utf8(job.options.model);
+  result.model_type = job.config.model_type;
+  result.ranks = ranks;
+  result.dtype = job.options.dtype;
+  result.experts = name(weights.expert_format());
+  result.top_k = job.config.router.top_k;
+  result.num_experts = job.config.router.num_experts;
+  result.has_text = is_byte_level(job.options.model, job.config);
+  result.moe_layers = moe_layer_ids(job.config);
+  result.eplb_mode = name(job.eplb.mode.kind);
+  if (job.eplb.has_replicas()) result.split = name(job.eplb.split);
   return result;
 }
 
-void write_trace(const std::string& file, const Load& load) {
-  const std::vector<int32_t> counts(load.counts.begin(), load.counts.end());
-  const std::vector<int64_t> shape = {load.num_steps, load.num_layers, load.num_experts};
-  write_npy(file, DType::kI32, shape, std::as_bytes(std::span(counts)));
+std::shared_ptr<const DecoderWeights> load_weights(const Job& job, const SafeTensors& tensors,
+                                                   const Ranks& ranks) {
+  // A process keeps the experts of its own slots alone.
+  std::vector<int> held;
+  if (ranks.are_processes()) held.push_back(ranks.self());
+  std::optional<WeightFormat> experts;
+  if (!job.options.experts.empty()) experts = parse_weight_format(job.options.experts);
+  const bool may_move = job.eplb.mode.kind == EplbMode::Kind::kDynamic;
+  return DecoderWeights::load(
+      tensors, job.config, job.options.dtype == "bf16" ? DType::kBF16 : DType::kF32, job.eplb.start,
+      held, experts, may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared);
+}
+
+// The report has the prompts that were answered; the exit status says that not all were.
+void check_finished(const std::vector<Generation>& generations) {
+  for (int64_t i = 0; i < std::ssize(generations); ++i) {
+    if (generations[i].finish != Finish::kNotFinite) continue;
+    throw Error(
+        fmt::format("prompt {} ended after {} new tokens: the logits of the next one have "
+                    "a NaN or an infinity",
+                    i + 1, generations[i].token_ids.size()));
+  }
+}
+
+// Threads of one process have everything in common.
+void check_ranks_alike(const Job& job, const SafeTensors& tensors, const Ranks& ranks) {
+  if (!ranks.are_processes()) return;
+  std::exception_ptr difference;
+  ranks.run([&](Communicator& comm) {
+    try {
+      require_same_run(comm, job.options, job.config, tensors, job.eplb, job.prompts);
+    } catch (const InvalidArgument&) {
+      // All ranks throw the same; none needs to fail the group for it.
+      difference = std::current_exception();
+    }
+  });
+  if (difference) std::rethrow_exception(difference);
+}
+
+void check_files_writable(const RunOptions& options, const EplbMode& eplb) {
+  if (eplb.kind == EplbMode::Kind::kRecord) check_writable("--eplb record:", eplb.file);
+  check_writable("--trace-out", options.trace_out);
+  check_writable("--chrome-trace", options.chrome_trace);
+  check_writable("--report", options.report);
+  check_writable("--metrics", options.metrics);
+  check_writable("--placement-out", options.placement_out);
+}
+
+void check_threads(int ranks, int threads_per_rank) {
+  constexpr int kMaxThreads = 4096;
+  if (int64_t{ranks} * threads_per_rank <= kMaxThreads) return;
+  throw InvalidArgument(fmt::format("{} ranks x {} threads are more than {} threads", ranks,
+                                    threads_per_rank, kMaxThreads));
 }
 
 }  // namespace
 
 void run(const RunOptions& options) {
   const Ranks ranks(options.ranks, {.timeout = std::chrono::seconds(options.timeout)});
-  constexpr int kMaxThreads = 4096;
-  if (int64_t{ranks.count()} * options.threads_per_rank > kMaxThreads) {
-    throw InvalidArgument(fmt::format("{} ranks x {} threads are more than {} threads",
-                                      ranks.count(), options.threads_per_rank, kMaxThreads));
-  }
+  check_threads(ranks.count(), options.threads_per_rank);
   const bool prints = ranks.self() == 0;
   LinePrinter printer(!prints);
-  const ModelConfig config = read_model_config(options.model);
-  const std::vector<Prompt> prompts = read_prompts(options, config);
-  if (prints && !options.trace_out.empty()) check_writable("--trace-out", options.trace_out);
-  if (prints && !options.chrome_trace.empty())
-    check_writable("--chrome-trace", options.chrome_trace);
-  if (prints && !options.report.empty()) check_writable("--report", options.report);
-  const Eplb eplb = read_eplb(options.eplb, config, ranks.count(), options.dispatcher);
-  if (prints && eplb.mode == EplbMode::kRecord) check_writable("--eplb record:", eplb.file);
-  if (prints && !options.metrics.empty()) check_writable("--metrics", options.metrics);
-  if (prints && !options.placement_out.empty())
-    check_writable("--placement-out", options.placement_out);
-  if (!options.metrics.empty() && !eplb.balances())
-    throw InvalidArgument("--metrics needs --eplb dynamic or screen");
+  ModelConfig config = read_model_config(options.model);
+  std::vector<Prompt> prompts =
+      read_prompts(options.model, config, options.prompts, options.token_ids);
+  EplbSetup eplb = set_up_eplb(options, config, ranks.count());
+  const Job job{options, std::move(config), std::move(prompts), std::move(eplb)};
+  const SafeTensors tensors = SafeTensors::open(options.model);
+  check_ranks_alike(job, tensors, ranks);
+  if (prints) check_files_writable(options, job.eplb.mode);
 
   printer.status("loading " + options.model);
-  const DType dtype = options.dtype == "bf16" ? DType::kBF16 : DType::kF32;
-  // A process keeps the experts of its own slots alone.
-  std::vector<int> held;
-  if (ranks.are_processes()) held.push_back(ranks.self());
-  std::optional<WeightFormat> experts;
-  if (!options.experts.empty()) experts = parse_weight_format(options.experts);
-  const auto weights = DecoderWeights::load(
-      SafeTensors::open(options.model), config, dtype, eplb.start, held, experts,
-      eplb.mode == EplbMode::kDynamic ? RoutedExperts::kInSlots : RoutedExperts::kShared);
-  Run run = generate_on_ranks(options, ranks, eplb, weights, prompts, printer);
+  const auto weights = load_weights(job, tensors, ranks);
+  RunResult result = begin_result(job, ranks.count(), *weights);
+  RunRecorder recorder(job.eplb.start, ranks.count(), ranks.are_processes() ? 1 : ranks.count(),
+                       step_wants(job));
+  const std::vector<Generation> generations =
+      generate_on_ranks(job, ranks, weights, recorder, printer, result);
   if (!prints) return;
-  run.experts = name(weights->expert_format());
-  RunResult result = summarize(options, ranks.count(), config, prompts, run);
-  if (eplb.mode != EplbMode::kOff) result.eplb = summarize_eplb(eplb, run);
+  add_outputs(job, generations, result);
+  add_levels(job, recorder, result);
   printer.finish(fmt::format("{} new tokens in {} steps", result.tokens, result.steps));
 
-  if (!options.trace_out.empty()) write_trace(options.trace_out, run.load);
-  if (eplb.mode == EplbMode::kRecord) write_record(eplb, run.load, config);
-  const Placement end = run.end.value_or(eplb.start);
-  if (!options.placement_out.empty()) write_map(options.placement_out, end, config);
-  if (!options.report.empty()) {
-    const RunRecord record{
-        std::move(run.rank_loads),
-        expert_load_of(run.load),
-        eplb.start,
-        end,
-        std::move(run.events),
-        run.metrics,
-        eplb.start.num_slots() > eplb.start.num_experts() ? std::string(name(eplb.split)) : ""};
-    write_report(options.report, page_report(options, result, record));
-  }
+  if (!options.trace_out.empty()) write_trace(options.trace_out, recorder);
+  if (job.eplb.mode.kind == EplbMode::Kind::kRecord)
+    write_record(job.eplb.mode.file, recorder, job.eplb.start, job.config);
+  if (!options.placement_out.empty())
+    write_placement_of(options.placement_out, result.end, job.config);
+  if (!options.report.empty()) write_report(options.report, run_page(result));
   print_report(options.json ? json_report(result) : text_report(result));
+  check_finished(generations);
 }
 
 }  // namespace trimtab::cli

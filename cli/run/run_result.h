@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run gives, for the reports.
+// What a run gives, and the three forms in which it is shown.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/run/eplb_result.h"
+#include "trimtab/metrics.h"
+#include "trimtab/placement.h"
+#include "trimtab/rank_loads.h"
+#include "trimtab/report.h"
 
 namespace trimtab::cli {
 
@@ -16,10 +19,11 @@ struct Output {
   int64_t prompt_tokens = 0;
   std::vector<int32_t> token_ids;  // new ones
   std::string text;                // of token_ids; empty without a byte-level vocabulary
-  std::string finish;              // why it ended: "end_token", "steps" or "context"
+  std::string finish;              // why it ended: "end_token", "steps", "context" or "error"
 };
 
 struct RunResult {
+  // What ran.
   std::string model;  // as it was named
   std::string model_type;
   int ranks = 0;
@@ -29,18 +33,32 @@ struct RunResult {
   int top_k = 0;
   int num_experts = 0;
   bool has_text = true;
-  int64_t steps = 0;                            // forward passes
-  int64_t prompt_tokens = 0;                    // of all prompts
-  int64_t tokens = 0;                           // new ones, of all prompts
-  double seconds = 0.0;                         // from the first prompt token to the last new one
-  std::vector<int> moe_layers;                  // which of the model's layers
-  std::vector<double> par_per_layer;            // [MoE layers]
-  std::vector<std::vector<int64_t>> rank_load;  // [MoE layers][ranks] rows that the experts got
-  std::optional<EplbResult> eplb;               // none: off
+  std::vector<int> moe_layers;  // which of the model's layers; the tables below count these alone
+  // What came out.
   std::vector<Output> outputs;
+  int64_t steps = 0;          // forward passes
+  int64_t prompt_tokens = 0;  // of all prompts
+  int64_t tokens = 0;         // new ones, of all prompts
+  double seconds = 0.0;       // from the first prompt token to the last new one
+  // How level the ranks were. Rows are those that the experts of a rank got.
+  std::vector<double> par_per_layer;            // [layers]
+  std::vector<std::vector<int64_t>> rank_load;  // [layers][ranks] rows
+  std::vector<int64_t> expert_load;             // [layers, experts] rows
+  RankLoads loads;                              // rows of every step
+  // Where experts were.
+  Placement start, end;
+  std::string split = {};  // the rule that shared tokens out over replicas; empty: none did
+  std::string eplb_mode = "off";
+  std::vector<double> par_by_third;       // [3]; empty: off, or less than 3 steps
+  std::optional<BalanceMetrics> metrics;  // none: the run did not balance
+  std::vector<BalanceEvent> events;       // of rank 0, in the order of their steps
+  int64_t layers_switched = 0;
+  std::string verdict;  // of screening; empty: none
 };
 
 std::string text_report(const RunResult& result);
 std::string json_report(const RunResult& result);
+// The page of --report.
+Report run_page(const RunResult& result);
 
 }  // namespace trimtab::cli

@@ -29,6 +29,7 @@ void append_outputs(std::string& to, const RunResult& result) {
     fmt::format_to(std::back_inserter(to), "[{}] {}\n", i + 1, printable(output.prompt));
     append_with_margin(to, result.has_text ? printable(output.text)
                                            : fmt::format("{}", fmt::join(output.token_ids, ",")));
+    if (output.finish == "error") to += "  (ended here: the logits have a NaN or an infinity)\n";
     to += "\n";
   }
 }
@@ -49,9 +50,8 @@ void append_par(std::string& to, const RunResult& result) {
 
 void append_rank_load(std::string& to, const RunResult& result) {
   std::vector<int64_t> load(result.ranks);
-  for (const auto& layer : result.rank_load) {
-    for (size_t r = 0; r < load.size(); ++r) load[r] += layer[r];
-  }
+  for (const auto& layer : result.rank_load)
+    std::ranges::transform(load, layer, load.begin(), std::plus());
   const int64_t total = std::max<int64_t>(std::accumulate(load.begin(), load.end(), int64_t{0}), 1);
   to += " rank        rows   share (all layers)\n";
   for (size_t r = 0; r < load.size(); ++r) {
@@ -60,27 +60,28 @@ void append_rank_load(std::string& to, const RunResult& result) {
   }
 }
 
-void append_eplb(std::string& to, const EplbResult& eplb) {
+void append_eplb(std::string& to, const RunResult& result) {
   to += "\n";
-  if (eplb.mode == "dynamic") {
+  if (result.eplb_mode == "dynamic") {
+    const BalanceMetrics& metrics = *result.metrics;
     fmt::format_to(std::back_inserter(to),
                    "balanced: {} replan{} switched {} layers, {} experts moved ({:.1f} MB), {} "
                    "layers rolled back; "
                    "planning took {:.3f} s, steps were held up for {:.3f} s\n",
-                   eplb.replans, eplb.replans == 1 ? "" : "s", eplb.layers_switched, eplb.moves,
-                   static_cast<double>(eplb.moved_bytes) / 1e6, eplb.rolled_back, eplb.plan_seconds,
-                   eplb.stall_seconds);
+                   metrics.rebalances, metrics.rebalances == 1 ? "" : "s", result.layers_switched,
+                   metrics.moves, static_cast<double>(metrics.moved_bytes) / 1e6,
+                   metrics.rolled_back_layers, metrics.plan_seconds, metrics.stall_seconds);
   }
-  if (!eplb.verdict.empty()) {
+  if (!result.verdict.empty()) {
     fmt::format_to(
         std::back_inserter(to),
         "screened, nothing applied: {} (PAR gain of the last plan on the steps after it {:.3f})\n",
-        eplb.verdict, eplb.realised_gain);
+        result.verdict, result.metrics->realised_gain);
   }
-  if (!eplb.par_by_third.empty()) {
+  if (!result.par_by_third.empty()) {
     fmt::format_to(std::back_inserter(to),
                    "PAR of each third of the steps, mean over layers: {:.3f}\n",
-                   fmt::join(eplb.par_by_third, ", "));
+                   fmt::join(result.par_by_third, ", "));
   }
 }
 
@@ -103,7 +104,7 @@ std::string text_report(const RunResult& result) {
                  result.prompt_tokens, result.steps);
   append_par(report, result);
   append_rank_load(report, result);
-  if (result.eplb) append_eplb(report, *result.eplb);
+  if (result.eplb_mode != "off") append_eplb(report, result);
   report +=
       "\nPAR: peak-to-average rank load over the run; at 1.00 all ranks got the same number of "
       "rows.\n";

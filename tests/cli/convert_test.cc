@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/command.h"
+#include "trimtab/npy.h"
+#include "trimtab/table.h"
 
 namespace trimtab::cli {
 namespace {
@@ -124,6 +128,42 @@ TEST(Convert, Failures) {
     EXPECT_TRUE(contains(line, failure.message)) << line;
     EXPECT_TRUE(contains(line, "(see trimtab convert --help)")) << line;
   }
+}
+
+// Ctrl-C in the middle of a large file.
+TEST(Convert, InterruptedItLeavesNothing) {
+  const Scratch scratch;
+  const std::string loads = scratch.file("loads.npy"), out = scratch.file("out.csv");
+  const std::vector<int64_t> shape = {100, 58, 256};
+  const std::vector<int32_t> counts(cells(100, 58, 256), 50);
+  write_npy(loads, DType::kI32, shape, std::as_bytes(std::span(counts)));
+  const auto left_beside = [&] {
+    return std::ranges::count_if(
+        std::filesystem::directory_iterator(std::filesystem::path(out).parent_path()),
+        [](const auto& entry) { return entry.path().filename().string().starts_with("out.csv."); });
+  };
+  int interrupted = 0;
+  for (int tries = 0; tries < 20 && interrupted < 3; ++tries) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      execl(TRIMTAB_BINARY, "trimtab", "convert", loads.c_str(), out.c_str(), nullptr);
+      _exit(127);
+    }
+    int status = 0;
+    pid_t ended = 0;
+    while ((ended = waitpid(child, &status, WNOHANG)) == 0 && left_beside() == 0) usleep(500);
+    if (ended == 0) {
+      kill(child, SIGINT);
+      waitpid(child, &status, 0);
+    }
+    if (WIFSIGNALED(status)) {
+      EXPECT_EQ(WTERMSIG(status), SIGINT);
+      ++interrupted;
+    }
+    EXPECT_EQ(left_beside(), 0);
+  }
+  EXPECT_GT(interrupted, 0) << "no try was caught while it wrote";
 }
 
 }  // namespace

@@ -232,13 +232,10 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
            {plan + " --ranks 50000 --slots 50000",
             "50000 ranks x 50000 slots are more than 1048576 slots"},
            {plan + " --ranks 4 --slots 9 --nodes 3", "3 nodes do not divide 4 ranks"},
-           {plan + " --ranks 4 --slots 9 --groups 5", "5 expert groups do not divide 32 experts"},
+           {plan + " --ranks 4 --slots 9 --policy deepseek --groups 5",
+            "5 expert groups do not divide 32 experts"},
            {plan + " --ranks 4 --slots 9 --policy optimal",
             "optimal proves plans of up to 24 experts in 64 slots, not of 32 in 36; use trim"},
-           {plan + " --ranks 4 --slots 9 --policy swift --preset fast",
-            "preset: only trim has it, and the policy is swift"},
-           {plan + " --ranks 4 --slots 9 --no-keep-slots",
-            "keep_slots: only deepseek has it, and the policy is trim"},
            {plan + " --ranks 4 --slots 9 --report /nowhere/x",
             "--report /nowhere/x can't be written: No such file or directory"},
            {plan + " --ranks 4 --slots 9 -o /nowhere/x",
@@ -249,6 +246,18 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
             yaml + ": trtllm does not say how many ranks there are; give --ranks"},
        }) {
     EXPECT_EQ(error_line(failure, 1), failure.message);
+  }
+  for (const Failure& failure : std::vector<Failure>{
+           {" --policy swift --preset fast", "--preset: only trim has it, and the policy is swift"},
+           {" --no-keep-slots", "--no-keep-slots: only deepseek has it, and the policy is trim"},
+           {" --groups 4", "--groups: only deepseek has it, and the policy is trim"},
+           {" --format vllm", "--format: it has no effect without --out"},
+           {" --tokens-per-step 3",
+            "--tokens-per-step: " + kTrace + " is npy, and only top-k text is cut by it"},
+           {" --time-budget nan", "--time-budget: nan is not a number from 1e-06 to 1e+06"},
+           {" --move-price nan", "--move-price: nan is not a number from 0 to 1e+06"}}) {
+    EXPECT_EQ(error_line({plan + " --ranks 4 --slots 9" + failure.arguments, ""}, 2),
+              failure.message + " (see trimtab plan --help)");
   }
   EXPECT_TRUE(contains(error_line({"plan " + small + " --current " + current, ""}, 1), current));
   EXPECT_TRUE(contains(error_line({plan + " --ranks 3 --current " + current, ""}, 1), current));

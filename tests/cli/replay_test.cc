@@ -134,19 +134,28 @@ TEST(Replay, Failures) {
       error_line(
           {replay + " --ranks 4 --slots 9 --window 16 --policies trim --report /nowhere/x", ""}, 1),
       "--report /nowhere/x can't be written: No such file or directory");
-  EXPECT_EQ(
-      error_line(
-          {replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --preset fast", ""},
-          1),
-      "preset: only trim has it, and the policy is swift, static");
-  EXPECT_EQ(
-      error_line(
-          {replay + " --ranks 4 --slots 9 --window 16 --policies swift,static --no-keep-slots", ""},
-          1),
-      "keep_slots: only deepseek has it, and the policy is swift, static");
+  for (const std::string option : {"--preset fast", "--no-keep-slots"}) {
+    const std::string policies = " --ranks 4 --slots 9 --window 16 --policies swift,static ";
+    const std::string name = option.substr(0, option.find(' '));
+    EXPECT_EQ(error_line({replay + policies + option, ""}, 2),
+              name + ": only " + (name == "--preset" ? "trim" : "deepseek") +
+                  " has it, and the policy is swift, static (see trimtab replay --help)");
+  }
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 2 --window 16 --policies trim", ""}, 1),
             "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of "
             "2, are needed");
+}
+
+TEST(Replay, AllPoliciesAreThoseForLayersOfAnySize) {
+  const Outcome run =
+      trimtab("replay " + kTrace + " --ranks 4 --slots 9 --window 64 --policies all --json");
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  std::vector<std::string> names;
+  for (const auto& [name, one] : json.at("policies").items()) names.push_back(name);
+  std::ranges::sort(names);
+  EXPECT_EQ(names, (std::vector<std::string>{"deepseek", "flashlb", "random", "round_robin",
+                                             "static", "swift", "trim"}));
 }
 
 }  // namespace

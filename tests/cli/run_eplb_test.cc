@@ -183,17 +183,20 @@ TEST(RunEplb, RefusesWhatCannotBe) {
   const auto refused = [&](const std::string& arguments) {
     return error_line({few + arguments, ""}, 1);
   };
-  EXPECT_EQ(refused("--eplb dynamik"),
-            "--eplb must be off, static:FILE, record:FILE, dynamic[:FILE] or screen[:FILE], not "
-            "\"dynamik\" (did you mean "
-            "\"dynamic\"?)");
-  EXPECT_EQ(refused("--eplb static"), "--eplb static needs a file: static:FILE");
-  EXPECT_EQ(refused("--eplb dynamic:"), "--eplb dynamic needs a file: dynamic:FILE");
-  EXPECT_EQ(refused("--eplb off:x"), "--eplb off takes no file");
+  const auto wrong_usage = [&](const std::string& arguments) {
+    return error_line({few + arguments, ""}, 2);
+  };
+  EXPECT_EQ(wrong_usage("--eplb dynamik"),
+            "--eplb: must be off, static:FILE, record:FILE, dynamic[:FILE] or screen[:FILE], not "
+            "\"dynamik\" (did you mean \"dynamic\"?) (see trimtab run --help)");
+  EXPECT_EQ(wrong_usage("--eplb static"),
+            "--eplb: static needs a file: static:FILE (see trimtab run --help)");
+  EXPECT_EQ(wrong_usage("--eplb dynamic:"),
+            "--eplb: dynamic needs a file: dynamic:FILE (see trimtab run --help)");
+  EXPECT_EQ(wrong_usage("--eplb off:x"), "--eplb: off takes no file (see trimtab run --help)");
   EXPECT_TRUE(contains(refused("--eplb dynamic:" + scratch.file("absent")), "absent"));
   EXPECT_TRUE(
       contains(refused("--placement-out /no/such/folder/x.json"), "/no/such/folder/x.json"));
-  EXPECT_EQ(refused("--metrics " + scratch.file("m")), "--metrics needs --eplb dynamic or screen");
   const std::string config = scratch.file("c.json", R"({"intervall": 3})");
   EXPECT_EQ(refused("--eplb dynamic --eplb-config " + config),
             config + ": there is no setting \"intervall\" (did you mean \"interval\"?)");
@@ -208,8 +211,12 @@ TEST(RunEplb, RefusesWhatCannotBe) {
   const std::string map = scratch.file("map.json");
   ASSERT_EQ(trimtab("plan " + kTinyMoe + "/trace.npy --ranks 2 --slots 16 --out " + map).status, 0);
   EXPECT_TRUE(contains(refused("--eplb static:" + map), "on 2 ranks, this run has 4"));
-  EXPECT_EQ(refused("--redundant-experts 3 --eplb dynamic:" + map),
-            "--redundant-experts: the map of --eplb says it");
+  const std::string twice = scratch.file("twice.json", R"({"interval": 2, "interval": 3})");
+  EXPECT_TRUE(contains(refused("--eplb dynamic --eplb-config " + twice),
+                       twice + ": key 'interval' comes twice"));
+  const std::string huge = scratch.file("huge.json", R"({"plan_above_par": 1e999})");
+  EXPECT_EQ(refused("--eplb dynamic --eplb-config " + huge),
+            huge + ": not valid JSON: number overflow parsing '1e999'");
 }
 
 }  // namespace

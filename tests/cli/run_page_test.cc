@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/run/replans.h"
-#include "cli/run/run_report.h"
+#include "cli/run/run_result.h"
 #include "trimtab/par.h"
 
 namespace trimtab::cli {
@@ -109,9 +110,11 @@ TEST(Replans, AnEndWithoutABeginningIsPassedOver) {
   EXPECT_EQ(moves_at(events, 2), (std::vector<int64_t>{-1, 1}));
 }
 
-RunResult some_result() {
-  RunResult result;
-  result.model = "tiny";
+RunResult some_result(RankLoads loads, Placement start, Placement end) {
+  RunResult result{.start = std::move(start), .end = std::move(end)};
+  result.model = "models/tiny";
+  result.loads = std::move(loads);
+  result.expert_load.assign(8, 5);
   result.ranks = 2;
   result.steps = 6;
   result.tokens = 12;
@@ -123,8 +126,7 @@ RunResult some_result() {
 
 TEST(RunPage, OfARunThatDidNotBalance) {
   const Placement placement = Placement::linear(2, 4, 2);
-  const RunRecord record{some_loads(), std::vector<int64_t>(8, 5), placement, placement, {}, {}};
-  const Report report = page_report({.model = "models/tiny"}, some_result(), record);
+  const Report report = run_page(some_result(some_loads(), placement, placement));
   EXPECT_FALSE(report_html(report).empty());
   EXPECT_EQ(report.title, "Run: tiny");
   ASSERT_EQ(report.states.size(), 1U);
@@ -138,11 +140,10 @@ TEST(RunPage, OfARunThatDidNotBalance) {
 
 TEST(RunPage, OfARunThatBalanced) {
   const Placement start = Placement::linear(2, 4, 2), end(2, 4, {2, 2}, {0, 2, 1, 3, 0, 1, 3, 2});
-  BalanceMetrics metrics;
-  metrics.rebalances = 1;
-  const RunRecord record{some_loads(), std::vector<int64_t>(8, 5), start, end, some_events(),
-                         metrics};
-  const Report report = page_report({.model = "models/tiny"}, some_result(), record);
+  RunResult result = some_result(some_loads(), start, end);
+  result.metrics = BalanceMetrics{.rebalances = 1};
+  result.events = some_events();
+  const Report report = run_page(result);
   const std::string page = report_html(report);
   EXPECT_NE(page.find("does not repay &lt;2&gt; moves"), std::string::npos);
   ASSERT_EQ(report.states.size(), 2U);
@@ -158,10 +159,10 @@ TEST(RunPage, OfARunThatBalanced) {
 TEST(RunPage, OfVeryShortRuns) {
   const Placement placement = Placement::linear(2, 4, 2);
   for (int64_t steps = 1; steps < 6; ++steps) {
-    const RunRecord record{some_loads(steps), std::vector<int64_t>(8, 5),
-                           placement,         placement,
-                           some_events(),     BalanceMetrics{}};
-    EXPECT_FALSE(report_html(page_report({.model = "x"}, some_result(), record)).empty());
+    RunResult result = some_result(some_loads(steps), placement, placement);
+    result.metrics = BalanceMetrics();
+    result.events = some_events();
+    EXPECT_FALSE(report_html(run_page(result)).empty());
   }
 }
 
@@ -174,10 +175,10 @@ TEST(RunPage, TheSummedSeriesIsOfTheStepsAround) {
   }
   loads.sum_up_window();
   const Placement placement = Placement::linear(1, 2, 2);
-  RunResult result = some_result();
+  RunResult result = some_result(loads, placement, placement);
   result.moe_layers = {0};
-  const Report report =
-      page_report({.model = "x"}, result, {loads, {1, 1}, placement, placement, {}, {}});
+  result.expert_load = {1, 1};
+  const Report report = run_page(result);
   ASSERT_EQ(report.timeline.series.size(), 2U);
   const ReportSeries& summed = report.timeline.series[1];
   EXPECT_EQ(summed.name, "summed over 8 steps");

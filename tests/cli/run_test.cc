@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 TEST(Run, PrintsTextSpeedAndLoad) {
   const Scratch scratch;
-  const std::string prompts = scratch.file("prompts", "The evening\n\nВыберите\r\nimport os");
+  const std::string prompts = scratch.file("prompts", "The evening\nВыберите\r\nimport os");
   const Outcome run = trimtab("run " + kTinyMoe + " --ranks 3 --steps 5 --prompts " + prompts);
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_TRUE(
@@ -102,7 +102,7 @@ TEST(Run, TextDoesNotDependOnRanksAndFollowsTheSeed) {
 
 TEST(Run, TakesTokenIds) {
   const Scratch scratch;
-  const std::string file = scratch.file("ids", "1 2 3\n\n5,6\n");
+  const std::string file = scratch.file("ids", "1 2 3;\n5,6\n");
   for (const std::string& ids : {std::string("'1,2,3; 5 6'"), file}) {
     const Outcome run = trimtab("run " + kFixtures + "mixtral --json --steps 3 --token-ids " + ids);
     ASSERT_EQ(run.status, 0) << run.err;
@@ -119,6 +119,24 @@ TEST(Run, TakesTokenIds) {
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_EQ(Json::parse(run.out).at("outputs")[0].at("prompt_tokens"), 2);
   EXPECT_NE(Json::parse(run.out).at("outputs")[0].at("text"), "");
+}
+
+TEST(Run, EmptyPromptsKeepTheirPlace) {
+  const Scratch scratch;
+  const Outcome run = trimtab("run " + kTinyMoe + " --json --steps 2 --prompts " +
+                              scratch.file("prompts", "first\n\nthird\n"));
+  ASSERT_EQ(run.status, 0) << run.err;
+  const Json outputs = Json::parse(run.out).at("outputs");
+  ASSERT_EQ(outputs.size(), 3U);
+  EXPECT_EQ(outputs[1].at("prompt"), "");
+  EXPECT_EQ(outputs[1].at("prompt_tokens"), 1);  // the token that begins each text
+  EXPECT_EQ(outputs[2].at("prompt"), "third");
+  // Token ids are taken as they are, so that nothing stands for an empty prompt.
+  const std::string file = scratch.file("ids", "1 2\n\n3\n");
+  EXPECT_EQ(error_line({"run " + kTinyMoe + " --token-ids '1;;2'", ""}, 1),
+            "--token-ids: prompt 2 is empty");
+  EXPECT_EQ(error_line({"run " + kTinyMoe + " --token-ids " + file, ""}, 1),
+            file + ": prompt 2 is empty");
 }
 
 TEST(Run, TracesEveryPick) {
@@ -251,10 +269,95 @@ TEST(Run, OtherRanksThanMpiexecStartedAreRefused) {
       << read_file(err);
 }
 
+// Two processes, a rank each, with arguments of their own.
+Outcome run_two(const std::string& first, const std::string& second) {
+  const Scratch scratch;
+  const std::string out = scratch.file("stdout"), err = scratch.file("stderr");
+  const std::string command =
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 mpiexec "
+      "--oversubscribe --mca mpi_yield_when_idle 1 -n 1 " TRIMTAB_BINARY " " +
+      first + " : -n 1 " TRIMTAB_BINARY " " + second + " >" + out + " 2>" + err;
+  const int status = WEXITSTATUS(std::system(command.c_str()));
+  return {status, read_file(out), read_file(err)};
+}
+
+TEST(Run, RanksThatWereStartedDifferentlyAreToldHow) {
+  if (!kHasMpi || std::system("mpiexec --version 2>&1 | grep -q 'Open MPI'") != 0)
+    GTEST_SKIP() << "needs Open MPI";
+  const Scratch scratch;
+  const std::string copy = scratch.file("model");
+  std::filesystem::copy(kTinyMoe, copy);
+  const std::string config = read_file(copy + "/config.json");
+  scratch.file("model/config.json", config + "\n");
+  const std::string two = scratch.file("two", "a\nb\n"), other = scratch.file("other", "a\nc\n");
+  const std::string with = "run " + kTinyMoe + " --timeout 10 --steps 5 ";
+  struct Case {
+    std::string first, second, named;
+  };
+  for (const Case& one : std::vector<Case>{
+           {with, "run " + kTinyMoe + " --timeout 10 --steps 9",
+            "--steps: 5 on rank 0, 9 on rank 1"},
+           {with, with + "--max-sequences 1", "--max-sequences: 0 on rank 0, 1 on rank 1"},
+           {with + "--token-ids '1;2;3'", with + "--token-ids 1", "the prompts"},
+           {with + "--prompts " + two, with + "--prompts " + other, "the prompts"},
+           {with, with + "--eplb dynamic", "--eplb: off on rank 0, dynamic on rank 1"},
+           {with, with + "--report " + scratch.file("page"), "--report: not given on rank 0"},
+           {with, "run " + copy + " --timeout 10 --steps 5", "config.json of the model"}}) {
+    const Outcome run = run_two(one.first, one.second);
+    EXPECT_EQ(run.out, "") << one.second;
+    EXPECT_NE(run.status, 0) << one.second;
+    EXPECT_TRUE(contains(run.err, "trimtab: the ranks were started differently: ")) << run.err;
+    EXPECT_TRUE(contains(run.err, one.named)) << run.err;
+    EXPECT_FALSE(contains(run.err, "Signal: ")) << run.err;
+  }
+  // What is a rank's own affair may differ.
+  EXPECT_EQ(run_two(with, with + "--threads-per-rank 2 --json").status, 0);
+}
+
+// Each would be a whole run that writes the same files.
+TEST(Run, OneOfSeveralProcessesThatMpiDoesNotBringTogetherRefuses) {
+  for (const char* started :
+       {"PMI_RANK=1 PMI_SIZE=2", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0",
+        "SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_PROCID=0"}) {
+    const Scratch scratch;
+    const std::string err = scratch.file("stderr"), trace = scratch.file("trace.npy");
+    const std::string command = "env " + std::string(started) + " " TRIMTAB_BINARY " run " +
+                                kTinyMoe + " --steps 1 --trace-out " + trace + " >/dev/null 2>" +
+                                err;
+    EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1) << started;
+    EXPECT_TRUE(contains(read_file(err), "a launcher (mpiexec, srun) has started several"))
+        << started;
+    EXPECT_TRUE(contains(read_file(err), kHasMpi ? "is not the MPI of the launcher" : "libopenmpi"))
+        << read_file(err);
+    EXPECT_FALSE(std::filesystem::exists(trace));
+  }
+  // A batch script is one process, and so is one that mpiexec starts alone.
+  for (const char* alone :
+       {"SLURM_JOB_ID=7 SLURM_NTASKS=2 SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0"}) {
+    const std::string command = "env " + std::string(alone) + " " TRIMTAB_BINARY " run " +
+                                kTinyMoe + " --steps 1 >/dev/null 2>&1";
+    EXPECT_EQ(std::system(command.c_str()), 0) << alone;
+  }
+}
+
+// 20,000 prompts of up to 2,000 new tokens are 10 million steps of 512 bytes of counts each, which
+// nobody asked to keep. The run is ended once it steps.
+TEST(Run, MemoryDoesNotGrowWithTheStepsThatMayCome) {
+  const Scratch scratch;
+  std::string ids;
+  for (int i = 0; i < 20'000; ++i) ids += "256 84\n";
+  const std::string err = scratch.file("stderr");
+  const std::string command = "ulimit -v 1500000; timeout -s INT 7 " TRIMTAB_BINARY " run " +
+                              kTinyMoe + " --ranks 1 --max-sequences 1 --steps 2000 --token-ids " +
+                              scratch.file("ids", ids) + " >/dev/null 2>" + err;
+  const int status = WEXITSTATUS(std::system(command.c_str()));
+  EXPECT_EQ(status, 124) << read_file(err);  // timeout ended it
+  EXPECT_TRUE(contains(read_file(err), "\nstep ")) << read_file(err);
+}
+
 // The wording is CLI11's in part, and differs between its versions.
 TEST(Run, WrongUsageIsOneLineAndStatus2) {
   const std::vector<Failure> failures = {
-      {"", "subcommand is required"},
       {"run", "MODEL"},
       {"run x --ranks 0", "--ranks"},
       {"run x --ranks two", "--ranks"},
@@ -271,6 +374,15 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --trace-out ''", "--trace-out: is empty"},
       {"run x --chrome-trace ''", "--chrome-trace: is empty"},
       {"run x --report ''", "--report: is empty"},
+      {"run x --experts int3", "--experts: "},
+      {"run x --eplb dynamc", "--eplb: must be off, static:FILE"},
+      {"run x --eplb static:", "--eplb: static needs a file: static:FILE"},
+      {"run x --seed 3", "--seed: it has no effect without --temperature"},
+      {"run x --eplb-config a.json", "--eplb-config: it has no effect"},
+      {"run x --metrics a.prom", "--metrics: it needs --eplb dynamic or screen"},
+      {"run x --redundant-experts 1 --eplb static:a", "the placement of --eplb says it"},
+      {"run " + kTinyMoe + " --ranks 4 --redundant-experts 97",
+       "--redundant-experts: 97 is more than 96, with which each of 4 ranks holds all 32"},
       {"rum x", "there is no command rum"},
       {"run x --fast", "--fast"},
       {"run x --prompts a --token-ids 1", "excludes"},
@@ -286,13 +398,13 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
 
 TEST(Run, FailuresAreOneLineAndStatus1) {
   const Scratch scratch;
-  const std::string empty = scratch.file("empty", "\n\n");
+  const std::string empty = scratch.file("empty", "");
   const std::string words = scratch.file("words", "1 2\n3 four\n");
   const std::vector<Failure> failures = {
       {"run " + kTinyMoe + " --prompts /nowhere", "/nowhere: can't be read"},
       {"run " + kTinyMoe + " --prompts /tmp", "/tmp: can't be read"},
       {"run " + kTinyMoe + " --prompts " + empty, empty + ": has no prompt (one a line)"},
-      {"run " + kTinyMoe + " --token-ids ,", "--token-ids: has no token id"},
+      {"run " + kTinyMoe + " --token-ids ,", "--token-ids: prompt 1 is empty"},
       {"run " + kTinyMoe + " --token-ids " + words, words + ": \"four\" is not a token id"},
       {"run " + kTinyMoe + " --token-ids 99999999999",
        "--token-ids: \"99999999999\" is not a token id"},
@@ -369,13 +481,15 @@ TEST(Command, KnowsItsVersionAndTeaches) {
   EXPECT_TRUE(contains(version.out, "trimtab 0.")) << version.out;
   const Outcome help = trimtab("--help");
   EXPECT_EQ(help.status, 0);
+  EXPECT_EQ(trimtab("").out, help.out);
+  EXPECT_EQ(trimtab("").status, 0);
   EXPECT_TRUE(contains(help.out, "run")) << help.out;
   const Outcome run_help = trimtab("run --help");
   EXPECT_EQ(run_help.status, 0);
   for (const char* part :
        {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype",
         "--threads-per-rank", "--timeout", "--seed", "--temperature", "--trace-out",
-        "--chrome-trace", "--report", "--json", "Examples", "PAR, the peak-to-average"}) {
+        "--chrome-trace", "--report", "--json", "Examples", "fused", "PAR, the peak-to-average"}) {
     EXPECT_TRUE(contains(run_help.out, part)) << part;
   }
 }

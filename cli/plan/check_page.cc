@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "cli/output/text.h"
-#include "cli/plan/check_result.h"
+#include "cli/plan/check.h"
 #include "cli/plan/report_facts.h"
 #include "trimtab/table.h"
 
@@ -51,8 +51,8 @@ ReportTable layer_table(const CheckResult& result) {
 
 }  // namespace
 
-Report page_report(const CheckOptions& options, const PlacementFile& file, const Recording* loads,
-                   const CheckResult& result) {
+Report check_page(const CheckOptions& options, const PlacementFile& file, const Recording* loads,
+                  const CheckResult& result) {
   const Placement& placement = file.placement;
   Report report;
   set_title(report, "check", options.placement);

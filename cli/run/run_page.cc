@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/run/run_report.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +7,8 @@
 #include "cli/output/text.h"
 #include "cli/plan/report_facts.h"
 #include "cli/run/replans.h"
-#include "load/episodes.h"
+#include "cli/run/run_recorder.h"
+#include "cli/run/run_result.h"
 #include "trimtab/par.h"
 
 namespace trimtab::cli {
@@ -117,15 +116,15 @@ std::vector<std::vector<int>> moved_slots(const Placement& start, const Placemen
   return moved;
 }
 
-void add_states(const RunRecord& record, Report& report) {
-  const std::vector<StepRange> parts = thirds(record.loads.num_steps());
-  if (!record.metrics || parts.empty()) {
-    report.states = {state_of("as placed", record.end, record.loads, record.loads.all_steps())};
+void add_states(const RunResult& result, Report& report) {
+  const std::vector<StepRange> parts = thirds(result.loads.num_steps());
+  if (!result.metrics || parts.empty()) {
+    report.states = {state_of("as placed", result.end, result.loads, result.loads.all_steps())};
     return;
   }
-  report.states = {state_of("first third", record.start, record.loads, parts.front()),
-                   state_of("last third", record.end, record.loads, parts.back())};
-  report.moved = moved_slots(record.start, record.end);
+  report.states = {state_of("first third", result.start, result.loads, parts.front()),
+                   state_of("last third", result.end, result.loads, parts.back())};
+  report.moved = moved_slots(result.start, result.end);
 }
 
 // The steps around each: of `window` of them, less at the ends.
@@ -153,8 +152,8 @@ ReportSeries summed_series(const RankLoads& loads, int64_t window) {
   return series;
 }
 
-void add_timeline(const RunRecord& record, Report& report) {
-  const RankLoads& loads = record.loads;
+void add_timeline(const RunResult& result, Report& report) {
+  const RankLoads& loads = result.loads;
   if (loads.num_steps() < 2) return;
   ReportTimeline& timeline = report.timeline;
   timeline.unit = "step";
@@ -165,15 +164,16 @@ void add_timeline(const RunRecord& record, Report& report) {
   const int64_t window =
       std::max<int64_t>(loads.num_steps() / 24, 8);  // of fewer, chance is most of it
   if (loads.num_steps() >= 3 * window) timeline.series.push_back(summed_series(loads, window));
-  if (!record.metrics) return;
-  timeline.series[0].moves = moves_at(record.events, loads.num_steps());
-  for (ReportMark& mark : replan_marks(record.events)) {
+  if (!result.metrics) return;
+  timeline.series[0].moves = moves_at(result.events, loads.num_steps());
+  for (ReportMark& mark : replan_marks(result.events)) {
     if (mark.point >= 0 && mark.point < loads.num_steps())
       timeline.marks.push_back(std::move(mark));
   }
 }
 
-ReportTable layer_table(const RunResult& result, const RankLoads& loads) {
+ReportTable layer_table(const RunResult& result) {
+  const RankLoads& loads = result.loads;
   ReportTable table{"Every layer", "layer", {}, {}};
   table.columns = {{"par_per_layer", "PAR of the run"},
                    {"", "PAR of a step, mean"},
@@ -196,7 +196,7 @@ ReportTable layer_table(const RunResult& result, const RankLoads& loads) {
   return table;
 }
 
-void add_definitions(const RunRecord& record, Report& report) {
+void add_definitions(const RunResult& result, Report& report) {
   report.definitions = {
       par_of_a_step(),
       {"PAR of the loads, of the run",
@@ -207,7 +207,7 @@ void add_definitions(const RunRecord& record, Report& report) {
        "E[max] / mean of as many "
        "independent Poisson counts as there are ranks. A step PAR near it leaves nothing to plan."},
       {"Step", "One forward pass, those that read prompts included; they have the most tokens."}};
-  if (!record.metrics) return;
+  if (!result.metrics) return;
   report.definitions.push_back({"First third, last third",
                                 "Rank loads as they were, under whatever placement was in force; "
                                 "drawn with the placement at the start and the "
@@ -220,15 +220,9 @@ void add_definitions(const RunRecord& record, Report& report) {
 
 }  // namespace
 
-std::vector<StepRange> thirds(int64_t num_steps) {
-  if (num_steps < 3) return {};
-  const EpisodeCut cut = EpisodeCut::spread(num_steps, 3);
-  return {cut[0], cut[1], cut[2]};
-}
-
-Report page_report(const RunOptions& options, const RunResult& result, const RunRecord& record) {
+Report run_page(const RunResult& result) {
   Report report;
-  set_title(report, "run", options.model);
+  set_title(report, "run", result.model);
   report.facts = {
       {"Model", fmt::format("{} ({})", printable(result.model), result.model_type)},
       {"Dispatcher", result.dispatcher},
@@ -237,17 +231,17 @@ Report page_report(const RunOptions& options, const RunResult& result, const Run
                       : fmt::format("{}, experts {}", result.dtype, result.experts)},
       {"Prompts", fmt::format("{} of {} tokens", result.outputs.size(), result.prompt_tokens)},
       {"Steps", fmt::format("{}", result.steps)}};
-  add_sizes(report, result.moe_layers, record.end);
-  report.expert_load = record.expert_load;
-  report.split = record.split;
-  add_level_headlines(record.loads, record.split == "split", report);
+  add_sizes(report, result.moe_layers, result.end);
+  report.expert_load = result.expert_load;
+  report.split = result.split;
+  add_level_headlines(result.loads, result.split == "split", report);
   add_speed_headline(result, report);
-  if (record.metrics) add_balance_headlines(*record.metrics, report);
-  add_states(record, report);
-  add_timeline(record, report);
-  if (record.metrics) report.tables.push_back(replan_table(record.events));
-  report.tables.push_back(layer_table(result, record.loads));
-  add_definitions(record, report);
+  if (result.metrics) add_balance_headlines(*result.metrics, report);
+  add_states(result, report);
+  add_timeline(result, report);
+  if (result.metrics) report.tables.push_back(replan_table(result.events));
+  report.tables.push_back(layer_table(result));
+  add_definitions(result, report);
   return report;
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cli/output/text.h"
-#include "cli/plan/inspect_result.h"
+#include "cli/plan/inspect.h"
 #include "cli/plan/report_facts.h"
 
 namespace trimtab::cli {
@@ -80,8 +80,8 @@ ReportTable layer_table(const Recording& loads, const Inspection& result) {
 
 }  // namespace
 
-Report page_report(const InspectOptions& options, const Recording& loads,
-                   const Placement& placement, const Inspection& result) {
+Report inspect_page(const InspectOptions& options, const Recording& loads,
+                    const Placement& placement, const Inspection& result) {
   Report report = report_on("inspect", options.loads, loads, placement);
   report.facts.push_back({"Placed", options.current.empty()
                                         ? "experts in order"

@@ -3,13 +3,13 @@
 
 #include <utility>
 
+#include "cli/plan/plan.h"
 #include "cli/plan/report_facts.h"
-#include "cli/plan/plan_result.h"
 
 namespace trimtab::cli {
 
-Report page_report(const PlanOptions& options, const Recording& loads, const Placement& current,
-                   const PlanResult& result) {
+Report plan_page(const PlanOptions& options, const Recording& loads, const Placement& current,
+                 const PlanResult& result) {
   Report report = plan_report({loads.load, current, result.plan, result.layer_ids, loads.step_ids});
   set_title(report, "plan", options.loads.files[0]);
   add_loads_facts(report, options.loads, loads);

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan/check_options.h"
+
+#include "cli/plan/check.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+constexpr const char* kCheckFooter = R"(
+What it does. Reads a placement and refuses, with the place in the file, what an engine could not
+load: ids out of range, experts without a slot, lists of the wrong length. With --loads it also says
+how level the ranks would be: PAR is the busiest rank's load over the mean of all, every expert's
+tokens shared equally among its replicas.
+
+Exit status: 0 valid, 1 not valid or it failed, 2 wrong usage.
+
+Examples
+  trimtab check placement.json --loads models/tiny-moe/trace.npy
+  trimtab check expert_location.json --ranks 32 --report placement.html
+)";
+
+}  // namespace
+
+void add_check(Command& program, CheckOptions& options) {
+  Command command =
+      program.add("check", "Validate a placement, and say how level ranks are under it");
+  command.text("PLACEMENT", options.placement, "File of a placement").required().type("");
+  add_ranks(command, options.ranks,
+            "Ranks, where the file does not say it: all but json and vllm-ascend");
+  command.text("--from", options.format, "Format of the placement [detected]")
+      .one_of(placement_formats())
+      .type("NAME");
+  Option loads = command.texts("--loads", options.loads.files, "Recorded loads to measure it with");
+  loads.type("FILE");
+  add_loads_format(command, options.loads, "--loads-format").needs(loads);
+  for (Option size : add_sizes_of_loads(command, options.loads)) size.needs(loads);
+  add_report(command, options.report);
+  add_json(command, options.json);
+  command.footer(kCheckFooter);
+  command.runs([&options] { check(options); });
+}
+
+}  // namespace trimtab::cli

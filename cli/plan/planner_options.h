@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options that `trimtab plan` and `replay` share: the ranks and slots to plan for, what a plan
+// may cost, and how to plan.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/plan/planning_options.h"
+#include "trimtab/policy.h"
+
+namespace trimtab::cli {
+
+struct PlannerOptions {
+  int ranks = 0;  // 0: `current` says
+  int slots = 0;  // of each rank; 0: as in `current`
+  int nodes = 1;
+  std::string current;         // file; empty: default_placement()
+  std::string current_format;  // empty: detected
+  PlanLimits limits;
+  int64_t expert_bytes = 0;
+  // Only trim has these.
+  std::string preset;                   // empty: its own
+  std::optional<double> time_budget_s;  // of a plan
+  std::optional<double> move_price;
+  // Only deepseek has these.
+  int groups = 1;
+  bool keep_slots = true;
+};
+
+void add_planner(Command& command, PlannerOptions& options);
+
+// Throws UsageError for sizes that neither the options nor --current say, and for options that none
+// of these policies has.
+void check_planner(const PlannerOptions& options, const std::vector<std::string>& policies);
+
+}  // namespace trimtab::cli

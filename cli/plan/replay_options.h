@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of `trimtab replay`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/plan/planner_options.h"
+
+namespace trimtab::cli {
+
+struct ReplayOptions : PlannerOptions {
+  LoadsOptions loads;
+  int64_t window = 0;  // steps
+  std::vector<std::string> policies;
+  std::string report;  // file of a page; empty: nothing is written
+  // How a step's tokens are shared out over replicas: "equal", or the name of a SplitRule.
+  std::string split = "equal";
+  bool json = false;
+};
+
+void add_replay(Command& program, ReplayOptions& options);
+
+}  // namespace trimtab::cli

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "files/json.h"
+#include "trimtab/require_equal.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+uint64_t digest_of_numbers(std::span<const int32_t> numbers, uint64_t seed) {
+  return digest_of(std::as_bytes(numbers), digest_of(std::to_string(numbers.size()), seed));
+}
+
+// Names, shapes and the two ends of every tensor: weights of hundreds of gigabytes are not read
+// twice for this, and a file of another training differs at the ends as everywhere.
+uint64_t digest_of_tensors(const SafeTensors& tensors) {
+  constexpr size_t kEnd = 4096;
+  uint64_t digest = kDigestSeed;
+  for (const std::string& name : tensors.names()) {
+    const TensorView& tensor = tensors.at(name);
+    digest = digest_of(fmt::format("{} {}", name, static_cast<int>(tensor.dtype)), digest);
+    digest = digest_of(std::as_bytes(std::span(tensor.shape)), digest);
+    const size_t end = std::min(kEnd, tensor.data.size());
+    digest = digest_of(tensor.data.first(end), digest);
+    digest = digest_of(tensor.data.last(end), digest);
+  }
+  return digest;
+}
+
+uint64_t digest_of_prompts(std::span<const Prompt> prompts) {
+  uint64_t digest = kDigestSeed;
+  for (const Prompt& prompt : prompts) digest = digest_of_numbers(prompt.token_ids, digest);
+  return digest;
+}
+
+uint64_t digest_of_placement(const Placement& placement) {
+  uint64_t digest = digest_of_numbers(placement.first_slots(), kDigestSeed);
+  for (int layer = 0; layer < placement.num_layers(); ++layer)
+    digest = digest_of_numbers(placement.logical(layer), digest);
+  return digest;
+}
+
+// Whether a file is written decides which messages ranks send in the end; which file does not.
+std::string given_or_not(const std::string& file) {
+  return file.empty() ? "not given" : "given";
+}
+
+}  // namespace
+
+void require_same_run(Communicator& comm, const RunOptions& options, const ModelConfig& model,
+                      const SafeTensors& tensors, const EplbSetup& eplb,
+                      std::span<const Prompt> prompts) {
+  const std::string config = options.eplb_config.empty() ? "" : read_text(options.eplb_config);
+  const std::string model_config =
+      read_text((std::filesystem::path(options.model) / "config.json").string());
+  const std::vector<NamedDigest> mine = {
+      named_value("the version of trimtab", TRIMTAB_VERSION),
+      named_value("--steps", std::to_string(options.steps)),
+      named_value("--max-sequences", std::to_string(options.max_sequences)),
+      named_value("--dispatcher", options.dispatcher),
+      named_value("--dtype", options.dtype),
+      named_value("--experts", options.experts),
+      named_value("--temperature", fmt::format("{}", options.temperature)),
+      named_value("--seed", std::to_string(options.seed)),
+      named_value("--eplb", std::string(name(eplb.mode.kind))),
+      named_value("--trace-out", given_or_not(options.trace_out)),
+      named_value("--chrome-trace", given_or_not(options.chrome_trace)),
+      named_value("--report", given_or_not(options.report)),
+      named_value("model_type", model.model_type),
+      {"--eplb-config", digest_of(config), {}},
+      {"config.json of the model", digest_of(model_config), {}},
+      {"the tensors of the model", digest_of_tensors(tensors), {}},
+      {"the placement at the start", digest_of_placement(eplb.start), {}},
+      {"the prompts", digest_of_prompts(prompts), fmt::format("{} prompts", prompts.size())}};
+  require_equal(comm, mine);
+}
+
+}  // namespace trimtab::cli

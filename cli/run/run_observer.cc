@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/run_observer.h"
+
+#include <iterator>
+#include <numeric>
+
+namespace trimtab::cli {
+
+RunObserver::RunObserver(const EplbSetup& eplb, Decoder& decoder, ExpertSlots* slots,
+                         size_t expert_bytes, RunRecorder& recorder, int writer, Watchers watchers)
+    : start_(eplb.start),
+      rank_(decoder.comm().rank()),
+      writer_(writer),
+      run_recorder_(recorder),
+      recorder_(start_.num_layers(), start_.slots_of_rank(rank_), 0) {
+  if (!eplb.mode.balances()) return;
+  const auto hosts = decoder.comm().hosts();
+  Balancer::Parts parts = {.placement = start_,
+                           .topology = {.node_of_rank = {hosts.begin(), hosts.end()}},
+                           .slots = slots,
+                           .format = decoder.format(),
+                           .expert_bytes = static_cast<int64_t>(expert_bytes),
+                           .place =
+                               [&decoder](int layer, std::shared_ptr<const Experts> experts,
+                                          std::shared_ptr<const SplitTable> replicas) {
+                                 decoder.replace_layer(layer, std::move(experts),
+                                                       std::move(replicas));
+                               },
+                           .trace = watchers.trace,
+                           .step_trace = watchers.step_trace};
+  balancer_.emplace(eplb.config, std::move(parts), decoder.comm());
+}
+
+LoadRecorder* RunObserver::before_step(const Step& step) {
+  if (balancer_) {
+    balancer_->before_step(step.phase, step.statuses);
+    return &balancer_->recorder();
+  }
+  recorder_.begin_step(step.phase);
+  return &recorder_;
+}
+
+void RunObserver::after_step() {
+  LoadRecorder& recorder = balancer_ ? balancer_->recorder() : recorder_;
+  run_recorder_.add_step(rank_, writer_, placement(), recorder);
+  balancer_ ? balancer_->after_step() : recorder_.keep_step();
+}
+
+void RunObserver::finish() {
+  balancer_.reset();
+}
+
+void RunObserver::write_metrics(const std::string& file) {
+  // They change with what happens, and with each window that is gathered.
+  const BalanceMetrics& metrics = balancer_->metrics();
+  const std::pair<int64_t, int64_t> now = {
+      std::ssize(balancer_->events()),
+      std::accumulate(metrics.rank_tokens.begin(), metrics.rank_tokens.end(), int64_t{0})};
+  if (now == metrics_written_) return;
+  trimtab::write_metrics(file, metrics);
+  metrics_written_ = now;
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/run_options.h"
+
+#include <limits>
+
+#include "cli/run/eplb_mode.h"
+#include "cli/run/run.h"
+#include "trimtab/weight_format.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+constexpr const char* kRunFooter = R"(
+What it does. The prompts are shared out over the ranks, prompt i to rank i modulo ranks; each rank
+keeps the attention of its own sequences and its share of every layer's experts, and in each MoE
+layer the ranks send their tokens to the experts that the router picked. Ranks are threads of this
+process; under mpiexec each process is a rank (as many as mpiexec starts; rank 0 prints), on one
+host or several. The text does not depend on the number of ranks with the dispatchers pull (which
+auto takes on one host), all_to_all and mc2, bit for bit.
+
+What it prints. The text of each prompt, new tokens per second, and for each MoE layer its
+PAR, the peak-to-average rank load: how many rows the busiest rank's experts got, over the mean of
+all ranks. At 1.00 all ranks are level; at 2.00 the busiest has twice the mean, and all others wait
+for it for half of the time.
+
+Models. A directory with config.json and safetensors in the Hugging Face layout; model_type mixtral,
+qwen2_moe, qwen3_moe or olmoe. Prompts are text for models with a byte-level vocabulary (token id =
+byte, ids from 256 special), with the config's beginning-of-sequence token in front; token ids for
+all others.
+
+Exit status: 0 done, 1 it failed, 2 wrong usage. TRIMTAB_ISA chooses the kernels
+(docs/embedding.md).
+
+Examples
+  trimtab run models/tiny-moe
+  trimtab run models/tiny-moe --ranks 7 --prompts my_prompts.txt --steps 200 --temperature 0.8
+  mpiexec -n 4 trimtab run models/tiny-moe
+  trimtab run models/tiny-moe --json --trace-out trace.npy > run.json
+  trimtab run models/tiny-moe --report run.html --chrome-trace run.json
+  trimtab run models/tiny-moe --prompts models/tiny-moe/domain_shift.txt --max-sequences 12 \
+    --temperature 0.7 --eplb dynamic --report run.html
+  trimtab run Qwen3-30B-A3B --dtype bf16 --token-ids "785,6722,315;9707,11"
+)";
+
+void add_work(Command& run, RunOptions& options) {
+  run.text("MODEL", options.model, "Directory of the model (Hugging Face layout)")
+      .required()
+      .type("");
+  run.number("--ranks", options.ranks, "Ranks (threads of this process) that share the experts [4]")
+      .between(1, 1024);
+  Option prompts =
+      run.text("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]");
+  prompts.type("FILE");
+  run.text("--token-ids", options.token_ids,
+           "Prompts as token ids, a file or the ids: commas or blanks between ids, ';' or end of "
+           "line between prompts; taken as they are")
+      .type("FILE|IDS")
+      .excludes(prompts);
+  run.number("--steps", options.steps, "Most new tokens of each prompt")
+      .between(1, std::numeric_limits<int>::max())
+      .shows_default();
+  run.text("--dispatcher", options.dispatcher,
+           "How tokens get to experts: auto, pull, fused, all_gather, all_to_all, mc2, packed, "
+           "hybrid (see docs/dispatch.md)")
+      .one_of({"auto", "pull", "fused", "all_gather", "all_to_all", "mc2", "packed", "hybrid"})
+      .type("NAME")
+      .shows_default();
+  run.text("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")
+      .one_of({"f32", "bf16"})
+      .type("NAME")
+      .shows_default();
+  run.text("--experts", options.experts,
+           "How experts are kept: f32, bf16, f16, w8a8, w4a8, w4a8-g32, w4a8-channel, mxfp8, fp8 "
+           "or mxfp4; by default as the checkpoint has them if it is quantised, else as --dtype")
+      .parsed_by([](const std::string& text) { parse_weight_format(text); })
+      .type("FORMAT");
+  run.number("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
+      .between(1, 1024)
+      .shows_default();
+  run.number("--timeout", options.timeout,
+             "Seconds that a rank waits for another before it gives up")
+      .between(1, 1'000'000)
+      .type("S")
+      .shows_default();
+  run.number("--temperature", options.temperature, "0: the most likely token; above: sampled")
+      .between_reals(0, 1000)
+      .type("T")
+      .shows_default();
+  run.number("--seed", options.seed, "Seed of the sampling; the same seed gives the same text")
+      .shows_default();
+  run.number("--max-sequences", options.max_sequences,
+             "Sequences of one rank that are in a step together; the other prompts wait [as many "
+             "as fit]")
+      .between(1, 1 << 20);
+}
+
+void add_balancing(Command& run, RunOptions& options) {
+  run.text("--eplb", options.eplb,
+           "Where experts are: off (in order), static:FILE (the placement of a file), record:FILE "
+           "(writes loads and placement), dynamic (balanced while it runs), screen (plans and "
+           "judges, changes nothing); dynamic:FILE and screen:FILE begin with the placement of a "
+           "file; see docs/live.md")
+      .parsed_by([](const std::string& text) { parse_eplb_mode(text); })
+      .type("MODE")
+      .shows_default();
+  run.text("--eplb-config", options.eplb_config, "How to balance (see docs/live.md)")
+      .type("FILE.json");
+  run.number("--redundant-experts", options.redundant_experts,
+             "Slots beside one for each expert, over all ranks [one a rank with --eplb dynamic and "
+             "screen]")
+      .between(0, std::numeric_limits<int>::max());
+}
+
+void add_files(Command& run, RunOptions& options) {
+  run.text("--placement-out", options.placement_out,
+           "Writes the placement at the end, for --eplb dynamic:FILE")
+      .type("FILE.json");
+  run.text("--trace-out", options.trace_out,
+           "Writes the rows each expert got as int32 [steps, MoE layers, experts]")
+      .type("FILE.npy");
+  run.text("--chrome-trace", options.chrome_trace,
+           "Writes what each rank did when, for ui.perfetto.dev (see docs/run.md)")
+      .type("FILE.json");
+  run.text("--report", options.report, "Writes a page with drawings, for a browser")
+      .type("FILE.html");
+  run.text("--metrics", options.metrics,
+           "Writes the metrics of the balancing for Prometheus' textfile collector")
+      .type("FILE.prom");
+  run.flag("--json", options.json, "One JSON object on standard output instead of text");
+}
+
+// What has no effect is refused, so that nobody counts on it.
+void check(const Command& run, const RunOptions& options) {
+  const EplbMode eplb = parse_eplb_mode(options.eplb);
+  if (run.given("--seed") && options.temperature == 0)
+    throw UsageError("--seed: it has no effect without --temperature above 0");
+  if (!options.metrics.empty() && !eplb.balances())
+    throw UsageError("--metrics: it needs --eplb dynamic or screen");
+  if (eplb.begins_with_file() && options.redundant_experts >= 0)
+    throw UsageError("--redundant-experts: the placement of --eplb says it");
+  const bool has_replicas = options.redundant_experts > 0 || eplb.begins_with_file();
+  if (!options.eplb_config.empty() && !eplb.balances() && !has_replicas) {
+    throw UsageError(
+        "--eplb-config: it has no effect without --eplb dynamic or screen, or replicas");
+  }
+}
+
+}  // namespace
+
+void add_run(Command& program, RunOptions& options) {
+  Command run =
+      program.add("run", "Generate text with an MoE model, its experts shared out over ranks");
+  add_work(run, options);
+  add_balancing(run, options);
+  add_files(run, options);
+  run.footer(kRunFooter);
+  run.runs([&options, run] {
+    check(run, options);
+    trimtab::cli::run(options);
+  });
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of `trimtab run`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cli/options/command.h"
+
+namespace trimtab::cli {
+
+// Files are named by their path; an empty name means that the file is not wanted.
+struct RunOptions {
+  std::string model;      // directory
+  int ranks = 0;          // 0: not said; see Ranks
+  std::string prompts;    // file; empty: MODEL/prompts.txt
+  std::string token_ids;  // a file, or the ids themselves; empty: none
+  int steps = 64;
+  std::string dispatcher = "auto";
+  std::string dtype = "f32";
+  std::string experts;  // a WeightFormat by name; empty: as the checkpoint has them, or dtype
+  int threads_per_rank = 1;
+  int timeout = 60;  // seconds
+  uint64_t seed = 0;
+  float temperature = 0.0F;
+  int max_sequences = 0;       // of a rank, in a step together; 0: as many as fit
+  std::string eplb = "off";    // see parse_eplb_mode()
+  std::string eplb_config;     // file of a BalancerConfig; empty: the preset "short"
+  int redundant_experts = -1;  // over all ranks; -1: not said
+  std::string placement_out;
+  std::string trace_out;
+  std::string chrome_trace;
+  std::string report;
+  std::string metrics;
+  bool json = false;
+};
+
+// Adds the command, which fills `options` and then runs.
+void add_run(Command& program, RunOptions& options);
+
+}  // namespace trimtab::cli

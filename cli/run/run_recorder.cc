@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run/run_recorder.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <iterator>
+
+#include "comm/rank_bytes.h"
+#include "load/episodes.h"
+#include "trimtab/par.h"
+#include "trimtab/table.h"
+
+namespace trimtab::cli {
+
+namespace {
+
+template <class To, class From>
+void add_to(std::vector<To>& sum, const From& values) {
+  std::ranges::transform(sum, values, sum.begin(), std::plus());
+}
+
+}  // namespace
+
+std::vector<StepRange> thirds(int64_t num_steps) {
+  if (num_steps < 3) return {};
+  const EpisodeCut cut = EpisodeCut::spread(num_steps, 3);
+  return {cut[0], cut[1], cut[2]};
+}
+
+RunRecorder::RunRecorder(const Placement& start, int ranks, int writers, StepWants wants)
+    : layers_(start.num_layers()),
+      experts_(start.num_experts()),
+      ranks_(ranks),
+      writers_(writers),
+      rank_rows_(layers_, std::vector<int64_t>(ranks)),
+      expert_rows_(cells(layers_, experts_)) {
+  for (OfRank& writer : writers_) {
+    writer.rank_rows.resize(layers_);
+    writer.of_layers.resize(layers_);
+    writer.expert_rows.resize(cells(layers_, experts_));
+    writer.of_experts.resize(cells(layers_, experts_));
+  }
+  const int64_t of_experts = int64_t{layers_} * experts_;
+  if (wants.rank_rows) {
+    rank_log_.emplace(writers, layers_);
+    all_rank_log_.emplace(1, int64_t{layers_} * ranks);
+  }
+  if (wants.expert_rows) {
+    expert_log_.emplace(writers, of_experts);
+    all_expert_log_.emplace(1, of_experts);
+  }
+}
+
+void RunRecorder::add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder) {
+  OfRank& own = writers_[writer];
+  std::ranges::fill(own.of_experts, 0);
+  int32_t* into = own.of_experts.data();
+  for (int layer = 0; layer < layers_; ++layer, into += experts_) {
+    const auto rows = recorder.counts(layer);
+    const auto held = now.logical(layer).subspan(now.first_slot(rank));
+    int32_t sum = 0;
+    for (int64_t slot = 0; slot < std::ssize(rows); ++slot) {
+      into[held[slot]] += rows[slot];
+      sum += rows[slot];
+    }
+    own.of_layers[layer] = sum;
+  }
+  add_to(own.rank_rows, own.of_layers);
+  add_to(own.expert_rows, own.of_experts);
+  if (rank_log_) rank_log_->append(writer, own.of_layers);
+  if (expert_log_) expert_log_->append(writer, own.of_experts);
+  ++own.steps;
+}
+
+void RunRecorder::merge(Communicator* comm) {
+  steps_ = writers_[0].steps;
+  merge_sums(comm);
+  if (rank_log_) merge_log(comm, *rank_log_, *all_rank_log_, false);
+  if (expert_log_) merge_log(comm, *expert_log_, *all_expert_log_, true);
+}
+
+void RunRecorder::merge_sums(Communicator* comm) {
+  const auto take = [this](int rank, std::span<const int64_t> rows,
+                           std::span<const int64_t> experts) {
+    for (int layer = 0; layer < layers_; ++layer) rank_rows_[layer][rank] = rows[layer];
+    add_to(expert_rows_, experts);
+  };
+  if (comm == nullptr) {
+    for (int rank = 0; rank < ranks_; ++rank)
+      take(rank, writers_[rank].rank_rows, writers_[rank].expert_rows);
+    return;
+  }
+  std::vector<int64_t> mine = writers_[0].rank_rows;
+  mine.insert(mine.end(), writers_[0].expert_rows.begin(), writers_[0].expert_rows.end());
+  const auto all = bytes_to_rank_0(*comm, std::as_bytes(std::span(mine)));
+  if (comm->rank() != 0) return;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::vector<int64_t> values = values_of<int64_t>(all[rank]);
+    take(rank, std::span(values).first(layers_), std::span(values).subspan(layers_));
+  }
+}
+
+// sums: the row of a step is the sum of the ranks' rows; else they stand side by side.
+void RunRecorder::merge_log(Communicator* comm, StepLog& from, StepLog& to, bool sums) {
+  const int64_t row = sums ? int64_t{layers_} * experts_ : layers_;
+  std::vector<int32_t> block;  // [steps, the row of `to`]
+  const auto take = [&](int rank, std::span<const int32_t> rows) {
+    if (rank == 0) block.assign(rows.size() * (sums ? 1 : ranks_), 0);
+    for (int64_t i = 0; i < std::ssize(rows); ++i) {
+      // [steps, layers] of one rank into [steps, layers, ranks].
+      int32_t& at = sums ? block[i] : block[i * ranks_ + rank];
+      at += rows[i];
+    }
+  };
+  for (int64_t first = 0; first < steps_; first += from.block_steps()) {
+    if (comm == nullptr) {
+      for (int rank = 0; rank < ranks_; ++rank) take(rank, from.read(rank, first));
+    } else {
+      const auto all = bytes_to_rank_0(*comm, std::as_bytes(from.read(0, first)));
+      if (comm->rank() != 0) continue;
+      for (int rank = 0; rank < ranks_; ++rank) take(rank, values_of<int32_t>(all[rank]));
+    }
+    const int64_t wide = sums ? row : row * ranks_;
+    for (int64_t at = 0; at < std::ssize(block); at += wide)
+      to.append(0, std::span(block).subspan(at, wide));
+  }
+}
+
+void RunRecorder::each_step(
+    const std::function<void(int64_t step, std::span<const int32_t> rows)>& take) {
+  StepLog& log = *all_rank_log_;
+  const int64_t row = int64_t{layers_} * ranks_;
+  for (int64_t first = 0; first < steps_; first += log.block_steps()) {
+    const auto block = log.read(0, first);
+    for (int64_t at = 0; at < std::ssize(block); at += row)
+      take(first + at / row, block.subspan(at, row));
+  }
+}
+
+void RunRecorder::each_block(const std::function<void(std::span<const int32_t> rows)>& take) {
+  for (int64_t first = 0; first < steps_; first += all_expert_log_->block_steps())
+    take(all_expert_log_->read(0, first));
+}
+
+std::vector<double> RunRecorder::par_by_third() {
+  if (steps_ < 3) return {};
+  std::array<std::vector<int64_t>, 3> sums;  // [layers, ranks] each
+  for (auto& sum : sums) sum.resize(cells(layers_, ranks_));
+  each_step([&](int64_t step, std::span<const int32_t> rows) {
+    const int third = step < steps_ / 3 ? 0 : step < 2 * steps_ / 3 ? 1 : 2;
+    add_to(sums[third], rows);
+  });
+  std::vector<double> pars;
+  for (const auto& sum : sums) {
+    double mean = 0;
+    for (int layer = 0; layer < layers_; ++layer)
+      mean += par(std::span(sum).subspan(cells(layer, ranks_), ranks_));
+    pars.push_back(mean / layers_);
+  }
+  return pars;
+}
+
+RankLoads RunRecorder::rank_loads() {
+  RankLoads loads(steps_, layers_, ranks_);
+  each_step([&](int64_t step, std::span<const int32_t> rows) {
+    const Table<const int32_t> of_layers(rows, ranks_);
+    for (int layer = 0; layer < layers_; ++layer)
+      std::ranges::copy(of_layers[layer], loads.at(step, layer).begin());
+  });
+  loads.sum_up_window();
+  return loads;
+}
+
+}  // namespace trimtab::cli

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows that the experts of a run got: sums over the steps always, and what is asked for of each
+// step. Memory does not grow with the steps, which go to a StepLog.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cli/run/step_log.h"
+#include "trimtab/communicator.h"
+#include "trimtab/load.h"
+#include "trimtab/placement.h"
+#include "trimtab/rank_loads.h"
+
+namespace trimtab::cli {
+
+// A run in three parts of as many steps to within one; none when it has fewer than three steps.
+std::vector<StepRange> thirds(int64_t num_steps);
+
+// What is kept of each step, beside the sums.
+struct StepWants {
+  bool rank_rows = false;    // [layers, ranks]
+  bool expert_rows = false;  // [layers, experts]
+};
+
+// One for all ranks of this process. A rank is a writer, and add_step() is called by its own
+// thread.
+class RunRecorder {
+ public:
+  // ranks: of the run. writers: those of this process; processes have one each.
+  RunRecorder(const Placement& start, int ranks, int writers, StepWants wants);
+
+  // The rows of the step that is open in `recorder`, whose slots hold what `now` says. rank: of the
+  // run; writer: the same, or 0 in a process of one rank.
+  void add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder);
+
+  // Brings the rows of all ranks together, after the last step, on rank 0 of processes
+  // (collective), or, without comm, from the writers of this process.
+  void merge(Communicator* comm);
+
+  // The rest is valid after merge(), where the results are.
+  int64_t steps() const { return steps_; }
+  int num_layers() const { return layers_; }
+  int num_experts() const { return experts_; }
+  // [layers][ranks] and [layers, experts], summed over the steps.
+  const std::vector<std::vector<int64_t>>& rank_rows() const { return rank_rows_; }
+  const std::vector<int64_t>& expert_rows() const { return expert_rows_; }
+  // PAR of each third of the steps, mean over the layers; empty for less than three steps. Needs
+  // StepWants::rank_rows.
+  std::vector<double> par_by_third();
+  RankLoads rank_loads();
+  // Calls back for one block of steps after the other: [steps, layers, experts]. Needs
+  // StepWants::expert_rows.
+  void each_block(const std::function<void(std::span<const int32_t> rows)>& take);
+
+ private:
+  // What one rank adds up.
+  struct OfRank {
+    std::vector<int64_t> rank_rows;    // [layers]
+    std::vector<int64_t> expert_rows;  // [layers, experts]
+    std::vector<int32_t> of_layers;    // scratch: [layers] of the step
+    std::vector<int32_t> of_experts;   // scratch: [layers, experts] of the step
+    int64_t steps = 0;
+  };
+  void each_step(const std::function<void(int64_t step, std::span<const int32_t> rows)>& take);
+  void merge_sums(Communicator* comm);
+  void merge_log(Communicator* comm, StepLog& from, StepLog& to, bool sums);
+
+  int layers_, experts_, ranks_;
+  std::vector<OfRank> writers_;
+  std::optional<StepLog> rank_log_, expert_log_;  // by writer
+  std::optional<StepLog> all_rank_log_,
+      all_expert_log_;  // one writer: [layers, ranks], and the sum
+  int64_t steps_ = 0;
+  std::vector<std::vector<int64_t>> rank_rows_;
+  std::vector<int64_t> expert_rows_;
+};
+
+}  // namespace trimtab::cli
