@@ -6,7 +6,7 @@
 #include <list>
 
 #include "base/cat.h"
-#include "model/row_ops.h"
+#include "model/decoder_math.h"
 #include "model/sampler.h"
 #include "trimtab/error.h"
 #include "trimtab/table.h"

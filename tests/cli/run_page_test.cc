@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/run/replans.h"
+#include "cli/run/run_recorder.h"
 #include "cli/run/run_result.h"
 #include "trimtab/par.h"
 
