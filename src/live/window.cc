@@ -10,7 +10,8 @@
 namespace trimtab {
 namespace {
 
-void put(std::vector<std::byte>& out, uint64_t value) {
+// value: at least 0.
+void put(std::vector<std::byte>& out, int64_t value) {
   for (; value >= 0x80; value >>= 7) out.push_back(static_cast<std::byte>(value | 0x80));
   out.push_back(static_cast<std::byte>(value));
 }
@@ -52,36 +53,36 @@ std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
         cat("a window of ", steps, " steps, ", recorder.recorded_steps(), " are recorded"));
   }
   const int layers = recorder.num_layers();
-  const auto slots = static_cast<size_t>(recorder.num_slots());
+  const int slots = recorder.num_slots();
   std::vector<int64_t> chosen;  // how many steps before the latest
   for (int64_t age = steps; age > 0; --age) {
     if (!phase || recorder.phase(recorder.valid_steps(0) - age, 0) == *phase) chosen.push_back(age);
   }
   const EpisodeCut parts = EpisodeCut::spread(std::ssize(chosen), max_episodes);
   std::vector<std::byte> packed;
-  put(packed, static_cast<uint64_t>(parts.count()));
-  std::vector<int64_t> sum(slots);
+  put(packed, parts.count());
+  std::vector<int64_t> sum(cells(slots));
   for (int64_t part = 0; part < parts.count(); ++part) {
     const StepRange of_part = parts[part];
     for (int layer = 0; layer < layers; ++layer) {
       std::ranges::fill(sum, 0);
       for (int64_t i = of_part.first; i < of_part.last; ++i) {
         const auto row = recorder.step(recorder.valid_steps(layer) - chosen[i], layer);
-        for (size_t s = 0; s < slots; ++s) sum[s] += row[s];
+        for (int s = 0; s < slots; ++s) sum[s] += row[s];
       }
-      for (const int64_t count : sum) put(packed, static_cast<uint64_t>(count));
+      for (const int64_t count : sum) put(packed, count);
     }
   }
   return packed;
 }
 
 Window unpack_windows(const Placement& placement, std::span<const std::vector<std::byte>> packed) {
-  if (packed.size() != static_cast<size_t>(placement.num_ranks())) {
+  if (std::ssize(packed) != placement.num_ranks()) {
     throw InvalidArgument(
         cat("windows of ", packed.size(), " ranks, the placement has ", placement.num_ranks()));
   }
   std::vector<Reader> readers;
-  for (size_t r = 0; r < packed.size(); ++r) readers.emplace_back(packed[r], static_cast<int>(r));
+  for (int r = 0; r < placement.num_ranks(); ++r) readers.emplace_back(packed[r], r);
   const int64_t parts = readers[0].next();
   for (size_t r = 1; r < readers.size(); ++r) {
     if (const int64_t other = readers[r].next(); other != parts) {
@@ -92,9 +93,8 @@ Window unpack_windows(const Placement& placement, std::span<const std::vector<st
   const int layers = placement.num_layers(), experts = placement.num_experts();
   // Every part takes at least a byte for each slot, so that a wrong number can't ask for much
   // memory.
-  const auto most = std::ranges::max(packed, {}, &std::vector<std::byte>::size).size();
-  if (static_cast<uint64_t>(parts) > most)
-    throw InvalidArgument(cat("windows of ", parts, " parts in ", most, " bytes"));
+  const int64_t most = std::ssize(std::ranges::max(packed, {}, &std::vector<std::byte>::size));
+  if (parts > most) throw InvalidArgument(cat("windows of ", parts, " parts in ", most, " bytes"));
   Window window;
   window.load = {parts, layers, experts, {}};
   window.load.counts.resize(cells(parts, layers, experts));

@@ -7,10 +7,10 @@ namespace trimtab {
 namespace {
 
 // Two steps, one layer, four experts.
-const Load kLoad{2, 1, 4, {6, 2, 0, 0, 0, 2, 4, 2}};
+const Load kTwoSteps{2, 1, 4, {6, 2, 0, 0, 0, 2, 4, 2}};
 
 TEST(Drift, IsThePartThatWentElsewhere) {
-  const Drift one = drift(kLoad, 0, 1);
+  const Drift one = drift(kTwoSteps, 0, 1);
   EXPECT_DOUBLE_EQ(one.mean, 0.75);  // shares .75 .25 0 0 -> 0 .25 .5 .25
   EXPECT_DOUBLE_EQ(one.worst, 0.75);
   const Drift three = drift({5, 1, 2, {4, 0, 2, 2, 2, 2, 4, 0, 9, 9}}, 0,

@@ -8,6 +8,14 @@
 #include "trimtab/table.h"
 
 namespace trimtab {
+namespace {
+
+// The sums [phases, layers, slots] have a row of slots for each phase and layer.
+int64_t row_of(Phase phase, int layer, int num_layers) {
+  return (phase == Phase::kPrefill ? 0 : num_layers) + layer;
+}
+
+}  // namespace
 
 LoadRecorder::LoadRecorder(int num_layers, int num_slots, int64_t window)
     : num_layers_(num_layers), num_slots_(num_slots), window_(window) {
@@ -17,10 +25,10 @@ LoadRecorder::LoadRecorder(int num_layers, int num_slots, int64_t window)
     throw InvalidArgument(
         cat("load recorder: ", num_layers, " layers, ", num_slots, " slots, ", window, " steps"));
   }
-  counts_.resize(static_cast<size_t>(row * (window + 1)));
+  counts_.resize(cells(row, window + 1));
   phases_.resize(window + 1);
   epochs_.resize(num_layers);
-  sums_.resize(static_cast<size_t>(2 * row));
+  sums_.resize(cells(2, row));
 }
 
 void LoadRecorder::begin_step(Phase phase) {
@@ -36,18 +44,17 @@ std::span<int32_t> LoadRecorder::counts(int layer) {
   if (!open_)
     throw InvalidArgument(cat("load recorder: counts of layer ", layer, " without an open step"));
   epoch(layer);
-  const auto slots = static_cast<size_t>(num_slots_);
-  return std::span(counts_).subspan(
-      static_cast<size_t>(place(num_steps_) * num_layers_ + layer) * slots, slots);
+  return {counts_.data() + (place(num_steps_) * num_layers_ + layer) * num_slots_,
+          cells(num_slots_)};
 }
 
 void LoadRecorder::keep_step() {
   if (!open_) throw InvalidArgument("load recorder: no open step to keep");
-  const auto size = cells(num_layers_, num_slots_);
-  const auto at = static_cast<size_t>(place(num_steps_));
-  int64_t* sums = sums_.data() + static_cast<size_t>(phases_[at]) * size;
+  const int64_t size = int64_t{num_layers_} * num_slots_;
+  const int64_t at = place(num_steps_);
+  int64_t* sums = sums_.data() + row_of(phases_[at], 0, num_layers_) * num_slots_;
   const int32_t* counts = counts_.data() + at * size;
-  for (size_t i = 0; i < size; ++i) sums[i] += counts[i];
+  for (int64_t i = 0; i < size; ++i) sums[i] += counts[i];
   ++num_steps_;
   open_ = false;
 }
@@ -62,12 +69,8 @@ void LoadRecorder::begin_epoch(int layer, uint64_t version) {
     throw InvalidArgument(cat("load recorder: a new epoch of layer ", layer, " within a step"));
   epoch(layer);
   epochs_[layer] = {version, num_steps_};
-  const auto slots = static_cast<size_t>(num_slots_);
-  for (size_t phase = 0; phase < 2; ++phase) {
-    const size_t first =
-        (phase * static_cast<size_t>(num_layers_) + static_cast<size_t>(layer)) * slots;
-    std::fill_n(sums_.begin() + static_cast<std::ptrdiff_t>(first), slots, 0);
-  }
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode})
+    std::fill_n(sums_.begin() + row_of(phase, layer, num_layers_) * num_slots_, num_slots_, 0);
 }
 
 const LoadRecorder::Epoch& LoadRecorder::epoch(int layer) const {
@@ -89,9 +92,8 @@ int64_t LoadRecorder::valid_place(int64_t i, int layer) const {
 }
 
 std::span<const int32_t> LoadRecorder::step(int64_t i, int layer) const {
-  const auto slots = static_cast<size_t>(num_slots_);
-  return std::span(counts_).subspan(
-      static_cast<size_t>(valid_place(i, layer) * num_layers_ + layer) * slots, slots);
+  return {counts_.data() + (valid_place(i, layer) * num_layers_ + layer) * num_slots_,
+          cells(num_slots_)};
 }
 
 Phase LoadRecorder::phase(int64_t i, int layer) const {
@@ -100,10 +102,7 @@ Phase LoadRecorder::phase(int64_t i, int layer) const {
 
 std::span<const int64_t> LoadRecorder::sum(int layer, Phase phase) const {
   epoch(layer);
-  const auto slots = static_cast<size_t>(num_slots_);
-  const auto layers = static_cast<size_t>(num_layers_);
-  return std::span(sums_).subspan(
-      (static_cast<size_t>(phase) * layers + static_cast<size_t>(layer)) * slots, slots);
+  return {sums_.data() + row_of(phase, layer, num_layers_) * num_slots_, cells(num_slots_)};
 }
 
 int64_t LoadRecorder::recorded_steps() const {
@@ -115,7 +114,7 @@ int64_t LoadRecorder::recorded_steps() const {
 std::vector<int32_t> LoadRecorder::recorded() const {
   const int64_t steps = recorded_steps();
   std::vector<int32_t> all;
-  all.reserve(static_cast<size_t>(steps * num_layers_ * num_slots_));
+  all.reserve(cells(steps, num_layers_, num_slots_));
   for (int64_t i = 0; i < steps; ++i) {
     for (int layer = 0; layer < num_layers_; ++layer) {
       const auto row = step(valid_steps(layer) - steps + i, layer);
@@ -129,13 +128,13 @@ namespace {
 
 // Adds what the slots of one rank got to the logical experts they hold.
 void add_rank(const Placement& placement, int rank, std::span<const int32_t> counts, Load& load) {
-  const auto slots = static_cast<size_t>(placement.slots_of_rank(rank));
+  const int slots = placement.slots_of_rank(rank);
   const int32_t* count = counts.data();
   int64_t* into = load.counts.data();
   for (int64_t step = 0; step < load.num_steps; ++step) {
     for (int layer = 0; layer < load.num_layers; ++layer, into += load.num_experts) {
       const auto held = placement.logical(layer).subspan(placement.first_slot(rank), slots);
-      for (size_t s = 0; s < slots; ++s, ++count) {
+      for (int s = 0; s < slots; ++s, ++count) {
         if (*count < 0) {
           throw InvalidArgument(cat("merge of loads: rank ", rank, ", step ", step, ", layer ",
                                     layer, ", slot ", s, " has count ", *count));
@@ -151,43 +150,42 @@ void add_rank(const Placement& placement, int rank, std::span<const int32_t> cou
 Load merge_loads(const Placement& placement, int64_t num_steps,
                  std::span<const std::span<const int32_t>> counts_of_rank) {
   const int ranks = placement.num_ranks();
-  if (num_steps < 0 || counts_of_rank.size() != static_cast<size_t>(ranks)) {
+  if (num_steps < 0 || std::ssize(counts_of_rank) != ranks) {
     throw InvalidArgument(cat("merge of loads: ", num_steps, " steps of ", counts_of_rank.size(),
                               " ranks, the placement has ", ranks));
   }
-  const size_t rows = cells(num_steps, placement.num_layers());
+  const int64_t rows = num_steps * placement.num_layers();
   for (int r = 0; r < ranks; ++r) {
-    const size_t size = counts_of_rank[r].size();
+    const int64_t size = std::ssize(counts_of_rank[r]);
     const int slots = placement.slots_of_rank(r);
-    if (size != rows * static_cast<size_t>(slots)) {
+    if (size != rows * slots) {
       throw InvalidArgument(cat("merge of loads: rank ", r, " has ", size, " counts, not [",
                                 num_steps, ", ", placement.num_layers(), ", ", slots, "]"));
     }
   }
   Load load{num_steps, placement.num_layers(), placement.num_experts(), {}};
-  load.counts.resize(rows * static_cast<size_t>(placement.num_experts()));
+  load.counts.resize(cells(rows, placement.num_experts()));
   for (int r = 0; r < ranks; ++r) add_rank(placement, r, counts_of_rank[r], load);
   return load;
 }
 
 Load merge_loads(const Placement& placement, std::span<const LoadRecorder* const> recorders) {
-  if (recorders.size() != static_cast<size_t>(placement.num_ranks())) {
+  if (std::ssize(recorders) != placement.num_ranks()) {
     throw InvalidArgument(cat("merge of loads: ", recorders.size(),
                               " recorders, the placement has ", placement.num_ranks(), " ranks"));
   }
   std::vector<std::vector<int32_t>> counts;
-  for (size_t r = 0; r < recorders.size(); ++r) {
+  for (int r = 0; r < placement.num_ranks(); ++r) {
     const LoadRecorder& recorder = *recorders[r];
     if (recorder.recorded_steps() != recorders[0]->recorded_steps()) {
       throw InvalidArgument(cat("merge of loads: rank ", r, " recorded ", recorder.recorded_steps(),
                                 " steps, rank 0 ", recorders[0]->recorded_steps()));
     }
     if (recorder.num_layers() != placement.num_layers() ||
-        recorder.num_slots() != placement.slots_of_rank(static_cast<int>(r))) {
+        recorder.num_slots() != placement.slots_of_rank(r)) {
       throw InvalidArgument(cat("merge of loads: rank ", r, " recorded ", recorder.num_layers(),
                                 " layers of ", recorder.num_slots(), " slots, the placement has ",
-                                placement.num_layers(), " of ",
-                                placement.slots_of_rank(static_cast<int>(r))));
+                                placement.num_layers(), " of ", placement.slots_of_rank(r)));
     }
     counts.push_back(recorder.recorded());
   }

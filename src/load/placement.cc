@@ -103,8 +103,7 @@ int Placement::rank_of_slot(int slot) const {
 
 std::span<const int32_t> Placement::logical(int layer) const {
   check_range("layer", layer, num_layers_);
-  const auto slots = static_cast<size_t>(num_slots());
-  return std::span(logical_).subspan(static_cast<size_t>(layer) * slots, slots);
+  return std::span(logical_).subspan(cells(layer, num_slots()), cells(num_slots()));
 }
 
 std::vector<int32_t> Placement::log2phy(int layer, int rank) const {

@@ -27,7 +27,7 @@ void share_equally(std::span<const int32_t> logical, SlotRanges slots, const Loa
                    RankLoads& loads, int to) {
   const std::vector<int32_t> replicas = replica_counts(logical, load.num_experts);
   std::vector<double> inverse, per_replica(replicas.size());
-  for (const int32_t count : replicas) inverse.push_back(1.0 / static_cast<double>(count));
+  for (const int32_t count : replicas) inverse.push_back(1.0 / count);
   for (int64_t step = 0; step < load.num_steps; ++step) {
     const std::span<const int64_t> counts = load.at(step, layer);
     std::transform(counts.begin(), counts.end(), inverse.begin(), per_replica.begin(),
@@ -66,9 +66,8 @@ std::vector<double> rank_loads(std::span<const int32_t> logical, SlotRanges slot
   const std::vector<int32_t> replicas =
       replica_counts(logical, static_cast<int>(expert_load.size()));
   std::vector<double> per_replica(expert_load.size()), loads(cells(slots.num_ranks()));
-  std::ranges::transform(expert_load, replicas, per_replica.begin(), [](int64_t load, int32_t n) {
-    return static_cast<double>(load) / static_cast<double>(n);
-  });
+  std::ranges::transform(expert_load, replicas, per_replica.begin(),
+                         [](int64_t load, int32_t n) { return static_cast<double>(load) / n; });
   add_up(logical, slots, per_replica, loads);
   return loads;
 }

@@ -135,7 +135,7 @@ double with_pairs(std::span<const int64_t> expert_load, std::span<const int32_t>
   for (size_t r = 0; r + 1 < first_slots.size(); ++r) {
     if (first_slots[r + 1] - first_slots[r] != 2) return bound;
   }
-  PairBound pairs(expert_load, static_cast<int64_t>(first_slots.size()) - 1);
+  PairBound pairs(expert_load, std::ssize(first_slots) - 1);
   double low = bound;
   double high = 2 * bound;
   constexpr int kSteps = 11;

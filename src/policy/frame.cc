@@ -63,29 +63,29 @@ class Finisher {
  public:
   Finisher(const Problem& problem, std::vector<int32_t> proposal, const FinishOptions& options)
       : problem_(problem), options_(options), map_(std::move(proposal)) {
-    const size_t expected = layers() * slots();
+    const size_t expected = cells(layers(), slots());
     if (map_.size() != expected) {
       throw InvalidArgument(cat("a proposal of ", map_.size(), " slots, expected ", expected));
     }
-    for (size_t l = 0; l < layers(); ++l) check_experts(static_cast<int>(l));
+    for (int l = 0; l < layers(); ++l) check_experts(l);
     moves_.resize(layers());
     predictions_.resize(layers());
     high_before_.resize(layers());
   }
 
   Plan finish() {
-    for (size_t l = 0; l < layers(); ++l) finish_layer(static_cast<int>(l));
+    for (int l = 0; l < layers(); ++l) finish_layer(l);
     apply_plan_limits();
     return make_plan();
   }
 
  private:
-  size_t layers() const { return static_cast<size_t>(problem_.current.num_layers()); }
-  size_t slots() const { return static_cast<size_t>(problem_.current.num_slots()); }
+  int layers() const { return problem_.current.num_layers(); }
+  int slots() const { return problem_.current.num_slots(); }
   std::span<const int32_t> first_slots() const { return problem_.current.first_slots(); }
   std::span<const int32_t> old_map(int layer) const { return problem_.current.logical(layer); }
   std::span<int32_t> new_map(int layer) {
-    return std::span(map_).subspan(static_cast<size_t>(layer) * slots(), slots());
+    return std::span(map_).subspan(cells(layer, slots()), cells(slots()));
   }
 
   Levelness level_of(std::span<const int32_t> logical, int layer) const {
@@ -162,7 +162,7 @@ class Finisher {
     double total = 0;
     for (const int64_t w : window) total += static_cast<double>(w);
     if (total <= 0) return;
-    const double mean = total / static_cast<double>(problem_.current.num_ranks());
+    const double mean = total / problem_.current.num_ranks();
     const PeakBounds bounds = peak_bounds(window, first_slots());
     p.bound_equal = std::max(1.0, bounds.equal / mean);
     p.bound_exact = std::max(1.0, bounds.exact / mean);
@@ -175,13 +175,12 @@ class Finisher {
     std::vector<double> gains;
     std::vector<int64_t> moves;
     std::vector<int> changed;
-    for (size_t l = 0; l < layers(); ++l) {
-      const int layer = static_cast<int>(l);
+    for (int layer = 0; layer < layers(); ++layer) {
       const std::span<const int32_t> map = new_map(layer);
       if (std::equal(map.begin(), map.end(), old_map(layer).begin())) continue;
       changed.push_back(layer);
-      gains.push_back(predictions_[l].par_step_before - predictions_[l].par_step_after);
-      moves.push_back(moves_[l]);
+      gains.push_back(predictions_[layer].par_step_before - predictions_[layer].par_step_after);
+      moves.push_back(moves_[layer]);
     }
     const int64_t max_moves = limits.max_bytes == PlanLimits::kNone
                                   ? PlanLimits::kNone
@@ -197,8 +196,7 @@ class Finisher {
     std::vector<int64_t> receive_peak;
     std::vector<int64_t> duplicates;
     bool changed = false;
-    for (size_t l = 0; l < layers(); ++l) {
-      const int layer = static_cast<int>(l);
+    for (int layer = 0; layer < layers(); ++layer) {
       const std::span<const int32_t> map = new_map(layer);
       changed |= !std::equal(map.begin(), map.end(), old_map(layer).begin());
       const std::vector<int64_t> in = received(old_map(layer), map, first_slots());
@@ -207,7 +205,7 @@ class Finisher {
       list_moves(layer, moves);
     }
     const uint64_t version = problem_.current.version() + (changed ? 1 : 0);
-    const auto num_moves = static_cast<int64_t>(moves.size());
+    const int64_t num_moves = std::ssize(moves);
     return {.placement = problem_.current.with(std::move(map_), version),
             .moves = std::move(moves),
             .receive_peak = std::move(receive_peak),
@@ -258,7 +256,7 @@ void validate(const Problem& problem) {
   }
   validate_limits(problem.limits, problem.expert_bytes);
   const std::vector<int32_t>& nodes = problem.topology.node_of_rank;
-  if (!nodes.empty() && nodes.size() != static_cast<size_t>(current.num_ranks())) {
+  if (!nodes.empty() && std::ssize(nodes) != current.num_ranks()) {
     throw InvalidArgument(
         cat("a topology of ", nodes.size(), " ranks, placement of ", current.num_ranks()));
   }
@@ -277,7 +275,7 @@ void validate(const Problem& problem) {
   validate_counts(history.episodes);
   if (history.episodes.num_layers != load.num_layers ||
       history.episodes.num_experts != load.num_experts ||
-      history.weights.size() != static_cast<size_t>(history.episodes.num_steps)) {
+      std::ssize(history.weights) != history.episodes.num_steps) {
     throw InvalidArgument(cat("a history of ", history.episodes.num_steps, " episodes x ",
                               history.episodes.num_layers, " layers x ",
                               history.episodes.num_experts, " experts and ", history.weights.size(),

@@ -13,7 +13,7 @@ namespace trimtab {
 std::vector<int64_t> expert_load_of(const Load& load) {
   std::vector<int64_t> sum(cells(load.num_layers, load.num_experts));
   for (int64_t step = 0; step < load.num_steps; ++step) {
-    const int64_t* counts = load.counts.data() + static_cast<size_t>(step) * sum.size();
+    const int64_t* counts = load.counts.data() + step * std::ssize(sum);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += counts[i];
   }
   return sum;
@@ -21,8 +21,8 @@ std::vector<int64_t> expert_load_of(const Load& load) {
 
 ReportState report_state(std::string name, const Placement& placement,
                          std::span<const int64_t> expert_load) {
-  const auto experts = static_cast<size_t>(placement.num_experts());
-  if (expert_load.size() != static_cast<size_t>(placement.num_layers()) * experts) {
+  const int experts = placement.num_experts();
+  if (expert_load.size() != cells(placement.num_layers(), experts)) {
     throw InvalidArgument(cat("report: ", expert_load.size(), " expert loads for ",
                               placement.num_layers(), " layers of ", experts, " experts"));
   }
@@ -30,7 +30,7 @@ ReportState report_state(std::string name, const Placement& placement,
   for (int layer = 0; layer < placement.num_layers(); ++layer) {
     const std::vector<double> loads =
         rank_loads(placement.logical(layer), placement.first_slots(),
-                   expert_load.subspan(static_cast<size_t>(layer) * experts, experts));
+                   expert_load.subspan(cells(layer, experts), cells(experts)));
     state.rank_load.insert(state.rank_load.end(), loads.begin(), loads.end());
   }
   return state;
@@ -42,7 +42,7 @@ ReportSeries report_series(std::string name, const Placement& placement, const L
                               load.num_experts, " experts, a placement of ", placement.num_layers(),
                               " of ", placement.num_experts()));
   }
-  const auto steps = static_cast<size_t>(load.num_steps);
+  const size_t steps = cells(load.num_steps);
   ReportSeries series{
       std::move(name), std::vector<double>(steps), std::vector<double>(steps, 1.0), {}};
   for (int layer = 0; layer < load.num_layers; ++layer) {

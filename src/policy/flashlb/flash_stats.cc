@@ -10,8 +10,8 @@ namespace trimtab {
 namespace {
 
 void add_covariance(EpisodeStats& stats) {
-  const auto experts = static_cast<size_t>(stats.num_experts);
-  const auto episodes = static_cast<size_t>(stats.num_episodes);
+  const size_t experts = cells(stats.num_experts);
+  const size_t episodes = cells(stats.num_episodes);
   std::vector<double> centred = stats.load;
   for (size_t i = 0; i < centred.size(); ++i) centred[i] -= stats.mean[i / episodes];
   stats.covariance.assign(experts * experts, 0.0);
@@ -20,7 +20,7 @@ void add_covariance(EpisodeStats& stats) {
       double sum = 0;
       for (size_t k = 0; k < episodes; ++k)
         sum += centred[a * episodes + k] * centred[b * episodes + k];
-      sum /= static_cast<double>(episodes - 1);
+      sum /= stats.num_episodes - 1;
       stats.covariance[a * experts + b] = stats.covariance[b * experts + a] = sum;
     }
   }
@@ -40,7 +40,7 @@ EpisodeStats episode_stats(const Load& episodes, int layer) {
     stats.total.push_back(static_cast<double>(total));
   }
   stats.num_episodes = static_cast<int>(used.size());
-  for (size_t e = 0; e < static_cast<size_t>(stats.num_experts); ++e) {
+  for (int e = 0; e < stats.num_experts; ++e) {
     double sum = 0;
     for (const int64_t t : used) {
       stats.load.push_back(static_cast<double>(episodes.at(t, layer)[e]));

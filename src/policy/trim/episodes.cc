@@ -20,7 +20,7 @@ class Collector {
     double total = 0;
     for (const double count : counts) total += count;
     if (total <= 0 || weight <= 0) return;
-    const double scale = static_cast<double>(num_ranks_) / total;
+    const double scale = num_ranks_ / total;
     for (const double count : counts) rows_.push_back(static_cast<float>(count * scale));
     weights_.push_back(weight);
   }
@@ -49,7 +49,7 @@ class Collector {
 };
 
 double halvings(double n) {
-  return static_cast<double>(coarse_exp(static_cast<float>(-0.69314718 * n)));
+  return coarse_exp(static_cast<float>(-0.69314718 * n));
 }
 
 }  // namespace
@@ -79,9 +79,9 @@ Episodes layer_episodes(const Load& window, const History* history, int layer, i
 }
 
 void exaggerate(Episodes& episodes, float factor) {
-  const auto count = static_cast<size_t>(episodes.count);
+  const size_t count = cells(episodes.count);
   for (int e = 0; e < episodes.num_experts; ++e) {
-    float* share = episodes.share.data() + static_cast<size_t>(e) * count;
+    float* share = episodes.share.data() + cells(e, count);
     float mean = 0;
     for (size_t k = 0; k < count; ++k) mean += episodes.weight[k] * share[k];
     for (size_t k = 0; k < count; ++k) share[k] = std::max(0.0F, mean + factor * (share[k] - mean));
