@@ -90,11 +90,10 @@ std::string text_report(const PlanOptions& options, const Recording& loads,
   report +=
       "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its replicas; "
       "1 "
-      "is level. Bound:\n"
-      "proved, no placement with these slots has a lower PAR of the window. Up to: upper end of "
-      "the 95 % interval of "
-      "the\n"
-      "mean PAR of a step.\n";
+      "is level.\n"
+      "Bound: proved, no placement with these slots in which no rank holds an expert twice has a "
+      "lower PAR\n"
+      "of the window. Up to: upper end of the 95 % interval of the mean PAR of a step.\n";
   return report;
 }
 

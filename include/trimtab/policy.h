@@ -86,10 +86,9 @@ struct LayerPrediction {
   // steps (steps close in time resemble each other, so single steps would claim too much). Equal to
   // par_step_after below two steps.
   double par_step_after_high = 1;
-  // Proved lower bounds of the window PAR of every placement with these slots in which no rank
-  // holds an expert twice where that can be avoided: with tokens shared equally among replicas, and
-  // shared freely. A placement with an expert twice on one rank may have a lower PAR with equal
-  // sharing.
+  // Proved lower bounds of the window PAR. bound_equal: of every placement with these slots in
+  // which no rank holds an expert twice; one that does may have a lower PAR. bound_exact: of every
+  // placement with these slots, where tokens may be shared in any way among replicas.
   double bound_equal = 1;
   double bound_exact = 1;
 };

@@ -234,10 +234,12 @@ are read-only views, no copies; those of PAR are float64 [layers].)")
                                              "Upper end of a 95 % interval of par_step_after.")
                               TRIMTAB_PREDICTION(
                                   bound_equal,
-                                  "Proved: no placement with these slots has a lower par_after.")
+                                  "Proved: no placement with these slots in which no rank holds "
+                                  "an expert twice has a lower par_after.")
                                   TRIMTAB_PREDICTION(bound_exact,
-                                                     "The same where tokens may be split over "
-                                                     "replicas in any parts.")
+                                                     "Proved: no placement with these slots at all "
+                                                     "has a lower par_after, where tokens may be "
+                                                     "split over replicas in any parts.")
 #undef TRIMTAB_PREDICTION
       .def(
           "write",

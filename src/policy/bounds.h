@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lower bounds on the peak rank load that no placement with the same slots can beat.
+// Lower bounds on the peak rank load of placements with the same slots.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,12 @@
 namespace trimtab {
 
 struct PeakBounds {
-  double equal = 0;  // tokens of an expert shared equally among its slots
-  double exact = 0;  // tokens shared freely among its slots
+  // For placements in which no rank holds an expert twice, with the tokens of an expert shared
+  // equally among its slots. An expert twice on a rank may lower the peak further: it has more of
+  // its tokens there.
+  double equal = 0;
+  // For every placement, with the tokens of an expert shared in any way among its slots.
+  double exact = 0;
 };
 
 // expert_load: [experts], >= 0; slots_per_rank from first_slots: [ranks + 1]. In tokens, like

@@ -99,11 +99,12 @@ Report plan_report(PlanStory story) {
   report.definitions = {par_of_a_step(),
                         {"PAR of the window", "Of the loads summed over all steps."},
                         {"Bound",
-                         "Proved: no placement with these slots, and no expert twice on a rank "
-                         "where that can be avoided, has a "
-                         "lower PAR of the window."},
+                         "Proved: no placement with these slots in which no rank holds an expert "
+                         "twice has a lower PAR of the window. A placement with an expert twice on "
+                         "a rank may have one."},
                         {"Bound, split",
-                         "The same where an expert's tokens may be split over its replicas in any "
+                         "Proved: no placement with these slots at all has a lower PAR of the "
+                         "window, where an expert's tokens may be split over its replicas in any "
                          "parts, as replay --split split does."},
                         {"Up to", "Upper end of the 95 % interval of the mean PAR of a step."},
                         {"Before, after",

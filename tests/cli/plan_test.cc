@@ -263,6 +263,41 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
   EXPECT_TRUE(contains(error_line({plan + " --ranks 3 --current " + current, ""}, 1), current));
 }
 
+// The issue's example: an expert twice on a rank beats the bound, so that the bound must say that
+// it speaks of placements without.
+TEST(Plan, TheBoundSaysThatItHoldsWithoutDuplicates) {
+  const Scratch scratch;
+  const std::string loads = scratch.file("loads.csv", "0,0,4000\n0,1,1000\n0,2,1000\n");
+  const std::string placement = scratch.file(
+      "placement.json", R"({"format": "trimtab_placement", "version": 1, "num_experts": 3,
+    "slots_per_rank": [2, 2, 2], "physical_to_logical_map": [[0, 0, 0, 0, 1, 2]]})");
+  const Outcome checked = trimtab("check " + placement + " --json --loads " + loads);
+  ASSERT_EQ(checked.status, 0) << checked.err;
+  const double par = Json::parse(checked.out).at("par_per_layer")[0];
+  const std::string plan = "plan " + loads + " --ranks 3 --slots 2 --policy optimal";
+  const Json told = json_of(plan);
+  EXPECT_EQ(par, 1);
+  EXPECT_NEAR(told.at("lower_bound"), 7.0 / 6, 1e-3);
+  EXPECT_EQ(told.at("lower_bound_split"), 1);
+  const std::string page = scratch.file("page.html");
+  EXPECT_EQ(trimtab(plan + " --report " + page).status, 0);
+  const auto squeezed = [](const std::string& text) {
+    std::string words;
+    for (const char c : text) {
+      const char shown = c == '\n' ? ' ' : c;
+      if (shown != ' ' || words.empty() || words.back() != ' ') words += shown;
+    }
+    return words;
+  };
+  for (const std::string& text : {trimtab(plan).out, trimtab("plan --help").out, read_file(page)}) {
+    EXPECT_TRUE(contains(squeezed(text),
+                         "placements with these slots in which no rank holds an expert twice") ||
+                contains(squeezed(text),
+                         "no placement with these slots in which no rank holds an expert twice"))
+        << text;
+  }
+}
+
 TEST(Plan, LayersThatDifferAreNamed) {
   const Scratch scratch;
   const auto loads = [&](const std::string& name, const std::string& ids) {
