@@ -15,13 +15,12 @@ stays on its rank stays in its slot.
 
 What it prints. For each layer PAR (the busiest rank's load over the mean of all; 1 is level) before
 and after, of the summed loads and as the mean of single steps, with the upper end of its 95 %
-interval; a proved lower bound for placements with these
-slots in which no rank holds an expert twice; and the expert weights that have to move. --json:
-one object, PARs as the mean over the layers: policy, layers, par_before, par_after,
-par_step_before, par_step_after, par_step_after_high, lower_bound, lower_bound_split (for every
-placement with these slots, where tokens
-are split over replicas freely), moves_per_layer, moves, receive_peak (the most that one rank
-receives in a layer), duplicates, plan_seconds.
+interval; a proved lower bound for placements with these slots in which no rank holds an expert
+twice; and the expert weights that have to move. --json: one object, PARs as the mean over the
+layers: policy, layers, par_before, par_after, par_step_before, par_step_after,
+par_step_after_high, lower_bound, lower_bound_split (for every placement with these slots, where
+tokens are split over replicas freely), moves_per_layer, moves, receive_peak (the most that one
+rank receives in a layer), duplicates, plan_seconds.
 
 Policies. trim (ours), deepseek, swift, flashlb, optimal (small layers only), static, round_robin,
 random.

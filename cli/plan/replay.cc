@@ -44,7 +44,7 @@ ReplayReport report_of_start(const ReplayOptions& options, const ReplayConfig& c
 
 using Results = std::vector<std::pair<std::string, ReplayResult>>;
 
-std::string json_report(const Results& results) {
+std::string json_report(const Results& results, int64_t window) {
   nlohmann::ordered_json policies = nlohmann::ordered_json::object();
   for (const auto& [name, one] : results) {
     policies[name] = {{"par_next_mean", one.par_next_mean},
@@ -53,7 +53,8 @@ std::string json_report(const Results& results) {
                       {"first_plan_moves", one.first_plan_moves},
                       {"plan_seconds_per_replan", one.plan_seconds_per_replan}};
   }
-  return nlohmann::ordered_json{{"policies", std::move(policies)}}.dump(1) + "\n";
+  return nlohmann::ordered_json{{"window", window}, {"policies", std::move(policies)}}.dump(1) +
+         "\n";
 }
 
 // Without the seconds: the same recording gives the same page.
@@ -76,11 +77,12 @@ ReportTable policy_table(const ReplayOptions& options, const Load& load, const R
   return table;
 }
 
-std::string text_report(const ReplayOptions& options, const Recording& loads,
+std::string text_report(const ReplayOptions& options, bool is_default, const Recording& loads,
                         const Placement& start, const Results& results) {
   std::string report = fmt::format(
-      "{}: {} windows of {} steps, {} layers of {} experts; {} slots on {} ranks\n\n",
+      "{}: {} windows of {} steps{}, {} layers of {} experts; {} slots on {} ranks\n\n",
       printable(valid_utf8(loads.file)), loads.load.num_steps / options.window, options.window,
+      is_default ? " (an eighth of the recording; --window takes another)" : "",
       loads.load.num_layers, loads.load.num_experts, start.num_slots(), start.num_ranks());
   report +=
       "policy       PAR of a step   worst  first moves  moves a layer, replan  seconds a replan\n";
@@ -101,10 +103,12 @@ std::string text_report(const ReplayOptions& options, const Recording& loads,
 
 }  // namespace
 
-void replay(const ReplayOptions& options) {
+void replay(const ReplayOptions& given) {
+  ReplayOptions options = given;
   const std::vector<std::unique_ptr<Policy>> policies = make_policies(options.policies, options);
   if (!options.report.empty()) check_writable("--report", options.report);
   const Recording loads = read_loads(options.loads);
+  if (options.window == 0) options.window = default_window(loads.load);
   if (loads.load.num_steps / 2 < options.window) {
     throw InvalidArgument(fmt::format(
         "{} has {} steps; --window {} needs {}, to plan on one window and measure on the next",
@@ -130,8 +134,9 @@ void replay(const ReplayOptions& options) {
   printer.finish(fmt::format("{} policies replayed", results.size()));
   if (report)
     write_report(options.report, report->finish(policy_table(options, loads.load, results)));
-  print_report(options.json ? json_report(results)
-                            : text_report(options, loads, start.placement, results));
+  print_report(options.json
+                   ? json_report(results, options.window)
+                   : text_report(options, given.window == 0, loads, start.placement, results));
 }
 
 }  // namespace trimtab::cli

@@ -22,7 +22,7 @@ static, round_robin, split: whole tokens, those of a step as one batch that come
 equally; static: a sending rank uses one replica; round_robin: the replicas take turns; split: so
 that the busiest rank has as few as possible.
 
---json: {policies: {name: {par_next_mean, par_next_worst, moves_per_layer_per_replan,
+--json: {window, policies: {name: {par_next_mean, par_next_worst, moves_per_layer_per_replan,
 first_plan_moves, plan_seconds_per_replan}}}. par_next_mean: the PAR of a step (the busiest rank's
 load over the mean of all; 1 is level), mean over steps, windows and layers; par_next_worst: of the
 worst step.
@@ -56,8 +56,9 @@ void add_replay(Command& program, ReplayOptions& options) {
       program.add("replay", "Compare policies: plan on each window, measure on the next");
   add_load_files(command, options.loads, "LOADS");
   add_planner(command, options);
-  command.number("--window", options.window, "Steps from one plan to the next")
-      .required()
+  command
+      .number("--window", options.window,
+              "Steps from one plan to the next [an eighth of the recording]")
       .between(1, std::numeric_limits<int>::max())
       .type("STEPS");
   std::vector<std::string> policies(policy_names().begin(), policy_names().end());

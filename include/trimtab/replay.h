@@ -57,6 +57,9 @@ struct ReplayResult {
   double plan_seconds_per_replan = 0;
 };
 
+// The window for those who name none: an eighth of the steps, at least one.
+int64_t default_window(const Load& load);
+
 // How many windows of a recording are planned on: all but the last. Throws InvalidArgument unless
 // at least one is, so two fit.
 int64_t num_replans(const Load& load, int64_t window);

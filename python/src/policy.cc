@@ -169,10 +169,11 @@ void bind_plan(nb::module_& m) {
 
   nb::class_<Planned>(
       m, "Plan",
-      R"(A placement, what it costs and what it is worth, as predicted on the loads it was made from.
+      R"(A placement, what it costs and what it is worth, as predicted on the loads it was made
+from.
 
-PAR is the peak-to-average rank load, 1.0 is level; every expert's tokens shared equally among its replicas. All arrays
-are read-only views, no copies; those of PAR are float64 [layers].)")
+PAR is the peak-to-average rank load, 1.0 is level; every expert's tokens shared equally among its
+replicas. All arrays are read-only views, no copies; those of PAR are float64 [layers].)")
       .def_prop_ro(
           "placement", [](const Planned& p) -> const Placement& { return p.plan.placement; },
           nb::rv_policy::reference_internal)
@@ -232,10 +233,10 @@ are read-only views, no copies; those of PAR are float64 [layers].)")
                                          "Mean over the steps of the step's PAR, after.")
                           TRIMTAB_PREDICTION(par_step_after_high,
                                              "Upper end of a 95 % interval of par_step_after.")
-                              TRIMTAB_PREDICTION(
-                                  bound_equal,
-                                  "Proved: no placement with these slots in which no rank holds "
-                                  "an expert twice has a lower par_after.")
+                              TRIMTAB_PREDICTION(bound_equal,
+                                                 "Proved: no placement with these slots in which "
+                                                 "no rank holds an expert "
+                                                 "twice has a lower par_after.")
                                   TRIMTAB_PREDICTION(bound_exact,
                                                      "Proved: no placement with these slots at all "
                                                      "has a lower par_after, where tokens may be "
@@ -249,8 +250,9 @@ are read-only views, no copies; those of PAR are float64 [layers].)")
           },
           nb::arg("path"), nb::arg("format") = "json", R"(Writes the placement for an engine.
 
-format: json, npy, sglang, trtllm, vllm or vllm-ascend (docs/formats.md). Replaces the file when complete. Raises
-ValueError for formats without placements, RuntimeError when it can't be written.)",
+format: json, npy, sglang, trtllm, vllm or vllm-ascend (docs/formats.md). Replaces the file when
+complete. Raises ValueError for formats without placements, RuntimeError when it can't be
+written.)",
           nb::sig("def write(self, path: os.PathLike | str, format: str = 'json') -> None"))
       .def("report_html", &page_of, nb::arg("title") = nb::none(),
            "The report as one HTML page that needs nothing else; docs/planning.md says how to read "
@@ -276,9 +278,10 @@ void bind_policy_class(nb::module_& m) {
   nb::class_<Policy>(m, "Policy",
                      R"(A way to plan: pure and deterministic, so that all ranks get the same plan.
 
-name: see policy_names(). preset: of trim: fast, balanced, deep. time_budget_s: of trim; the plan then depends on the
-machine. move_price: of trim: PAR that a move must gain its layer. keep_slots: of deepseek. seed: of random. Raises ValueError
-with the names for one that is none of them, and for an option that the policy does not have.)")
+name: see policy_names(). preset: of trim: fast, balanced, deep. time_budget_s: of trim; the plan
+then depends on the machine. move_price: of trim: PAR that a move must gain its layer. keep_slots:
+of deepseek. seed: of random. Raises ValueError with the names for one that is none of them, and for
+an option that the policy does not have.)")
       .def_prop_ro("name", [](const Policy& policy) { return std::string(policy.name()); })
       .def(
           "rebalance",
@@ -301,10 +304,11 @@ with the names for one that is none of them, and for an option that the policy d
           nb::arg("step_ids") = nb::none(),
           R"(A plan for these loads from this placement, within these limits.
 
-node_of_rank: [ranks]; all on one when left out. num_groups: expert groups, for deepseek. expert_bytes: of one expert's
-weights, which max_bytes needs. max_...: limits; one that is reached stops further moves. history: of the last plan; load
-then holds only the steps since. layer_ids [layers], step_ids [steps]: the engine's numbers. The GIL is released. Raises
-ValueError when sizes do not fit each other.)",
+node_of_rank: [ranks]; all on one when left out. num_groups: expert groups, for deepseek.
+expert_bytes: of one expert's weights, which max_bytes needs. max_...: limits; one that is reached
+stops further moves. history: of the last plan; load then holds only the steps since. layer_ids
+[layers], step_ids [steps]: the engine's numbers. The GIL is released. Raises ValueError when sizes
+do not fit each other.)",
           nb::sig("def rebalance(self, load: Load, current: Placement, *, " TRIMTAB_SETTINGS
                   ", history: History | None = None" TRIMTAB_NUMBERS ") -> Plan"))
       .def(
@@ -329,10 +333,10 @@ ValueError when sizes do not fit each other.)",
           nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
           R"(Plans on each window of steps and measures the plan on the window after it.
 
-Every plan starts from the one before, with its history. window: steps. split: how a step's tokens are shared out over
-replicas when a window is measured: equal, static, round_robin or split. The rest as in rebalance(). Returns the figures
-of `trimtab replay --json` by name, and the plans. The GIL is released. Raises ValueError as rebalance(), and when two
-windows do not fit.)",
+Every plan starts from the one before, with its history. window: steps. split: how a step's tokens
+are shared out over replicas when a window is measured: equal, static, round_robin or split. The
+rest as in rebalance(). Returns the figures of `trimtab replay --json` by name, and the plans. The
+GIL is released. Raises ValueError as rebalance(), and when two windows do not fit.)",
           nb::sig("def replay(self, load: Load, current: Placement, *, window: int, "
                   "split: str = 'equal', " TRIMTAB_SETTINGS TRIMTAB_NUMBERS
                   ") -> tuple[dict[str, float], list[Plan]]"));
@@ -352,6 +356,8 @@ windows do not fit.)",
       nb::arg("time_budget_s") = nb::none(), nb::arg("keep_slots") = true,
       nb::arg("move_price") = nb::none(), nb::arg("seed") = 0,
       "The policy of this name; see Policy for the options.");
+  m.def("default_window", &default_window, nb::arg("load"),
+        "Steps of a window for those who name none: an eighth of all, at least one.");
   m.def(
       "policy_names",
       [] {

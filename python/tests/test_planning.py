@@ -319,6 +319,13 @@ class TestCompare:
                 if key != "plan_seconds_per_replan":
                     assert getattr(result, key) == value, (name, key)
 
+    def test_takes_an_eighth_of_the_steps_as_window(self):
+        loads = trimtab.read_recording(TRACE)
+        arguments = {"ranks": 4, "slots": 9, "policies": ["swift"]}
+        default, named = (trimtab.compare(loads, **arguments, **window)["swift"]
+                          for window in ({}, {"window": 16}))
+        assert len(default.plans) == 7 and default.par_next_mean == named.par_next_mean
+
     def test_hands_out_the_plans(self, counts):
         plans = trimtab.compare(counts, ranks=4, slots=5, window=2, policies=["trim"])["trim"].plans
         np.testing.assert_array_equal(plans[0].load.counts, counts[:2])

@@ -33,6 +33,10 @@ WindowLevel measure_window(const Placement& placement, const Load& load,
   return window;
 }
 
+int64_t default_window(const Load& load) {
+  return std::max<int64_t>(load.num_steps / 8, 1);
+}
+
 int64_t num_replans(const Load& load, int64_t window) {
   if (window < 1) throw InvalidArgument(cat("a window has at least 1 step, not ", window));
   if (load.num_steps / 2 < window) {

@@ -69,6 +69,12 @@ TEST(Replay, SharesTokensByTheRule) {
   EXPECT_DOUBLE_EQ(par(SplitRule::kSplit), 1);
 }
 
+TEST(Replay, TheDefaultWindowIsAnEighthOfTheSteps) {
+  EXPECT_EQ(default_window(kFiveSteps), 1);
+  EXPECT_EQ(default_window({128, 1, 1, std::vector<int64_t>(128)}), 16);
+  EXPECT_EQ(default_window({1, 1, 1, {4}}), 1);
+}
+
 TEST(Replay, NeedsTwoWindows) {
   EXPECT_EQ(num_replans(kFiveSteps, 1), 4);
   EXPECT_EQ(num_replans(kFiveSteps, 2), 1);

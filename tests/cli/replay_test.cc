@@ -18,7 +18,8 @@ TEST(Replay, ComparesPoliciesOnTheTraceOfTinyMoe) {
   const Outcome run = trimtab(command + " --json");
   ASSERT_EQ(run.status, 0) << run.err;
   const Json json = Json::parse(run.out);
-  ASSERT_EQ(json.size(), 1U);
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_EQ(json.at("window"), 16);
   const Json policies = json.at("policies");
   ASSERT_EQ(policies.size(), 3U);
   for (const auto& [name, one] : policies.items()) {
@@ -38,6 +39,23 @@ TEST(Replay, ComparesPoliciesOnTheTraceOfTinyMoe) {
   EXPECT_TRUE(
       contains(text.out, ": 8 windows of 16 steps, 4 layers of 32 experts; 36 slots on 4 ranks\n"));
   EXPECT_TRUE(contains(text.out, "\ntrim ")) << text.out;
+}
+
+TEST(Replay, TakesAnEighthOfTheStepsAsWindowAndSaysSo) {
+  const std::string command = "replay " + kTrace + " --ranks 4 --slots 9 --policies swift,static";
+  const Outcome text = trimtab(command);
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_TRUE(contains(text.out,
+                       ": 8 windows of 16 steps (an eighth of the recording; --window "
+                       "takes another), 4 layers"))
+      << text.out;
+  const auto figures = [&](const std::string& options) {
+    Json json = Json::parse(trimtab(command + " --json" + options).out);
+    for (Json& one : json.at("policies")) one.erase("plan_seconds_per_replan");
+    return json;
+  };
+  EXPECT_EQ(figures("").at("window"), 16);
+  EXPECT_EQ(figures(""), figures(" --window 16"));
 }
 
 // Worked out by hand: experts 0 and 1 on rank 0, 2 and 3 on rank 1; the fifth step fills no window.
