@@ -50,7 +50,7 @@ Placement placement_of(nb::handle logical, std::optional<int> num_experts,
       throw InvalidArgument(
           cat(slots, " slots are not equally many on ", *num_ranks, " ranks; give slots_per_rank"));
     }
-    slots_per_rank.emplace(static_cast<size_t>(*num_ranks), slots / *num_ranks);
+    slots_per_rank.emplace(cells(*num_ranks), slots / *num_ranks);
   }
   if (most == kMostInt && !num_experts) throw InvalidArgument(cat("logical has expert ", most));
   return {layers, num_experts.value_or(most + 1), std::move(*slots_per_rank), std::move(ids),
@@ -60,8 +60,9 @@ Placement placement_of(nb::handle logical, std::optional<int> num_experts,
 void bind_load_class(nb::module_& m) {
   nb::class_<Load>(m, "Load", R"(Tokens per expert, by step and layer.
 
-counts: int array [steps, layers, experts] or [layers, experts] (one step), from numpy, torch (CPU), JAX or lists; floats
-that are whole numbers will do. Copied once, as int64. Raises ValueError, with the place, for negative or broken numbers.)")
+counts: int array [steps, layers, experts] or [layers, experts] (one step), from numpy, torch (CPU),
+JAX or lists; floats that are whole numbers will do. Copied once, as int64. Raises ValueError, with
+the place, for negative or broken numbers.)")
       .def(
           "__init__",
           [](Load* self, const nb::object& counts) { new (self) Load(load_of(counts)); },
@@ -74,8 +75,7 @@ that are whole numbers will do. Copied once, as int64. Raises ValueError, with t
           [](nb::handle self) {
             const auto& load = nb::cast<const Load&>(self);
             return view(load.counts.data(),
-                        {static_cast<size_t>(load.num_steps), static_cast<size_t>(load.num_layers),
-                         static_cast<size_t>(load.num_experts)},
+                        {cells(load.num_steps), cells(load.num_layers), cells(load.num_experts)},
                         self);
           },
           "int64 [steps, layers, experts]: a read-only view, no copy.",
@@ -109,7 +109,8 @@ that are whole numbers will do. Copied once, as int64. Raises ValueError, with t
       nb::arg("load"), nb::arg("num_ranks"),
       R"(The mean step PAR that chance alone leaves when all ranks expect the same.
 
-Mean over the steps of E[max] / mean of as many independent Poisson counts as there are ranks, float64 [layers].)",
+Mean over the steps of E[max] / mean of as many independent Poisson counts as there are ranks,
+float64 [layers].)",
       nb::sig(
           "def noise_floor(load: Load, num_ranks: int) -> numpy.typing.NDArray[numpy.float64]"));
   m.def(
@@ -121,8 +122,9 @@ Mean over the steps of E[max] / mean of as many independent Poisson counts as th
       nb::arg("placement"), nb::arg("load"), nb::arg("plan_above_par"),
       R"(Whether a window of loads is more uneven than chance makes it.
 
-True if its PAR, as the mean over its steps or of all of them together, is above noise_floor() by more than
-plan_above_par - 1, mean over the layers; replicas share equally. Raises ValueError when the sizes do not fit.)",
+True if its PAR, as the mean over its steps or of all of them together, is above noise_floor() by
+more than plan_above_par - 1, mean over the layers; replicas share equally. Raises ValueError when
+the sizes do not fit.)",
       nb::sig("def is_worth_planning(placement: Placement, load: Load, plan_above_par: float) -> "
               "bool"));
   m.def(
@@ -140,8 +142,8 @@ plan_above_par - 1, mean over the layers; replicas share equally. Raises ValueEr
       nb::arg("placement"), nb::arg("load"),
       R"(PAR of every step under a placement, replicas sharing equally.
 
-Returns two float64 arrays [steps]: the mean over the layers, and the worst layer. Raises ValueError when the load's
-layers or experts are not the placement's.)",
+Returns two float64 arrays [steps]: the mean over the layers, and the worst layer. Raises ValueError
+when the load's layers or experts are not the placement's.)",
       nb::sig("def par_per_step(placement: Placement, load: Load) -> "
               "tuple[numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.float64]]"));
 }
@@ -151,9 +153,9 @@ void bind_placement_class(nb::module_& m) {
       m, "Placement",
       R"(Which logical expert each slot (physical expert) of each layer holds; immutable.
 
-logical: int array [layers, slots of all ranks], rank by rank. num_experts: of a layer; the highest id + 1 when left out.
-Give num_ranks (equally many slots each) or slots_per_rank ([ranks]). Raises ValueError when an id is out of range or an
-expert of some layer has no slot.)")
+logical: int array [layers, slots of all ranks], rank by rank. num_experts: of a layer; the highest
+id + 1 when left out. Give num_ranks (equally many slots each) or slots_per_rank ([ranks]). Raises
+ValueError when an id is out of range or an expert of some layer has no slot.)")
       .def(
           "__init__",
           [](Placement* self, const nb::object& logical, std::optional<int> num_experts,
@@ -194,8 +196,7 @@ expert of some layer has no slot.)")
             const auto& placement = nb::cast<const Placement&>(self);
             const int layers = placement.num_layers();
             return view(layers > 0 ? placement.logical(0).data() : nullptr,
-                        {static_cast<size_t>(layers), static_cast<size_t>(placement.num_slots())},
-                        self);
+                        {cells(layers), cells(placement.num_slots())}, self);
           },
           "int32 [layers, slots], the logical expert in each slot: a read-only view, no copy.",
           nb::sig("def logical(self) -> numpy.typing.NDArray[numpy.int32]"))
@@ -203,14 +204,13 @@ expert of some layer has no slot.)")
       .def(
           "log2phy",
           [](const Placement& placement, int layer, int rank) {
-            return array_of(placement.log2phy(layer, rank),
-                            {static_cast<size_t>(placement.num_experts())});
+            return array_of(placement.log2phy(layer, rank), {cells(placement.num_experts())});
           },
           nb::arg("layer"), nb::arg("rank"),
           R"(int32 [experts]: the slot of each expert that a rank's tokens go to.
 
-Its own where it has one; else the expert's slots are dealt round robin to the ranks that have none. Raises ValueError
-when layer or rank is out of range.)",
+Its own where it has one; else the expert's slots are dealt round robin to the ranks that have none.
+Raises ValueError when layer or rank is out of range.)",
           nb::sig("def log2phy(self, layer: int, rank: int) -> numpy.typing.NDArray[numpy.int32]"))
       .def("__repr__", [](const Placement& placement) {
         return cat("Placement(", placement.num_layers(), " layers of ", placement.num_experts(),
@@ -220,8 +220,9 @@ when layer or rank is out of range.)",
   m.def("default_placement", &default_placement, nb::arg("num_layers"), nb::arg("num_experts"),
         nb::arg("slots_per_rank"), R"(A placement to start from when there is none.
 
-Experts 0..E-1 in slot order, then 0..E-1 again as replicas: what vLLM and its relatives load first. slots_per_rank:
-[ranks]. Raises ValueError with the smallest legal sizes when there are fewer slots than experts.)");
+Experts 0..E-1 in slot order, then 0..E-1 again as replicas: what vLLM and its relatives load first.
+slots_per_rank: [ranks]. Raises ValueError with the smallest legal sizes when there are fewer slots
+than experts.)");
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ void bind_split(nb::module_& m) {
   nb::class_<SplitTable>(m, "SplitTable",
                          R"(The replicas of one layer, laid out for sharing tokens out; read-only.
 
-node_of_rank: int array [ranks]; all on one node when left out. Raises ValueError when sizes do not fit.)")
+node_of_rank: int array [ranks]; all on one node when left out. Raises ValueError when sizes do not
+fit.)")
       .def(
           "__init__",
           [](SplitTable* self, const Placement& placement, int layer,
@@ -60,10 +61,11 @@ node_of_rank: int array [ranks]; all on one node when left out. Raises ValueErro
       .def("split", &split, nb::arg("counts"), nb::arg("rule") = "split",
            R"(How many tokens go to each replica.
 
-counts: int [ranks, experts], tokens of each source rank for each expert. rule: static (one replica for each source
-rank), round_robin (replicas get equally many), split (the peak rank load is as low as whole tokens allow; then most stay
-on their rank, then node). Returns int32 [ranks, slots]: tokens of each source rank that go to each slot. Raises
-ValueError for negative counts, sizes that do not fit and unknown rules.)",
+counts: int [ranks, experts], tokens of each source rank for each expert. rule: static (one replica
+for each source rank), round_robin (replicas get equally many), split (the peak rank load is as low
+as whole tokens allow; then most stay on their rank, then node). Returns int32 [ranks, slots]:
+tokens of each source rank that go to each slot. Raises ValueError for negative counts, sizes that
+do not fit and unknown rules.)",
            nb::sig("def split(self, counts: numpy.typing.ArrayLike, rule: str = 'split') -> "
                    "numpy.typing.NDArray[numpy.int32]"))
       .def(
@@ -74,9 +76,9 @@ ValueError for negative counts, sizes that do not fit and unknown rules.)",
           nb::arg("share_row").noconvert(), nb::arg("ids").noconvert(),
           R"(Turns one source rank's expert ids into slots, in place.
 
-share_row: int32 [slots], that rank's row of split(), used up. ids: int32, any shape, in the order of the tokens; -1 stays.
-Both are changed where they are: contiguous numpy arrays or CPU tensors. Raises ValueError when an id is out of range or
-has no share left.)")
+share_row: int32 [slots], that rank's row of split(), used up. ids: int32, any shape, in the order
+of the tokens; -1 stays. Both are changed where they are: contiguous numpy arrays or CPU tensors.
+Raises ValueError when an id is out of range or has no share left.)")
       .def(
           "rank_loads",
           [](const SplitTable& table, const nb::object& shares) {

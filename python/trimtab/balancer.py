@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live balancing of a MoeRuntime: experts move between its ranks while it serves.
 
-The runtime's ranks share one copy of the weights, so a move copies nothing; what balancing costs is the plan, which a
-thread in the background makes with the GIL released, and a new table of slots for each layer that changes. The output
-does not change. For ranks that own their weights there is the C++ Balancer (docs/live.md).
+The runtime's ranks share one copy of the weights, so a move copies nothing; what balancing costs is
+the plan, which a thread in the background makes with the GIL released, and a new table of slots for
+each layer that changes. The output does not change. For ranks that own their weights there is the
+C++ Balancer (docs/live.md).
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ _logger = logging.getLogger("trimtab.balancer")
 class Balancer:
     """Keeps the ranks of a runtime level.
 
-    runtime: all of its layers; at the moment of the call their experts are placed anew, with the redundant ones.
+    runtime: all of its layers; at the moment of the call their experts are placed anew, with the
+        redundant ones.
     interval: steps (forward passes through all layers) of a window, at least 1.
-    redundant: slots of each rank beside its share of the experts, which the planner fills with replicas.
-    policy, options: of trimtab.plan. plan_above_par: windows whose PAR is above what chance alone leaves by no more than
-        this less 1 are not planned on; 0: all are.
+    redundant: slots of each rank beside its share of the experts, which the planner fills with
+        replicas.
+    policy, options: of trimtab.plan. plan_above_par: windows whose PAR is above what chance alone
+        leaves by no more than this less 1 are not planned on; 0: all are.
     deadline: seconds after which a plan that is not there is dropped.
 
-    Raises ValueError for values that are impossible. Call step() before each step. Any thread may, one at a time.
+    Raises ValueError for values that are impossible. Call step() before each step. Any thread may,
+    one at a time.
     """
 
     def __init__(
@@ -63,10 +67,15 @@ class Balancer:
         self.deadline = deadline
         self._options = {"policy": policy, **options}
         ranks = runtime.ranks
-        # Ranks have equally many slots: where ranks do not divide experts, more of them are redundant.
+        # Ranks have equally many slots: where ranks do not divide experts, more of them are
+        # redundant.
         slots = -(-runtime.num_experts // ranks) + redundant
         self.placement = default_placement(runtime.num_layers, runtime.num_experts, [slots] * ranks)
-        plan(np.ones((runtime.num_layers, runtime.num_experts), np.int64), self.placement, **self._options)  # refuses
+        plan(
+            np.ones((runtime.num_layers, runtime.num_experts), np.int64),
+            self.placement,
+            **self._options,
+        )  # refuses
         for layer in range(runtime.num_layers):
             runtime.place(layer, self.placement.logical[layer])
         self._history = None
@@ -76,13 +85,15 @@ class Balancer:
         self._planning = None  # the future, when it began
         self._layers = []  # of the plan that is being carried out: (layer, slots)
         self._lock = threading.Lock()
-        #: Plans applied, those that failed or were late, experts moved, seconds in the planner, PAR of the last window.
+        #: Plans applied, those that failed or were late, experts moved, seconds in the planner, PAR
+        #: of the last window.
         self.replans = self.failed = self.late = self.moves = 0
         self.plan_seconds = 0.0
         self.par = 1.0
 
     def step(self) -> None:
-        """Between two steps: one more layer takes its new places, or a window ends and is planned on. Never waits."""
+        """Between two steps: one more layer takes its new places, or a window ends and is planned
+        on. Never waits."""
         with self._lock:
             self._steps += 1
             if self._layers:
@@ -117,7 +128,10 @@ class Balancer:
             future = concurrent.futures.Future()
             # No executor's: the end of the program does not wait for a planner.
             threading.Thread(
-                target=self._make_plan, args=(future, window, self.placement), name="trimtab-plan", daemon=True
+                target=self._make_plan,
+                args=(future, window, self.placement),
+                name="trimtab-plan",
+                daemon=True,
             ).start()
             self._planning = future, time.monotonic()
 
@@ -136,7 +150,9 @@ class Balancer:
             if time.monotonic() - begin > self.deadline and not getattr(future, "given_up", False):
                 future.given_up = True
                 self.late += 1
-                _logger.warning("a plan is not there after %.1f s and will be dropped", self.deadline)
+                _logger.warning(
+                    "a plan is not there after %.1f s and will be dropped", self.deadline
+                )
             return
         self._planning = None
         self._begin_window()
@@ -151,10 +167,14 @@ class Balancer:
         self.plan_seconds += seconds
         self._history = made.history
         old, new = np.asarray(self.placement.logical), np.asarray(made.placement.logical)
-        self._layers = [(layer, new[layer]) for layer in range(len(new)) if (new[layer] != old[layer]).any()]
+        self._layers = [
+            (layer, new[layer]) for layer in range(len(new)) if (new[layer] != old[layer]).any()
+        ]
         if not self._layers:
             return
         self.placement = made.placement
         self.replans += 1
         self.moves += len(made.moves)
-        _logger.info("%d layers get new places, %d experts move", len(self._layers), len(made.moves))
+        _logger.info(
+            "%d layers get new places, %d experts move", len(self._layers), len(made.moves)
+        )

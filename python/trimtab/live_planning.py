@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plug-ins for vLLM and SGLang share: settings from the environment, and a plan as the maps that engines keep.
+"""What the plug-ins for vLLM and SGLang share: settings from the environment, and a plan as the
+maps that engines keep.
 
-An engine calls its planner on every rank and expects the same map from each, so nothing here depends on the machine,
-on earlier calls or on time: there is no time budget to set.
+An engine calls its planner on every rank and expects the same map from each, so nothing here
+depends on the machine, on earlier calls or on time: there is no time budget to set.
 """
 
 from __future__ import annotations
@@ -13,15 +14,23 @@ import os
 
 import numpy as np
 
-from trimtab.planning import Load, Placement, Plan, default_placement, make_policy, plan, policy_names
+from trimtab.planning import (
+    Load,
+    Placement,
+    Plan,
+    default_placement,
+    make_policy,
+    plan,
+    policy_names,
+)
 
 _PREFIX = "TRIMTAB_EPLB_"
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How an engine's plans are made, from variables of the environment. Each field is the variable TRIMTAB_EPLB_ and
-    its name in capitals; docs/python.md has the list."""
+    """How an engine's plans are made, from variables of the environment. Each field is the variable
+    TRIMTAB_EPLB_ and its name in capitals; docs/python.md has the list."""
 
     policy: str = "trim"  # "off": the engine's own planner stays
     preset: str | None = None  # of trim: fast, balanced, deep
@@ -30,20 +39,25 @@ class Settings:
     max_receive_per_rank: int | None = None  # in one layer
     max_layers: int | None = None  # that change
     record: str | None = None  # vLLM: a file to which the loads of every replanning are appended
-    placement: str | None = None  # vLLM: a file with the placement to use from the first replanning on
+    placement: str | None = None  # vLLM: a file, used from the first replanning on
 
     @staticmethod
     def from_environment(environment: dict[str, str] | None = None) -> Settings:
-        """Raises ValueError, naming the variable, for values out of range and for names that are none of these."""
+        """Raises ValueError, naming the variable, for values out of range and for names that are
+        none of these."""
         environment = dict(os.environ) if environment is None else environment
-        given = {name: text for name, text in environment.items() if name.startswith(_PREFIX) and text}
+        given = {
+            name: text for name, text in environment.items() if name.startswith(_PREFIX) and text
+        }
         values = {}
         for field in dataclasses.fields(Settings):
             text = given.pop(_PREFIX + field.name.upper(), None)
             if text is not None:
                 values[field.name] = _parse(_PREFIX + field.name.upper(), text, field.type)
         if given:
-            known = ", ".join(_PREFIX + field.name.upper() for field in dataclasses.fields(Settings))
+            known = ", ".join(
+                _PREFIX + field.name.upper() for field in dataclasses.fields(Settings)
+            )
             raise ValueError(f"{', '.join(sorted(given))}: no such setting; there are {known}")
         settings = Settings(**values)
         settings._check()
@@ -57,11 +71,15 @@ class Settings:
             if getattr(self, name) is None:
                 continue
             if self.policy == "off":
-                raise ValueError(f"{_PREFIX}{name.upper()}: {_PREFIX}POLICY is off, so it has no effect")
+                raise ValueError(
+                    f"{_PREFIX}{name.upper()}: {_PREFIX}POLICY is off, so it has no effect"
+                )
             try:
                 make_policy(self.policy, **{name: getattr(self, name)})
             except ValueError as error:
-                raise ValueError(f"{_PREFIX}{name.upper()}={getattr(self, name)}: {error}") from None
+                raise ValueError(
+                    f"{_PREFIX}{name.upper()}={getattr(self, name)}: {error}"
+                ) from None
 
     def plan(self, load: Load, current: Placement, num_nodes: int, num_groups: int) -> Plan:
         return plan(
@@ -85,14 +103,17 @@ def _parse(variable: str, text: str, kind: str):
     try:
         value = convert(text)
     except ValueError:
-        raise ValueError(f"{variable}={text}: not {'a whole number' if convert is int else 'a number'}") from None
+        raise ValueError(
+            f"{variable}={text}: not {'a whole number' if convert is int else 'a number'}"
+        ) from None
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"{variable}={text}: must be 0 or more")
     return value
 
 
 def whole_tokens(tokens: np.ndarray) -> np.ndarray:
-    """Loads of any type as int64. Fractions (rates, shares) are scaled so that rounding does not matter."""
+    """Loads of any type as int64. Fractions (rates, shares) are scaled so that rounding does not
+    matter."""
     if tokens.dtype.kind in "iub":
         return tokens.astype(np.int64)
     tokens = tokens.astype(np.float64)
@@ -103,12 +124,14 @@ def whole_tokens(tokens: np.ndarray) -> np.ndarray:
     return np.rint(tokens).astype(np.int64)
 
 
-def current_placement(old: np.ndarray | None, num_layers: int, num_experts: int, num_ranks: int, slots: int) -> Placement:
+def current_placement(
+    old: np.ndarray | None, num_layers: int, num_experts: int, num_ranks: int, slots: int
+) -> Placement:
     """The map in use as a Placement of num_ranks x slots a rank; old: [layers, slots] or None.
 
-    Ranks come and go in elastic engines, and slots may be empty (-1). Then ranks are taken in order, as far as they
-    are; experts that are nowhere get empty slots first, then those of replicas; what is still empty gets replicas in
-    the order of the experts.
+    Ranks come and go in elastic engines, and slots may be empty (-1). Then ranks are taken in
+    order, as far as they are; experts that are nowhere get empty slots first, then those of
+    replicas; what is still empty gets replicas in the order of the experts.
     """
     total = num_ranks * slots
     if old is None:
@@ -145,10 +168,16 @@ def _fill(row: np.ndarray, num_experts: int) -> None:
         row[slot] = i % num_experts
 
 
-def replica_tables(physical_to_logical: np.ndarray, num_experts: int, width: int = 0, used: np.ndarray | None = None):
-    """physical_to_logical: [layers, slots]. Returns logical_to_physical [layers, experts, width], each expert's slots
-    ascending, then -1, and the number of slots of each expert, [layers, experts]; int64. width 0: the most slots that
-    an expert has. used: [slots], False for slots that hold nothing."""
+def replica_tables(
+    physical_to_logical: np.ndarray,
+    num_experts: int,
+    width: int = 0,
+    used: np.ndarray | None = None,
+):
+    """physical_to_logical: [layers, slots]. Returns logical_to_physical [layers, experts, width],
+    each expert's slots ascending, then -1, and the number of slots of each expert, [layers,
+    experts]; int64. width 0: the most slots that an expert has. used: [slots], False for slots that
+    hold nothing."""
     slots = np.arange(physical_to_logical.shape[1]) if used is None else np.flatnonzero(used)
     held = physical_to_logical[:, slots]
     layers = held.shape[0]

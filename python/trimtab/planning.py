@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From recorded loads to placements: loads, placements, policies, plans, and sharing tokens out over replicas."""
+"""From recorded loads to placements: loads, placements, policies, plans, and sharing tokens out
+over replicas."""
 
 from __future__ import annotations
 
@@ -72,30 +73,44 @@ def plan(
     """A better placement for these loads.
 
     loads: Load, Recording, or an int array [steps, layers, experts] or [layers, experts].
-    current: what the engine runs now; only what pays moves. Without it give ranks and slots (of each rank, replicas
-        included): the plan starts from the experts in order, replicas behind.
-    policy: a name of policy_names(), or a Policy. preset (fast, balanced, deep), time_budget_s (seconds, about) and
-        move_price (PAR that a move must gain) are options of trim; keep_slots of deepseek.
+    current: what the engine runs now; only what pays moves. Without it give ranks and slots (of
+        each rank, replicas included): the plan starts from the experts in order, replicas behind.
+    policy: a name of policy_names(), or a Policy. preset (fast, balanced, deep), time_budget_s
+        (seconds, about) and move_price (PAR that a move must gain) are options of trim; keep_slots
+        of deepseek.
     nodes: ranks are numbered node by node. groups: expert groups of the router, for deepseek.
-    max_moves_per_layer, max_receive_per_rank (experts, in each layer), max_layers, max_bytes (needs expert_bytes, of one
-        expert's weights): what the plan may cost.
+    max_moves_per_layer, max_receive_per_rank (experts, in each layer), max_layers, max_bytes (needs
+        expert_bytes, of one expert's weights): what the plan may cost.
     history: of the plan before (Plan.history); loads then holds only the steps since.
 
-    Returns a Plan. The GIL is released. Raises ValueError for sizes that do not fit, unknown names and options of
-    another policy. How trim plans: docs/policies.md.
+    Returns a Plan. The GIL is released. Raises ValueError for sizes that do not fit, unknown names
+    and options of another policy. How trim plans: docs/policies.md.
     """
     task = Task.of(
-        loads, current, ranks=ranks, slots=slots, policy=policy, preset=preset, time_budget_s=time_budget_s,
-        move_price=move_price, keep_slots=keep_slots, nodes=nodes, groups=groups,
-        max_moves_per_layer=max_moves_per_layer, max_receive_per_rank=max_receive_per_rank, max_layers=max_layers,
-        max_bytes=max_bytes, expert_bytes=expert_bytes,
+        loads,
+        current,
+        ranks=ranks,
+        slots=slots,
+        policy=policy,
+        preset=preset,
+        time_budget_s=time_budget_s,
+        move_price=move_price,
+        keep_slots=keep_slots,
+        nodes=nodes,
+        groups=groups,
+        max_moves_per_layer=max_moves_per_layer,
+        max_receive_per_rank=max_receive_per_rank,
+        max_layers=max_layers,
+        max_bytes=max_bytes,
+        expert_bytes=expert_bytes,
     )
     return task.policy.rebalance(task.load, task.current, history=history, **task.settings)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What plan() and compare() hand to a policy: their arguments, checked and in the words of Policy."""
+    """What plan() and compare() hand to a policy: their arguments, checked and in the words of
+    Policy."""
 
     policy: Policy
     load: Load
@@ -122,7 +137,9 @@ class Task:
         load, names = load_and_names(loads)
         if current is None:
             if ranks is None or slots is None:
-                raise ValueError("give current, the placement in use, or ranks and slots (of each rank)")
+                raise ValueError(
+                    "give current, the placement in use, or ranks and slots (of each rank)"
+                )
             current = default_placement(load.num_layers, load.num_experts, [slots] * ranks)
         else:
             if isinstance(current, PlacementFile):
@@ -143,7 +160,8 @@ class Task:
 
 
 def load_and_names(loads: Loads) -> tuple[Load, dict[str, Sequence[int]]]:
-    """Any form of loads as a Load, with the numbers of its layers and steps where they are known."""
+    """Any form of loads as a Load, with the numbers of its layers and steps where they are
+    known."""
     if isinstance(loads, Recording):
         return loads.load, {"layer_ids": loads.layer_ids, "step_ids": loads.step_ids}
     return loads if isinstance(loads, Load) else Load(loads), {}
@@ -151,18 +169,35 @@ def load_and_names(loads: Loads) -> tuple[Load, dict[str, Sequence[int]]]:
 
 def _check_ranks(current: Placement, ranks: int | None, slots: int | None) -> None:
     if ranks is not None and ranks != current.num_ranks:
-        raise ValueError(f"ranks is {ranks}, and the current placement has {current.num_ranks}; a plan keeps them")
+        raise ValueError(
+            f"ranks is {ranks}, and the current placement has {current.num_ranks}; "
+            "a plan keeps them"
+        )
     if slots is not None and any(of_rank != slots for of_rank in current.slots_per_rank):
-        raise ValueError(f"slots is {slots}, and the current placement has {current.slots_per_rank}; a plan keeps them")
+        raise ValueError(
+            f"slots is {slots}, and the current placement has {current.slots_per_rank}; "
+            "a plan keeps them"
+        )
 
 
 def _policy(policy, preset, time_budget_s, move_price, keep_slots) -> Policy:
     if not isinstance(policy, Policy):
-        return make_policy(policy, preset=preset, time_budget_s=time_budget_s, move_price=move_price,
-                           keep_slots=keep_slots)
-    given = {"preset": preset is not None, "time_budget_s": time_budget_s is not None,
-             "move_price": move_price is not None, "keep_slots": not keep_slots}
+        return make_policy(
+            policy,
+            preset=preset,
+            time_budget_s=time_budget_s,
+            move_price=move_price,
+            keep_slots=keep_slots,
+        )
+    given = {
+        "preset": preset is not None,
+        "time_budget_s": time_budget_s is not None,
+        "move_price": move_price is not None,
+        "keep_slots": not keep_slots,
+    }
     for option, is_given in given.items():
         if is_given:
-            raise ValueError(f"{option}: policy is a Policy ({policy.name}), which was made with its own")
+            raise ValueError(
+                f"{option}: policy is a Policy ({policy.name}), which was made with its own"
+            )
     return policy
