@@ -250,10 +250,17 @@ class TestPlan:
     def test_writes_what_engines_read(self, counts, tmp_path):
         recording = trimtab.Recording(trimtab.Load(counts), layer_ids=[3, 5])
         plan = trimtab.plan(recording, ranks=4, slots=5)
-        for name in ("json", "sglang", "trtllm", "vllm", "vllm-ascend", "npy"):
+        for name in ("json", "trtllm", "vllm", "vllm-ascend", "npy"):
             plan.write(tmp_path / name, name)
             read = trimtab.read_placement(tmp_path / name, format=name, num_ranks=4)
             np.testing.assert_array_equal(read.placement.logical, plan.placement.logical)
+        # SGLang's file has a row for every layer of the model, so that layers 3 and 5 alone are none.
+        with pytest.raises(ValueError, match="begins with layer 3"):
+            plan.write(tmp_path / "sglang", "sglang")
+        all_layers = trimtab.plan(counts, ranks=4, slots=5)
+        all_layers.write(tmp_path / "sglang", "sglang")
+        read = trimtab.read_placement(tmp_path / "sglang", format="sglang", num_ranks=4)
+        np.testing.assert_array_equal(read.placement.logical, all_layers.placement.logical)
         own = trimtab.read_placement(tmp_path / "json")
         assert (own.layer_ids, own.metadata) == ([3, 5], {"policy": "trim"})
         assert trimtab.plan(counts, own).layer_ids == [3, 5]
@@ -343,9 +350,16 @@ class TestCompare:
         assert comparison["trim"].par_next_mean < comparison["static"].par_next_mean
         assert len(comparison["trim"].plans) == 1
 
-    @pytest.mark.parametrize("window", [3, 0, -1])
-    def test_needs_two_windows(self, counts, window):
-        with pytest.raises(ValueError, match="5 steps"):
+    @pytest.mark.parametrize(
+        "window, message",
+        [
+            (3, "5 steps; a window of 3 needs 6"),
+            (0, "at least 1 step, not 0"),
+            (-1, "at least 1 step, not -1"),
+        ],
+    )
+    def test_needs_two_windows(self, counts, window, message):
+        with pytest.raises(ValueError, match=message):
             trimtab.compare(counts, ranks=4, slots=5, window=window)
 
     def test_options_are_of_policies_that_take_part(self, counts):
