@@ -47,7 +47,8 @@ constexpr Format kFormats[] = {
      read_vllm_ascend_placement, vllm_ascend_placement},
 };
 
-constexpr auto kInfos = [] {
+// Not constexpr: with sanitizers g++ does not compare the address of a function at compile time.
+const auto kInfos = [] {
   std::array<FileFormatInfo, std::size(kFormats)> infos{};
   FileFormatInfo* info = infos.data();
   for (const Format& one : kFormats) {
