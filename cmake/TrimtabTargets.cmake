@@ -79,6 +79,12 @@ endfunction()
 # trimtab_program(NAME SOURCES a.cc ... MODULES modules...): an executable linked with these modules and what they use.
 function(trimtab_program name)
   cmake_parse_arguments(PARSE_ARGV 1 program "" "" "SOURCES;MODULES")
+  # What replaces operator new must not be inlined into the rest of the program.
+  set(replaces_new ${program_SOURCES})
+  list(FILTER replaces_new INCLUDE REGEX "allocation_count\\.cc$")
+  if(replaces_new)
+    trimtab_alone(${replaces_new})
+  endif()
   add_executable(${name} ${program_SOURCES})
   trimtab_modules_and_uses(all ${program_MODULES})
   foreach(module ${all})

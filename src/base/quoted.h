@@ -26,7 +26,8 @@ inline void append_quoted(std::string& out, std::string_view text) {
   out += '"';
 }
 
-inline std::string quoted(std::string_view text) {
+// Not called quoted: for a std::string the compiler would find std::quoted as well, and prefer it.
+inline std::string json_quoted(std::string_view text) {
   std::string out;
   append_quoted(out, text);
   return out;

@@ -21,7 +21,7 @@ class Objects {
     text_ += text_.empty() ? "{\"ph\":\"" : ",\n{\"ph\":\"";
     text_ += kind;
     text_ += "\",\"name\":";
-    quoted(name);
+    json_quoted(name);
     text_ += ",\"pid\":";
     number(track.rank);
     text_ += ",\"tid\":";
@@ -41,19 +41,19 @@ class Objects {
   }
   void field(std::string_view field, std::string_view value) {
     key(field);
-    quoted(value);
+    json_quoted(value);
   }
   void begin_args() { text_ += ",\"args\":{"; }
   void end_args() { text_ += '}'; }
   template <class Value>
   void arg(std::string_view name, const Value& value) {
     if (text_.back() != '{') text_ += ',';
-    quoted(name);
+    json_quoted(name);
     text_ += ':';
     if constexpr (std::is_integral_v<Value>) {
       number(value);
     } else {
-      quoted(value);
+      json_quoted(value);
     }
   }
 
@@ -62,7 +62,7 @@ class Objects {
  private:
   void key(std::string_view name) {
     text_ += ',';
-    quoted(name);
+    json_quoted(name);
     text_ += ':';
   }
   template <class Number>
@@ -70,7 +70,7 @@ class Objects {
     char digits[24];
     text_.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
   }
-  void quoted(std::string_view text) { append_quoted(text_, text); }
+  void json_quoted(std::string_view text) { append_quoted(text_, text); }
 
   std::string text_;
 };

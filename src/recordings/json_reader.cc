@@ -93,7 +93,8 @@ bool JsonReader::next_key(std::string& key) {
   if (!next('}')) return false;
   const int64_t at = offset();
   key = string();
-  if (!open_.back().keys.insert(key).second) fail(at, cat("key ", quoted(key), " comes twice"));
+  if (!open_.back().keys.insert(key).second)
+    fail(at, cat("key ", json_quoted(key), " comes twice"));
   expect(':');
   return true;
 }

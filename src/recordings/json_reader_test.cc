@@ -19,7 +19,7 @@ TEST(JsonReader, Strings) {
   };
   EXPECT_EQ(read(R"("a\"\\\/\b\f\n\r\tA\u00e9\u20ac\ud83d\ude00")"),
             "a\"\\/\b\f\n\r\tA\u00e9\u20ac\U0001F600");
-  EXPECT_EQ(read(quoted("\x01\"\\\n")), "\x01\"\\\n");
+  EXPECT_EQ(read(json_quoted("\x01\"\\\n")), "\x01\"\\\n");
   for (const char* bad : {"\"", "\"\\", "\"\\x\"", "\"\\u12\"", "\"\\ud83d\"", "\"\\ud83d\\u0041\"",
                           "\"\\ude00\"", "\"\n\"", "a", "\"a\" b"}) {
     EXPECT_THROW(read(bad), FormatError) << bad;

@@ -63,7 +63,8 @@ Fields read_fields(const Content& content, std::string_view format, const char* 
     if (key == "format") {
       const std::string found = json.string();
       if (found != format)
-        json.fail(at, cat("format is ", quoted(found), "; ", quoted(format), " expected"));
+        json.fail(at,
+                  cat("format is ", json_quoted(found), "; ", json_quoted(format), " expected"));
       known = true;
     } else if (key == "version") {
       json.integer(1, 1);
@@ -83,12 +84,12 @@ Fields read_fields(const Content& content, std::string_view format, const char* 
                key == (format == kLoads ? "num_steps" : "num_ranks")) {
       fields.sizes[key] = json.integer(1, kMaxCount);
     } else {
-      json.fail(at, cat("unknown key ", quoted(key)));
+      json.fail(at, cat("unknown key ", json_quoted(key)));
     }
   }
   json.end();
   if (!known || !version) throw FormatError(file, 0, "no key \"format\" or \"version\"");
-  if (!fields.table) throw FormatError(file, 0, cat("no key ", quoted(table)));
+  if (!fields.table) throw FormatError(file, 0, cat("no key ", json_quoted(table)));
   return fields;
 }
 
@@ -107,7 +108,7 @@ std::vector<int> narrow(const std::vector<int64_t>& values) {
 std::string metadata_text(const std::map<std::string, std::string>& metadata) {
   std::string out = "{";
   for (const auto& [key, value] : metadata)
-    out += cat(out.size() > 1 ? ", " : "", quoted(key), ": ", quoted(value));
+    out += cat(out.size() > 1 ? ", " : "", json_quoted(key), ": ", json_quoted(value));
   return out + "}";
 }
 
@@ -144,10 +145,10 @@ Recording read_json_loads(const Content& content, const RecordingOptions& option
 
 std::string json_loads(const Recording& recording) {
   const Load& load = recording.load;
-  std::string out =
-      cat("{\n\"format\": ", quoted(kLoads), ", \"version\": 1,\n\"num_steps\": ", load.num_steps,
-          ", \"num_layers\": ", load.num_layers, ", \"num_experts\": ", load.num_experts,
-          ",\n\"metadata\": ", metadata_text(recording.metadata), ",\n\"layer_ids\": ");
+  std::string out = cat(
+      "{\n\"format\": ", json_quoted(kLoads), ", \"version\": 1,\n\"num_steps\": ", load.num_steps,
+      ", \"num_layers\": ", load.num_layers, ", \"num_experts\": ", load.num_experts,
+      ",\n\"metadata\": ", metadata_text(recording.metadata), ",\n\"layer_ids\": ");
   append_list<int>(out, recording.layer_ids);
   out += ",\n\"step_ids\": ";
   append_list<int64_t>(out, recording.step_ids);
@@ -183,7 +184,7 @@ std::string json_placement(const PlacementFile& file) {
   std::vector<int> slots;
   for (int rank = 0; rank < placement.num_ranks(); ++rank)
     slots.push_back(placement.slots_of_rank(rank));
-  std::string out = cat("{\n\"format\": ", quoted(kPlacement),
+  std::string out = cat("{\n\"format\": ", json_quoted(kPlacement),
                         ", \"version\": 1,\n\"num_layers\": ", placement.num_layers(),
                         ", \"num_experts\": ", placement.num_experts(),
                         ", \"num_ranks\": ", placement.num_ranks(), ",\n\"slots_per_rank\": ");

@@ -88,7 +88,8 @@ Recording read_vllm_loads(const Content& content, const RecordingOptions& option
         reader.fail(cat(recording.load.num_layers, " layers; eplb_load_meta says ", *layers));
       }
     } else {
-      reader.fail(cat("record_type ", quoted(reader.record.type), "; eplb_load_stats expected"));
+      reader.fail(
+          cat("record_type ", json_quoted(reader.record.type), "; eplb_load_stats expected"));
     }
   }
   if (recording.step_ids.empty())
@@ -114,7 +115,7 @@ std::string vllm_loads(const Recording& recording) {
   }
   const auto model = recording.metadata.find("model");
   std::string out = cat("{\"record_type\": \"eplb_load_meta\", \"version\": 1, \"model\": ",
-                        quoted(model == recording.metadata.end() ? "" : model->second),
+                        json_quoted(model == recording.metadata.end() ? "" : model->second),
                         ", \"num_ranks\": ", ranks,
                         ", \"num_groups\": 1, \"num_nodes\": 1, \"num_layers\": ", load.num_layers,
                         ", \"num_redundant_experts\": 0}\n");

@@ -17,7 +17,7 @@ PlacementFile read_vllm_placement(const Content& content, const PlacementOptions
   while (reader.next()) {
     if (reader.record.type != "eplb_initial_mapping") {
       reader.fail(
-          cat("record_type ", quoted(reader.record.type), "; eplb_initial_mapping expected"));
+          cat("record_type ", json_quoted(reader.record.type), "; eplb_initial_mapping expected"));
     }
     if (table.num_layers > 0) reader.fail("a second eplb_initial_mapping");
     if (!reader.number("num_slots")) reader.fail("no num_slots");

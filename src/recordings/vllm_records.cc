@@ -19,7 +19,8 @@ std::map<int64_t, IntTable> read_assignments(JsonReader& json) {
     // apart.
     const int64_t layer = std::ssize(assignments);
     if (key != std::to_string(layer)) {
-      json.fail(json.offset(), cat("layer ", quoted(key), " where \"", layer, "\" is expected"));
+      json.fail(json.offset(),
+                cat("layer ", json_quoted(key), " where \"", layer, "\" is expected"));
     }
     assignments.emplace(layer, read_table(json, "layer " + key, 1, 1, kMaxExpertId));
   }
