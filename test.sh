@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs every test: C++ with assertions, the tests of many
-# ranks again under the address, undefined-behaviour and thread sanitizers, those of models and files
+# ranks again under the address, undefined-behaviour and thread sanitizers, those of models and
+# files
 # under the first two, the kernels on emulated CPUs (AArch64, older x86-64), the installed package
-# from a project that uses it, the Python package, the wheel in a fresh environment, and, where torch
+# from a project that uses it, the Python package, the wheel in a fresh environment, and, where
+# torch
 # and transformers are installed, live comparisons with transformers.
 #   ./test.sh           everything above
 #   ./test.sh --ci      fails where the wheel can't be built because PyPI is out of reach
-#   ./test.sh --heavy   also fuzzes each reader for a minute (clang), runs the planning commands under
+#   ./test.sh --heavy   also fuzzes each reader for a minute (clang), runs the planning commands
+# under
 #                       the sanitizers, dispatches 100,000 random batches, and sends more than 2 GiB
 #                       at once (5 GiB of memory)
 set -euo pipefail
@@ -27,7 +30,8 @@ done
 if [ "$heavy" -eq 1 ]; then set_up fuzz; else set_up test; fi
 
 jobs=$(nproc)
-# Sanitizers of g++ up to 13 and clang up to 17 fail where addresses are as random as Ubuntu 24.04 makes them
+# Sanitizers of g++ up to 13 and clang up to 17 fail where addresses are as random as Ubuntu 24.04
+# makes them
 # (github.com/google/sanitizers/issues/1716). Containers may forbid to turn that off.
 fixed_addresses=()
 if setarch -R true 2>/dev/null; then

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# GTest::gtest_main: the installed one, or, for another machine, built from the sources that Debian installs beside it.
+# GTest::gtest_main: the installed one, or, for another machine, built from the sources that Debian
+# installs beside it.
 find_package(GTest QUIET)
 if(NOT GTest_FOUND)
   set(TRIMTAB_GOOGLETEST_SOURCE /usr/src/googletest CACHE PATH "GoogleTest's sources, for want of an installed one")

@@ -4,17 +4,21 @@
 # Warnings, sanitizers and include paths of everything compiled here.
 add_library(trimtab_options INTERFACE)
 target_compile_features(trimtab_options INTERFACE cxx_std_20)
-target_include_directories(trimtab_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(trimtab_options INTERFACE ${PROJECT_SOURCE_DIR}/include
+  ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(trimtab_options INTERFACE Threads::Threads)
-# a * b + c is one rounding only where the code says so: the same bits whether or not the machine can fuse them.
+# a * b + c is one rounding only where the code says so: the same bits whether or not the machine
+# can fuse them.
 target_compile_options(trimtab_options INTERFACE -ffp-contract=off)
 if(TRIMTAB_DEVELOPER)
   # Designated initialisers leave the other members at their defaults on purpose.
-  target_compile_options(trimtab_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
+  target_compile_options(trimtab_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+    -Werror
     -Wno-missing-field-initializers)
   # g++ 12 sees dangling and uninitialised memory inside std:: at -O2 where there is none.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(trimtab_options INTERFACE -Wno-error=maybe-uninitialized -Wno-error=restrict
+    target_compile_options(trimtab_options INTERFACE -Wno-error=maybe-uninitialized
+      -Wno-error=restrict
       -Wno-error=stringop-overflow -Wno-error=array-bounds)
     if(CMAKE_UNITY_BUILD)
       # Files that are compiled as one hide each other's names, and types of one file are no longer
@@ -25,13 +29,16 @@ if(TRIMTAB_DEVELOPER)
     # Notes on how g++ 9 for AArch64 passed arguments.
     target_compile_options(trimtab_options INTERFACE -Wno-psabi)
   else()
-    # clang blames std::stable_sort for what libstdc++ 12 calls inside it. Signed indices are no mistake; g++ warns of
+    # clang blames std::stable_sort for what libstdc++ 12 calls inside it. Signed indices are no
+    # mistake; g++ warns of
     # them as little.
-    target_compile_options(trimtab_options INTERFACE -Wno-error=deprecated-declarations -Wno-sign-conversion)
+    target_compile_options(trimtab_options INTERFACE -Wno-error=deprecated-declarations
+      -Wno-sign-conversion)
   endif()
 endif()
 if(TRIMTAB_SANITIZE)
-  target_compile_options(trimtab_options INTERFACE -fsanitize=${TRIMTAB_SANITIZE} -fno-omit-frame-pointer
+  target_compile_options(trimtab_options INTERFACE -fsanitize=${TRIMTAB_SANITIZE}
+    -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
   target_link_options(trimtab_options INTERFACE -fsanitize=${TRIMTAB_SANITIZE})
 endif()
@@ -56,8 +63,10 @@ function(trimtab_modules_and_uses all)
   set(${all} ${found} PARENT_SCOPE)
 endfunction()
 
-# trimtab_module(NAME HEADERS a.h ... SOURCES a.cc ... USES modules... LIBRARIES ...): the object library of one module,
-# its public headers (of include/trimtab), the modules that it may include, and what its objects need linked.
+# trimtab_module(NAME HEADERS a.h ... SOURCES a.cc ... USES modules... LIBRARIES ...): the object
+# library of one module,
+# its public headers (of include/trimtab), the modules that it may include, and what its objects
+# need linked.
 function(trimtab_module name)
   cmake_parse_arguments(PARSE_ARGV 1 module "" "" "HEADERS;SOURCES;USES;LIBRARIES")
   add_library(trimtab_${name} OBJECT ${module_SOURCES})
@@ -76,7 +85,8 @@ function(trimtab_link_module target module)
   target_link_libraries(${target} PRIVATE ${libraries})
 endfunction()
 
-# trimtab_program(NAME SOURCES a.cc ... MODULES modules...): an executable linked with these modules and what they use.
+# trimtab_program(NAME SOURCES a.cc ... MODULES modules...): an executable linked with these modules
+# and what they use.
 function(trimtab_program name)
   cmake_parse_arguments(PARSE_ARGV 1 program "" "" "SOURCES;MODULES")
   # What replaces operator new must not be inlined into the rest of the program.
@@ -93,8 +103,10 @@ function(trimtab_program name)
   target_link_libraries(${name} PRIVATE trimtab_options)
 endfunction()
 
-# trimtab_test(NAME [READS_SOURCE_TREE] SOURCES a_test.cc ... MODULES modules... [LIBRARIES ...] [LABELS ...]): a GoogleTest
-# binary linked with these modules and what they use. The target tests_<label> builds all tests of a label.
+# trimtab_test(NAME [READS_SOURCE_TREE] SOURCES a_test.cc ... MODULES modules... [LIBRARIES ...]
+# [LABELS ...]): a GoogleTest
+# binary linked with these modules and what they use. The target tests_<label> builds all tests of a
+# label.
 # READS_SOURCE_TREE: TRIMTAB_SOURCE_DIR names the checkout, for tests that read files of it.
 function(trimtab_test name)
   if(NOT TRIMTAB_DEVELOPER)
@@ -116,8 +128,10 @@ function(trimtab_test name)
   endforeach()
 endfunction()
 
-# trimtab_multirank_test(NAME SOURCES a_test.cc ... MODULES modules...): a test whose ranks are threads, label multirank, and
-# with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4 with processes under mpiexec, label multirank_mpi. Its tests use
+# trimtab_multirank_test(NAME SOURCES a_test.cc ... MODULES modules...): a test whose ranks are
+# threads, label multirank, and
+# with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4 with processes under mpiexec, label
+# multirank_mpi. Its tests use
 # comm/testing.h.
 function(trimtab_multirank_test name)
   if(NOT TRIMTAB_DEVELOPER)
@@ -129,7 +143,8 @@ function(trimtab_multirank_test name)
     list(APPEND test_MODULES mpi)
     set(libraries MPI::MPI_CXX)
   endif()
-  trimtab_test(${name} SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc MODULES ${test_MODULES}
+  trimtab_test(${name} SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc MODULES
+    ${test_MODULES}
     LIBRARIES ${libraries} LABELS multirank)
   if(NOT TRIMTAB_MPI)
     return()
@@ -140,8 +155,10 @@ function(trimtab_multirank_test name)
   endif()
   foreach(ranks 2 4)
     add_test(NAME ${name}_mpi_${ranks}
-      COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run.sh ${ranks} $<TARGET_FILE:${name}> --gtest_brief=1)
-    set_tests_properties(${name}_mpi_${ranks} PROPERTIES TIMEOUT 600 LABELS multirank_mpi PROCESSORS ${ranks}
+      COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run.sh ${ranks} $<TARGET_FILE:${name}>
+        --gtest_brief=1)
+    set_tests_properties(${name}_mpi_${ranks} PROPERTIES TIMEOUT 600 LABELS multirank_mpi
+      PROCESSORS ${ranks}
       SKIP_RETURN_CODE 77 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;MPIEXEC=${MPIEXEC_EXECUTABLE}")  # MPI libraries leak
   endforeach()
 endfunction()

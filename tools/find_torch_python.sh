@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prints a Python that has torch, transformers and pytest: TRIMTAB_PYTHON, else python3. Where there is none, says on
+# Prints a Python that has torch, transformers and pytest: TRIMTAB_PYTHON, else python3. Where there
+# is none, says on
 # standard error how to get one, and exits 1.
 python=${TRIMTAB_PYTHON:-python3}
 if ! "$python" -c 'import pytest, torch, transformers' 2>/dev/null; then

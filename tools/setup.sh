@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by quickstart.sh and test.sh: installs what the build needs and is not there yet (Debian 12 or 13, Ubuntu
+# Sourced by quickstart.sh and test.sh: installs what the build needs and is not there yet (Debian
+# 12 or 13, Ubuntu
 # 24.04), and knows how to build. Touches the network only when something is missing.
 
 step() { printf '\n== %s\n' "$*"; }
@@ -103,7 +104,8 @@ build() {
   cmake --build --preset "$preset" --target "$target" || fail "building $preset failed"
 }
 
-# test_python: prints the Python that the package is built for and tested with: a virtual environment in build/venv that
+# test_python: prints the Python that the package is built for and tested with: a virtual
+# environment in build/venv that
 # also sees the packages of the Python that tools/find_torch_python.sh finds.
 test_python() {
   local base with_torch=1 venv=$PWD/build/venv

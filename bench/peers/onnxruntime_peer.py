@@ -33,7 +33,8 @@ class OnnxRuntime:
         model.ir_version = min(model.ir_version, 10)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = shape.threads
-        # Weights as initialisers, so that the operator may pack them; in files, for they are more than a model may hold.
+        # Weights as initialisers, so that the operator may pack them; in files, for they are more
+        # than a model may hold.
         with tempfile.TemporaryDirectory() as folder:
             for name, value in (("fc1", pairs), ("fc2", down)):
                 value.numpy().tofile(f"{folder}/{name}")

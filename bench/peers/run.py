@@ -24,7 +24,8 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 TOLERANCE = {"f32": 1e-4, "bf16": 2e-2}
 
 
-# Module and class of each, imported only when asked for: the libraries need environments of their own.
+# Module and class of each, imported only when asked for: the libraries need environments of their
+# own.
 PEERS = {
     "torch_loop": ("torch_peers", "Loop"),
     "torch_grouped_mm": ("torch_peers", "GroupedMM"),
@@ -111,7 +112,8 @@ def main():
     own = ours.Stage(library, shape, arguments.dtype, gate_up, down)
     module, name = PEERS[arguments.peer]
     peer = getattr(importlib.import_module(module), name)(shape, arguments.dtype, gate_up, down)
-    # One thread: its own clock, so that other processes on the core don't count. Else, and where the peer's work is on
+    # One thread: its own clock, so that other processes on the core don't count. Else, and where
+    # the peer's work is on
     # a thread that we don't see, the time that passes, for both.
     wall = arguments.threads > 1 or peer.own_threads
     peer_clock = time.perf_counter if wall else time.thread_time

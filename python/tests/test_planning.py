@@ -254,7 +254,8 @@ class TestPlan:
             plan.write(tmp_path / name, name)
             read = trimtab.read_placement(tmp_path / name, format=name, num_ranks=4)
             np.testing.assert_array_equal(read.placement.logical, plan.placement.logical)
-        # SGLang's file has a row for every layer of the model, so that layers 3 and 5 alone are none.
+        # SGLang's file has a row for every layer of the model, so that layers 3 and 5 alone are
+        # none.
         with pytest.raises(ValueError, match="begins with layer 3"):
             plan.write(tmp_path / "sglang", "sglang")
         all_layers = trimtab.plan(counts, ranks=4, slots=5)

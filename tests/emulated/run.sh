@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh CPU LEVELS REFUSED FILTER EMULATOR... EXPERTS_TEST: the kernels on another CPU than this one. There must be
-# exactly LEVELS (joined by commas), TRIMTAB_ISA=REFUSED must be refused, and the tests of FILTER must pass.
+# run.sh CPU LEVELS REFUSED FILTER EMULATOR... EXPERTS_TEST: the kernels on another CPU than this
+# one. There must be
+# exactly LEVELS (joined by commas), TRIMTAB_ISA=REFUSED must be refused, and the tests of FILTER
+# must pass.
 set -euo pipefail
 export QEMU_CPU=$1
 levels=$2 refused=$3 filter=$4

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh HOSTS RANKS RATE PROGRAM [ARGUMENTS...]: a program under Open MPI's mpiexec on several hosts, RANKS processes on
-# each, on this machine alone. A host is a process in network, host name, IPC and mount namespaces of its own, with a
-# /dev/shm of its own, on a virtual switch; RATE is what its link carries (such as 4gbit), or "full". All of it goes when
-# the script ends. Exit status 77, "skipped" for ctest, where this is not allowed or there is no Open MPI.
+# run.sh HOSTS RANKS RATE PROGRAM [ARGUMENTS...]: a program under Open MPI's mpiexec on several
+# hosts, RANKS processes on
+# each, on this machine alone. A host is a process in network, host name, IPC and mount namespaces
+# of its own, with a
+# /dev/shm of its own, on a virtual switch; RATE is what its link carries (such as 4gbit), or
+# "full". All of it goes when
+# the script ends. Exit status 77, "skipped" for ctest, where this is not allowed or there is no
+# Open MPI.
 set -euo pipefail
 hosts=$1 ranks=$2 rate=$3
 shift 3
@@ -22,7 +26,8 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# new_namespaces NAME UNSHARE-OPTIONS...: a process that keeps them, its id in the file NAME; it says when it is ready.
+# new_namespaces NAME UNSHARE-OPTIONS...: a process that keeps them, its id in the file NAME; it
+# says when it is ready.
 new_namespaces() {
   local name=$1
   shift

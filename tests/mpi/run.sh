@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh RANKS PROGRAM [ARGUMENTS...]: a program on that many processes of this host, for the tests. Exit status 77, which
-# ctest takes for "skipped", where there is no mpiexec. More ranks than cores are meant: the ranks must not spin. MPIEXEC is
+# run.sh RANKS PROGRAM [ARGUMENTS...]: a program on that many processes of this host, for the tests.
+# Exit status 77, which
+# ctest takes for "skipped", where there is no mpiexec. More ranks than cores are meant: the ranks
+# must not spin. MPIEXEC is
 # that of the MPI which the program was built with, if it is not `mpiexec`.
 ranks=$1
 shift

@@ -3,7 +3,8 @@
 # run.sh FOLDER [PYTHON]: builds the wheel of this checkout as a user does, in a virtual environment
 # that has nothing but pip, which makes another one to build in. Then installs the wheel with its
 # declared dependencies alone into a fresh environment and uses it from outside the checkout. FOLDER
-# keeps the compiled objects for the next time. Exits with 77 where the package index is out of reach.
+# keeps the compiled objects for the next time. Exits with 77 where the package index is out of
+# reach.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1"
