@@ -2,11 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs every test: C++ with assertions, the tests of many
 # ranks again under the address, undefined-behaviour and thread sanitizers, those of models and
-# files
-# under the first two, the kernels on emulated CPUs (AArch64, older x86-64), the installed package
-# from a project that uses it, the Python package, the wheel in a fresh environment, and, where
-# torch
-# and transformers are installed, live comparisons with transformers.
+# files under the first two, the kernels on emulated CPUs (AArch64, older x86-64), the installed
+# package from a project that uses it, the Python package, the wheel in a fresh environment, and,
+# where torch and transformers are installed, live comparisons with transformers.
 #   ./test.sh           everything above
 #   ./test.sh --ci      fails where the wheel can't be built because PyPI is out of reach
 #   ./test.sh --heavy   also fuzzes each reader for a minute (clang), runs the planning commands
@@ -31,18 +29,19 @@ if [ "$heavy" -eq 1 ]; then set_up fuzz; else set_up test; fi
 
 jobs=$(nproc)
 # Sanitizers of g++ up to 13 and clang up to 17 fail where addresses are as random as Ubuntu 24.04
-# makes them
-# (github.com/google/sanitizers/issues/1716). Containers may forbid to turn that off.
+# makes them (github.com/google/sanitizers/issues/1716). Containers may forbid to turn that off.
 fixed_addresses=()
 if setarch -R true 2>/dev/null; then
   fixed_addresses=(setarch -R)
 elif [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ]; then
-  echo "if a sanitizer reports an unexpected memory mapping: sysctl vm.mmap_rnd_bits=28 on the host, as root"
+  echo "if a sanitizer reports an unexpected memory mapping: on the host, as root," \
+    "sysctl vm.mmap_rnd_bits=28"
 fi
 for sanitizer in asan tsan; do
   step "building and testing under $sanitizer"
   suites=(multirank)
-  if [ "$sanitizer" = asan ]; then suites+=(model files); fi  # they share nothing between threads that layers do not
+  # Models and files share nothing between threads that layers do not.
+  if [ "$sanitizer" = asan ]; then suites+=(model files); fi
   if [ "$sanitizer" = asan ] && [ "$heavy" -eq 1 ]; then suites+=(planning_commands); fi
   for suite in "${suites[@]}"; do
     build "$sanitizer" "tests_$suite"
@@ -60,8 +59,9 @@ if [ "$heavy" -eq 1 ]; then
     mkdir -p "$found"
     dictionary=()
     if [ -e "tests/fuzz/$reader.dict" ]; then dictionary=(-dict="tests/fuzz/$reader.dict"); fi
-    "${fixed_addresses[@]}" "build/fuzz/tests/fuzz/fuzz_$reader" -max_total_time=60 -timeout=10 -print_final_stats=1 \
-      -verbosity=0 -print_funcs=0 -artifact_prefix="$found/crash-" "${dictionary[@]}" "$found" "tests/fuzz/corpus/$reader"
+    "${fixed_addresses[@]}" "build/fuzz/tests/fuzz/fuzz_$reader" -max_total_time=60 -timeout=10 \
+      -print_final_stats=1 -verbosity=0 -print_funcs=0 -artifact_prefix="$found/crash-" \
+      "${dictionary[@]}" "$found" "tests/fuzz/corpus/$reader"
   done
 fi
 
@@ -81,7 +81,8 @@ if package_python=$(test_python); then
   step "the Python package ($package_python)"
   PYTHONPATH=build/dev/python "$package_python" -m pytest -q -rs python/tests
 else
-  echo "the Python package is left out: its build needs packages from PyPI (python/requirements.txt)"
+  echo "the Python package is left out: its build needs packages from PyPI" \
+    "(python/requirements.txt)"
   build dev all
 fi
 if python=$(tools/find_torch_python.sh); then

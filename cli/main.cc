@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `trimtab` command: options in, one command run, errors as one line. Exit status 1: it
-// failed; 2: wrong usage.
+// The `trimtab` command: options in, one command run, errors as one line. Exit status 1: it failed;
+// 2: wrong usage.
 #include <csignal>
 #include <cstdio>
 #include <exception>

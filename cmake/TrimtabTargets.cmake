@@ -30,8 +30,7 @@ if(TRIMTAB_DEVELOPER)
     target_compile_options(trimtab_options INTERFACE -Wno-psabi)
   else()
     # clang blames std::stable_sort for what libstdc++ 12 calls inside it. Signed indices are no
-    # mistake; g++ warns of
-    # them as little.
+    # mistake; g++ warns of them as little.
     target_compile_options(trimtab_options INTERFACE -Wno-error=deprecated-declarations
       -Wno-sign-conversion)
   endif()
@@ -64,9 +63,8 @@ function(trimtab_modules_and_uses all)
 endfunction()
 
 # trimtab_module(NAME HEADERS a.h ... SOURCES a.cc ... USES modules... LIBRARIES ...): the object
-# library of one module,
-# its public headers (of include/trimtab), the modules that it may include, and what its objects
-# need linked.
+# library of one module, its public headers (of include/trimtab), the modules that it may include,
+# and what its objects need linked.
 function(trimtab_module name)
   cmake_parse_arguments(PARSE_ARGV 1 module "" "" "HEADERS;SOURCES;USES;LIBRARIES")
   add_library(trimtab_${name} OBJECT ${module_SOURCES})
@@ -104,9 +102,8 @@ function(trimtab_program name)
 endfunction()
 
 # trimtab_test(NAME [READS_SOURCE_TREE] SOURCES a_test.cc ... MODULES modules... [LIBRARIES ...]
-# [LABELS ...]): a GoogleTest
-# binary linked with these modules and what they use. The target tests_<label> builds all tests of a
-# label.
+# [LABELS ...]): a GoogleTest binary linked with these modules and what they use. The target
+# tests_<label> builds all tests of a label.
 # READS_SOURCE_TREE: TRIMTAB_SOURCE_DIR names the checkout, for tests that read files of it.
 function(trimtab_test name)
   if(NOT TRIMTAB_DEVELOPER)
@@ -129,10 +126,8 @@ function(trimtab_test name)
 endfunction()
 
 # trimtab_multirank_test(NAME SOURCES a_test.cc ... MODULES modules...): a test whose ranks are
-# threads, label multirank, and
-# with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4 with processes under mpiexec, label
-# multirank_mpi. Its tests use
-# comm/testing.h.
+# threads, label multirank, and with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4 with
+# processes under mpiexec, label multirank_mpi. Its tests use comm/testing.h.
 function(trimtab_multirank_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()
@@ -157,8 +152,9 @@ function(trimtab_multirank_test name)
     add_test(NAME ${name}_mpi_${ranks}
       COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run.sh ${ranks} $<TARGET_FILE:${name}>
         --gtest_brief=1)
+    # MPI libraries leak.
     set_tests_properties(${name}_mpi_${ranks} PROPERTIES TIMEOUT 600 LABELS multirank_mpi
-      PROCESSORS ${ranks}
-      SKIP_RETURN_CODE 77 ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;MPIEXEC=${MPIEXEC_EXECUTABLE}")  # MPI libraries leak
+      PROCESSORS ${ranks} SKIP_RETURN_CODE 77
+      ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0;MPIEXEC=${MPIEXEC_EXECUTABLE}")
   endforeach()
 endfunction()

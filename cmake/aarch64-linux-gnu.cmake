@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Cross build for AArch64 Linux with Debian's g++-aarch64-linux-gnu; tests run in qemu-user, on the
-# CPU that QEMU_CPU
-# names (by default one with all that qemu can do).
+# CPU that QEMU_CPU names (by default one with all that qemu can do).
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

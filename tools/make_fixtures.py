@@ -43,8 +43,8 @@ CHECKPOINTS = REPO / "tests" / "fixtures" / "checkpoints"
 TOKENS = 14
 BOS = 256  # tiny-moe: token id = byte value, 256 starts a text
 
-# The smallest distance between the last score picked and the first one left,
-# so that rounding can't change a pick.
+# The smallest distance between the last score picked and the first one left, so that rounding can't
+# change a pick.
 MARGIN = 1e-3
 
 COMMON = {
@@ -89,12 +89,11 @@ def compressed(kind, groups, ignore, rows=None):
 
 PROJECTIONS = r"\.(self_attn\.[qkvo]_proj|experts\.\d+\.\w+)$"
 
-# What a family's fixture is there to show is in its config.  dtype: of the
-# stored weights; layout: of config.json, "v4" as published checkpoints have
-# it, "v5" as transformers 5 writes it; merged: the tensor names of
-# transformers 5; text_config: nested as in multimodal wrappers; quantised:
-# how the weights of modules whose names match are stored (quantise.py), block
-# None standing for a whole side; quantization: what config.json says of it.
+# What a family's fixture is there to show is in its config. dtype: of the stored weights; layout:
+# of config.json, "v4" as published checkpoints have it, "v5" as transformers 5 writes it; merged:
+# the tensor names of transformers 5; text_config: nested as in multimodal wrappers; quantised: how
+# the weights of modules whose names match are stored (quantise.py), block None standing for a whole
+# side; quantization: what config.json says of it.
 # fmt: off
 FIXTURES = {
     "mixtral": dict(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by quickstart.sh and test.sh: installs what the build needs and is not there yet (Debian
-# 12 or 13, Ubuntu
-# 24.04), and knows how to build. Touches the network only when something is missing.
+# 12 or 13, Ubuntu 24.04), and knows how to build. Touches the network only when something is
+# missing.
 
 step() { printf '\n== %s\n' "$*"; }
 fail() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
@@ -15,11 +15,17 @@ need() {
 }
 
 has_header() { test -e "/usr/include/$1" || test -e "/usr/local/include/$1"; }
-has_python_header() { python3 -c 'import os, sysconfig; assert os.path.exists(sysconfig.get_path("include") + "/Python.h")'; }
+has_python_header() {
+  python3 -c 'import os, sysconfig
+assert os.path.exists(sysconfig.get_path("include") + "/Python.h")'
+}
 has_mpi() { command -v mpiexec && { command -v mpicxx || command -v mpic++; }; }
 has_browser() { command -v chromium || command -v google-chrome; }
 has_compiler() { echo 'int main() {}' | c++ -std=c++20 -x c++ -o /dev/null -; }
-has_cmake() { cmake --version | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'; }
+has_cmake() {
+  cmake --version |
+    awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || (v[1] == 3 && v[2] >= 25)) }'
+}
 
 # want PACKAGE CHECK...: the same for what can be done without.
 wanted=()
@@ -46,7 +52,8 @@ install() {
   fi
   step "installing $*"
   # A machine that has just started may be updating itself: wait for the lock.
-  local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
+  local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive
+    apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
   "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$@" >/dev/null
 }
 
@@ -105,8 +112,8 @@ build() {
 }
 
 # test_python: prints the Python that the package is built for and tested with: a virtual
-# environment in build/venv that
-# also sees the packages of the Python that tools/find_torch_python.sh finds.
+# environment in build/venv that also sees the packages of the Python that
+# tools/find_torch_python.sh finds.
 test_python() {
   local base with_torch=1 venv=$PWD/build/venv
   if ! base=$(tools/find_torch_python.sh 2>/dev/null); then base=python3 with_torch=0; fi
@@ -116,7 +123,8 @@ test_python() {
       rm -rf "$venv"
       "$base" -m venv "$venv" || return
       if [ "$with_torch" -eq 1 ]; then
-        "$base" -c 'import site; print(*(f"import site; site.addsitedir({p!r})" for p in site.getsitepackages()), sep="\n")' \
+        "$base" -c 'import site
+for path in site.getsitepackages(): print(f"import site; site.addsitedir({path!r})")' \
           >"$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/base.pth"
       fi
       "$venv/bin/python" -m pip install -q -r python/requirements.txt || return

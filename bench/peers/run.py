@@ -113,8 +113,7 @@ def main():
     module, name = PEERS[arguments.peer]
     peer = getattr(importlib.import_module(module), name)(shape, arguments.dtype, gate_up, down)
     # One thread: its own clock, so that other processes on the core don't count. Else, and where
-    # the peer's work is on
-    # a thread that we don't see, the time that passes, for both.
+    # the peer's work is on a thread that we don't see, the time that passes, for both.
     wall = arguments.threads > 1 or peer.own_threads
     peer_clock = time.perf_counter if wall else time.thread_time
     row = functools.partial(compare, peer, own, shape, arguments=arguments, peer_clock=peer_clock,

@@ -93,8 +93,8 @@ class Group {
   RankState& rank_state(int rank) { return *rank_states_[rank]; }
   const RankState& rank_state(int rank) const { return *rank_states_[rank]; }
 
-  // Publishes that this rank has come to n, one more than before, and wakes the ranks that wait
-  // for it.
+  // Publishes that this rank has come to n, one more than before, and wakes the ranks that wait for
+  // it.
   void advance(Milestone what, uint64_t n);
   // Which of the ranks that share memory has not come to n?
   Standing standing(Milestone what, uint64_t n) const;

@@ -29,9 +29,8 @@ std::vector<float> forward(const MoeLayer& layer, Communicator& comm) {
   return layer_testing::forward(layer, input_of(comm.rank(), tokens_of(comm.rank())), own.lane);
 }
 
-// P5: rows quantised to int8 with one scale each before they are gathered.
-// Experts of int8 weights round their rows to int8 anyway: whether they or the layer do it makes no
-// difference.
+// P5: rows quantised to int8 with one scale each before they are gathered. Experts of int8 weights
+// round their rows to int8 anyway: whether they or the layer do it makes no difference.
 TEST_P(SentRows, Int8RowsGiveTheBitsOfUnquantisedOnes) {
   TRIMTAB_NEEDS_RANKS(3);
   const World world({.dispatcher = GetParam(), .dtype = DType::kBF16});

@@ -12,9 +12,8 @@ namespace trimtab {
 
 // A regular expression in Python's syntax that matches names from their beginning. Matching takes
 // time in proportion to pattern x name, whatever the pattern. It knows characters, '.', classes,
-// escapes (\d \w
-// \s and punctuation), groups, '|', repetitions and anchors; no lookaround, no back references, no
-// flags.
+// escapes (\d \w \s and punctuation), groups, '|', repetitions and anchors; no lookaround, no back
+// references, no flags.
 class Regex {
  public:
   // Throws InvalidArgument, with the place, for syntax that it does not know and for text that is

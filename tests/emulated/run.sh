@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # run.sh CPU LEVELS REFUSED FILTER EMULATOR... EXPERTS_TEST: the kernels on another CPU than this
-# one. There must be
-# exactly LEVELS (joined by commas), TRIMTAB_ISA=REFUSED must be refused, and the tests of FILTER
-# must pass.
+# one. There must be exactly LEVELS (joined by commas), TRIMTAB_ISA=REFUSED must be refused, and the
+# tests of FILTER must pass.
 set -euo pipefail
 export QEMU_CPU=$1
 levels=$2 refused=$3 filter=$4
@@ -18,7 +17,8 @@ if [ "$found" != "$levels" ]; then
 fi
 if [ "$refused" != none ]; then
   # This test packs for the level in force.
-  if output=$(TRIMTAB_ISA=$refused "$@" --gtest_filter=LinearArgumentsTest.RefusesWhatDoesNotFit 2>&1) ||
+  test=LinearArgumentsTest.RefusesWhatDoesNotFit
+  if output=$(TRIMTAB_ISA=$refused "$@" --gtest_filter=$test 2>&1) ||
     ! grep -q "TRIMTAB_ISA=$refused: choose one of .*has ${levels//,/, }" <<<"$output"; then
     echo "TRIMTAB_ISA=$refused is not refused:"
     echo "$output"

@@ -15,14 +15,16 @@ unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
 rm -rf "$folder/builder" "$folder/user" "$folder/wheels"
 "$python" -m venv "$folder/builder"
 pip=("$folder/builder/bin/python" -m pip -q --disable-pip-version-check)
-if ! "${pip[@]}" download --no-deps --dest "$folder/index" scikit-build-core >"$folder/index.log" 2>&1; then
+if ! "${pip[@]}" download --no-deps --dest "$folder/index" scikit-build-core \
+  >"$folder/index.log" 2>&1; then
   tail -n 1 "$folder/index.log"
   exit 77
 fi
 "${pip[@]}" wheel --no-deps --wheel-dir "$folder/wheels" -Cbuild-dir="$folder/objects" "$source"
 
 "$python" -m venv "$folder/user"
-"$folder/user/bin/python" -m pip -q --disable-pip-version-check install "$folder"/wheels/trimtab-*.whl
+"$folder/user/bin/python" -m pip -q --disable-pip-version-check install \
+  "$folder"/wheels/trimtab-*.whl
 outside=$(mktemp -d)
 trap 'rm -rf "$outside"' EXIT
 cp "$source/tests/wheel/use.py" "$outside"
