@@ -30,9 +30,9 @@ class Flow {
        std::span<int64_t> arc_flow)
       : table_(table),
         batch_(batch),
-        num_experts_(table.shared_expert.size()),
-        num_hubs_(table.hub_expert.size()),
-        num_vertices_(num_experts_ + num_hubs_ + static_cast<size_t>(table.num_ranks)),
+        num_experts_(std::ssize(table.shared_expert)),
+        num_hubs_(std::ssize(table.hub_expert)),
+        num_vertices_(num_experts_ + num_hubs_ + table.num_ranks),
         arc_flow_(arc_flow),
         hub_flow_(workspace.take<int64_t>(num_hubs_)),
         supply_(workspace.take<int64_t>(num_experts_)),
@@ -52,14 +52,14 @@ class Flow {
   }
 
  private:
-  size_t hub_vertex(size_t hub) const { return num_experts_ + hub; }
-  size_t rank_vertex(size_t rank) const { return num_experts_ + num_hubs_ + rank; }
+  int64_t num_ranks() const { return table_.num_ranks; }
+  int64_t hub_vertex(int64_t hub) const { return num_experts_ + hub; }
+  int64_t rank_vertex(int64_t rank) const { return num_experts_ + num_hubs_ + rank; }
 
   int64_t lower_bound() const {
     const int64_t total = std::accumulate(batch_.shared.begin(), batch_.shared.end(), int64_t{0}) +
                           std::accumulate(batch_.fixed.begin(), batch_.fixed.end(), int64_t{0});
-    const auto ranks = static_cast<int64_t>(batch_.fixed.size());
-    return std::max((total + ranks - 1) / ranks,
+    return std::max((total + num_ranks() - 1) / num_ranks(),
                     *std::max_element(batch_.fixed.begin(), batch_.fixed.end()));
   }
 
@@ -92,24 +92,25 @@ class Flow {
   // counts from 0.
   int64_t level(int64_t least) {
     constexpr int kSweeps = 12;
-    for (size_t r = 0; r < room_.size(); ++r) room_[r] = -batch_.fixed[r];
+    for (int64_t r = 0; r < num_ranks(); ++r) room_[r] = -batch_.fixed[r];
     std::fill(arc_flow_.begin(), arc_flow_.end(), 0);
     std::fill(hub_flow_.begin(), hub_flow_.end(), 0);
     std::fill(supply_.begin(), supply_.end(), 0);
     int64_t peak = 0;
     for (int sweep = 0; sweep < kSweeps; ++sweep) {
-      for (size_t e = 0; e < num_experts_; ++e) level_expert(e);
+      for (int64_t e = 0; e < num_experts_; ++e) level_expert(e);
       peak = -*std::min_element(room_.begin(), room_.end());
       if (peak == least) break;
     }
     return peak;
   }
 
-  void level_expert(size_t expert) {
-    const size_t begin = first_arc(first_hub(expert)), end = first_arc(first_hub(expert + 1));
-    int64_t volume = batch_.shared[expert],
-            wet = 0;  // of the ranks below the water line, and how many they are
-    for (size_t a = begin; a < end; ++a) {
+  void level_expert(int64_t expert) {
+    const int64_t begin = first_arc(first_hub(expert));
+    const int64_t end = first_arc(first_hub(expert + 1));
+    int64_t wet = 0;                         // the number of ranks below the water line
+    int64_t volume = batch_.shared[expert];  // what these ranks carry with this expert's tokens
+    for (int64_t a = begin; a < end; ++a) {
       room_[arc_rank(a)] += arc_flow_[a];
       hub_flow_[table_.arc_hub[a]] -= arc_flow_[a];
       volume -= room_[arc_rank(a)];
@@ -122,14 +123,14 @@ class Flow {
       line = volume >= 0 ? volume / wet : 0;
       volume = batch_.shared[expert];
       wet = 0;
-      for (size_t a = begin; a < end; ++a) {
+      for (int64_t a = begin; a < end; ++a) {
         if (-room_[arc_rank(a)] > line) continue;
         volume -= room_[arc_rank(a)];
         ++wet;
       }
     }
     int64_t rest = volume - line * wet;
-    for (size_t a = begin; a < end; ++a) {
+    for (int64_t a = begin; a < end; ++a) {
       int64_t& room = room_[arc_rank(a)];
       arc_flow_[a] = -room > line ? 0 : line + room + (rest > 0 ? 1 : 0);
       if (-room <= line) --rest;
@@ -140,11 +141,11 @@ class Flow {
 
   // Changes what ranks may carry. Where that is less than they do, tokens go back to their experts.
   void raise(int64_t change) {
-    for (size_t r = 0; r < room_.size(); ++r) {
+    for (int64_t r = 0; r < num_ranks(); ++r) {
       room_[r] += change;
-      for (auto i = static_cast<size_t>(table_.first_rank_arc[r]); room_[r] < 0; ++i) {
-        const auto a = static_cast<size_t>(table_.rank_arc[i]);
-        const auto hub = static_cast<size_t>(table_.arc_hub[a]);
+      for (int64_t i = table_.first_rank_arc[r]; room_[r] < 0; ++i) {
+        const int64_t a = table_.rank_arc[i];
+        const int64_t hub = table_.arc_hub[a];
         const int64_t back = std::min(arc_flow_[a], -room_[r]);
         arc_flow_[a] -= back;
         hub_flow_[hub] -= back;
@@ -156,24 +157,24 @@ class Flow {
 
   // Own tokens stay while there is room: the cheapest flow of its size.
   void start(int64_t peak) {
-    for (size_t r = 0; r < room_.size(); ++r) room_[r] = peak - batch_.fixed[r];
-    for (size_t h = 0; h < num_hubs_; ++h) {
+    for (int64_t r = 0; r < num_ranks(); ++r) room_[r] = peak - batch_.fixed[r];
+    for (int64_t h = 0; h < num_hubs_; ++h) {
       hub_flow_[h] = 0;
-      for (size_t a = first_arc(h); a < first_arc(h + 1); ++a) {
+      for (int64_t a = first_arc(h); a < first_arc(h + 1); ++a) {
         arc_flow_[a] = std::min(batch_.own[a], room_[arc_rank(a)]);
         hub_flow_[h] += arc_flow_[a];
         room_[arc_rank(a)] -= arc_flow_[a];
       }
     }
-    for (size_t e = 0; e < num_experts_; ++e) {
+    for (int64_t e = 0; e < num_experts_; ++e) {
       supply_[e] = batch_.shared[e];
-      for (size_t h = first_hub(e); h < first_hub(e + 1); ++h) supply_[e] -= hub_flow_[h];
+      for (int64_t h = first_hub(e); h < first_hub(e + 1); ++h) supply_[e] -= hub_flow_[h];
     }
   }
 
-  size_t first_arc(size_t hub) const { return static_cast<size_t>(table_.first_arc[hub]); }
-  size_t first_hub(size_t expert) const { return static_cast<size_t>(table_.first_hub[expert]); }
-  size_t arc_rank(size_t arc) const { return static_cast<size_t>(table_.arc_rank[arc]); }
+  int64_t first_arc(int64_t hub) const { return table_.first_arc[hub]; }
+  int64_t first_hub(int64_t expert) const { return table_.first_hub[expert]; }
+  int64_t arc_rank(int64_t arc) const { return table_.arc_rank[arc]; }
 
   // Tokens up to `home` are at home and free of charge; the rest pay. A step forward from below
   // gains the price.
@@ -185,30 +186,29 @@ class Flow {
     if (count_hops_) return {1, flow};
     return flow > home ? Step{0, flow - home} : Step{price, flow};
   }
-  Step to_hub(size_t h) const { return forward(hub_flow_[h], batch_.node[h], kOwnNode); }
-  Step from_hub(size_t h) const { return backward(hub_flow_[h], batch_.node[h], kOwnNode); }
-  Step to_rank(size_t a) const { return forward(arc_flow_[a], batch_.own[a], kOwnRank); }
-  Step from_rank(size_t a) const { return backward(arc_flow_[a], batch_.own[a], kOwnRank); }
+  Step to_hub(int64_t h) const { return forward(hub_flow_[h], batch_.node[h], kOwnNode); }
+  Step from_hub(int64_t h) const { return backward(hub_flow_[h], batch_.node[h], kOwnNode); }
+  Step to_rank(int64_t a) const { return forward(arc_flow_[a], batch_.own[a], kOwnRank); }
+  Step from_rank(int64_t a) const { return backward(arc_flow_[a], batch_.own[a], kOwnRank); }
 
   // Calls visit(vertex, step, flow, sign) for every residual step out of a vertex, until it returns
   // true.
   template <class Visit>
-  void for_each_step(size_t vertex, Visit&& visit) {
+  void for_each_step(int64_t vertex, Visit&& visit) {
     if (vertex < num_experts_) {
-      for (size_t h = first_hub(vertex); h < first_hub(vertex + 1); ++h) {
+      for (int64_t h = first_hub(vertex); h < first_hub(vertex + 1); ++h) {
         if (visit(hub_vertex(h), to_hub(h), hub_flow_[h], 1)) return;
       }
     } else if (vertex < num_experts_ + num_hubs_) {
-      const size_t h = vertex - num_experts_;
-      for (size_t a = first_arc(h); a < first_arc(h + 1); ++a) {
+      const int64_t h = vertex - num_experts_;
+      for (int64_t a = first_arc(h); a < first_arc(h + 1); ++a) {
         if (visit(rank_vertex(arc_rank(a)), to_rank(a), arc_flow_[a], 1)) return;
       }
       if (hub_flow_[h] > 0) visit(table_.hub_expert[h], from_hub(h), hub_flow_[h], -1);
     } else {
-      const size_t r = vertex - num_experts_ - num_hubs_;
-      for (auto i = static_cast<size_t>(table_.first_rank_arc[r]);
-           i < static_cast<size_t>(table_.first_rank_arc[r + 1]); ++i) {
-        const auto a = static_cast<size_t>(table_.rank_arc[i]);
+      const int64_t r = vertex - num_experts_ - num_hubs_;
+      for (int64_t i = table_.first_rank_arc[r]; i < table_.first_rank_arc[r + 1]; ++i) {
+        const int64_t a = table_.rank_arc[i];
         if (arc_flow_[a] == 0) continue;
         if (visit(hub_vertex(table_.arc_hub[a]), from_rank(a), arc_flow_[a], -1)) return;
       }
@@ -221,30 +221,30 @@ class Flow {
   int64_t find_distances() {
     std::fill(distance_.begin(), distance_.end(), kFar);
     std::fill(queued_.begin(), queued_.end(), uint8_t{0});
-    size_t head = 0;
-    size_t waiting = 0;
-    const auto reach = [&](size_t vertex, int64_t distance) {
+    int64_t head = 0;
+    int64_t waiting = 0;
+    const auto reach = [&](int64_t vertex, int64_t distance) {
       if (distance >= distance_[vertex]) return;
       distance_[vertex] = distance;
       if (queued_[vertex]) return;
       queued_[vertex] = 1;
       queue_[(head + waiting++) % num_vertices_] = static_cast<int32_t>(vertex);
     };
-    for (size_t e = 0; e < num_experts_; ++e) {
+    for (int64_t e = 0; e < num_experts_; ++e) {
       if (supply_[e] > 0) reach(e, 0);
     }
     while (waiting > 0) {
-      const auto vertex = static_cast<size_t>(queue_[head]);
+      const int64_t vertex = queue_[head];
       head = (head + 1) % num_vertices_;
       --waiting;
       queued_[vertex] = 0;
-      for_each_step(vertex, [&](size_t to, Step step, int64_t&, int) {
+      for_each_step(vertex, [&](int64_t to, Step step, int64_t&, int) {
         reach(to, distance_[vertex] + step.cost);
         return false;
       });
     }
     int64_t nearest = kFar;
-    for (size_t r = 0; r < room_.size(); ++r) {
+    for (int64_t r = 0; r < num_ranks(); ++r) {
       if (room_[r] > 0) nearest = std::min(nearest, distance_[rank_vertex(r)]);
     }
     return nearest;
@@ -253,7 +253,7 @@ class Flow {
   // Pushes up to `tokens` from a vertex along shortest steps to ranks with room at distance
   // `nearest`. A vertex that can't pass on all it is offered stays visited; others may be asked
   // again.
-  int64_t push(size_t vertex, int64_t tokens, int64_t nearest) {
+  int64_t push(int64_t vertex, int64_t tokens, int64_t nearest) {
     visited_[vertex] = 1;
     int64_t pushed = 0;
     if (vertex >= num_experts_ + num_hubs_ && distance_[vertex] == nearest) {
@@ -262,7 +262,7 @@ class Flow {
       room -= pushed;
     }
     if (pushed < tokens) {
-      for_each_step(vertex, [&](size_t to, Step step, int64_t& flow, int sign) {
+      for_each_step(vertex, [&](int64_t to, Step step, int64_t& flow, int sign) {
         if (visited_[to] || distance_[to] != distance_[vertex] + step.cost) return false;
         const int64_t through = push(to, std::min(tokens - pushed, step.room), nearest);
         flow += sign * through;
@@ -284,7 +284,7 @@ class Flow {
       for (int64_t pushed = -1; pushed != 0;) {
         pushed = 0;
         std::fill(visited_.begin(), visited_.end(), uint8_t{0});
-        for (size_t e = 0; e < num_experts_; ++e) {
+        for (int64_t e = 0; e < num_experts_; ++e) {
           if (supply_[e] == 0 || visited_[e] || distance_[e] != 0) continue;
           const int64_t sent = push(e, supply_[e], nearest);
           supply_[e] -= sent;
@@ -299,10 +299,10 @@ class Flow {
   int64_t witnessed_peak() const {
     int64_t tokens = 0;
     int64_t ranks = 0;
-    for (size_t e = 0; e < num_experts_; ++e) {
+    for (int64_t e = 0; e < num_experts_; ++e) {
       if (distance_[e] < kFar) tokens += batch_.shared[e];
     }
-    for (size_t r = 0; r < room_.size(); ++r) {
+    for (int64_t r = 0; r < num_ranks(); ++r) {
       if (distance_[rank_vertex(r)] == kFar) continue;
       tokens += batch_.fixed[r];
       ++ranks;
@@ -312,7 +312,7 @@ class Flow {
 
   const SplitTable& table_;
   const BatchTotals& batch_;
-  const size_t num_experts_, num_hubs_, num_vertices_;
+  const int64_t num_experts_, num_hubs_, num_vertices_;
   std::span<int64_t> arc_flow_, hub_flow_;
   std::span<int64_t> supply_;    // [experts] tokens not yet on a rank
   std::span<int64_t> room_;      // [ranks] below the peak

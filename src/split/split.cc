@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "split/exact_split.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -17,64 +18,57 @@ constexpr std::pair<std::string_view, SplitRule> kRules[] = {
     {"split", SplitRule::kSplit}};
 
 void check(const SplitTable& table, std::span<const int32_t> counts, std::span<int32_t> shares) {
-  const auto ranks = static_cast<size_t>(table.num_ranks);
-  const auto experts = static_cast<size_t>(table.num_experts);
-  const auto slots = static_cast<size_t>(table.num_slots);
-  if (counts.size() != ranks * experts || shares.size() != ranks * slots) {
-    throw InvalidArgument(cat("split of ", ranks, " ranks x ", experts, " experts over ", slots,
-                              " slots got ", counts.size(), " counts and ", shares.size(),
-                              " shares"));
+  if (counts.size() != cells(table.num_ranks, table.num_experts) ||
+      shares.size() != cells(table.num_ranks, table.num_slots)) {
+    throw InvalidArgument(cat("split of ", table.num_ranks, " ranks x ", table.num_experts,
+                              " experts over ", table.num_slots, " slots got ", counts.size(),
+                              " counts and ", shares.size(), " shares"));
   }
   int32_t signs = 0;
   for (const int32_t count : counts) signs |= count;
   if (signs >= 0) return;
-  const auto bad = static_cast<size_t>(
+  const auto bad =
       std::find_if(counts.begin(), counts.end(), [](int32_t count) { return count < 0; }) -
-      counts.begin());
-  throw InvalidArgument(cat("rank ", bad / experts, " has ", counts[bad], " tokens for expert ",
-                            bad % experts, ", expected 0 or more"));
+      counts.begin();
+  throw InvalidArgument(cat("rank ", bad / table.num_experts, " has ", counts[bad],
+                            " tokens for expert ", bad % table.num_experts,
+                            ", expected 0 or more"));
 }
 
-void split_static(const SplitTable& table, std::span<const int32_t> counts,
-                  std::span<int32_t> shares) {
-  const auto experts = static_cast<size_t>(table.num_experts);
-  for (size_t source = 0; source < static_cast<size_t>(table.num_ranks); ++source) {
-    const std::span<int32_t> row = shares.subspan(source * static_cast<size_t>(table.num_slots));
-    for (size_t e = 0; e < experts; ++e) {
-      row[static_cast<size_t>(table.static_slot[source * experts + e])] =
-          counts[source * experts + e];
+void split_static(const SplitTable& table, Table<const int32_t> counts, Table<int32_t> shares) {
+  const Table<const int32_t> static_slot(table.static_slot, table.num_experts);
+  for (int source = 0; source < table.num_ranks; ++source) {
+    for (int e = 0; e < table.num_experts; ++e) {
+      shares(source, static_slot(source, e)) = counts(source, e);
     }
   }
 }
 
 // Deals the tokens of an expert, source after source, to its replicas in turn. The first card goes
-// to replica e % copies, so that the odd tokens of many experts do not all fall on low ranks.
-void deal(size_t expert, const SplitTable& table, std::span<const int32_t> counts,
-          std::span<int32_t> shares) {
-  const auto first = static_cast<size_t>(table.first_replica[expert]);
-  const size_t copies = static_cast<size_t>(table.first_replica[expert + 1]) - first;
-  const std::span<const int32_t> slots = std::span(table.replica_slot).subspan(first, copies);
-  size_t turn = expert % copies;
-  for (size_t source = 0; source < static_cast<size_t>(table.num_ranks); ++source) {
-    const auto count =
-        static_cast<size_t>(counts[source * static_cast<size_t>(table.num_experts) + expert]);
-    const std::span<int32_t> row = shares.subspan(source * static_cast<size_t>(table.num_slots));
-    if (copies == 1) {
-      row[slots[0]] = static_cast<int32_t>(count);
+// to replica e % replicas, so that the odd tokens of many experts do not all fall on low ranks.
+void deal(int expert, const SplitTable& table, Table<const int32_t> counts, Table<int32_t> shares) {
+  const int32_t first = table.first_replica[expert];
+  const int32_t replicas = table.first_replica[expert + 1] - first;
+  const std::span<const int32_t> slots = std::span(table.replica_slot).subspan(first, replicas);
+  int32_t turn = expert % replicas;
+  for (int source = 0; source < table.num_ranks; ++source) {
+    const int32_t count = counts(source, expert);
+    const std::span<int32_t> row = shares[source];
+    if (replicas == 1) {
+      row[slots[0]] = count;
       continue;
     }
-    for (const int32_t slot : slots) row[slot] = static_cast<int32_t>(count / copies);
-    for (size_t rest = count % copies; rest > 0; --rest) {
+    for (const int32_t slot : slots) row[slot] = count / replicas;
+    for (int32_t rest = count % replicas; rest > 0; --rest) {
       ++row[slots[turn]];
-      turn = turn + 1 == copies ? 0 : turn + 1;
+      turn = turn + 1 == replicas ? 0 : turn + 1;
     }
   }
 }
 
-void split_round_robin(const SplitTable& table, std::span<const int32_t> counts,
-                       std::span<int32_t> shares) {
-  for (size_t e = 0; e < static_cast<size_t>(table.num_experts); ++e)
-    deal(e, table, counts, shares);
+void split_round_robin(const SplitTable& table, Table<const int32_t> counts,
+                       Table<int32_t> shares) {
+  for (int e = 0; e < table.num_experts; ++e) deal(e, table, counts, shares);
 }
 
 }  // namespace
@@ -104,10 +98,10 @@ size_t split_workspace_bytes(int num_ranks, int num_experts, int num_slots) {
     throw InvalidArgument(cat("no placement has ", num_experts, " experts in ", num_slots,
                               " slots of ", num_ranks, " ranks"));
   }
-  const auto redundant = static_cast<size_t>(num_slots - num_experts);
+  const size_t redundant = cells(num_slots - num_experts);
   SplitSizes most;
-  most.ranks = static_cast<size_t>(num_ranks);
-  most.experts = static_cast<size_t>(num_experts);
+  most.ranks = cells(num_ranks);
+  most.experts = cells(num_experts);
   most.shared = std::min(most.experts, redundant);
   most.hubs = most.arcs = most.shared + redundant;
   return exact_split_bytes(most);
@@ -119,16 +113,16 @@ void split_tokens(SplitRule rule, const SplitTable& table, std::span<const int32
   std::fill(shares.begin(), shares.end(), 0);
   switch (rule) {
     case SplitRule::kStatic:
-      return split_static(table, counts, shares);
+      return split_static(table, {counts, table.num_experts}, {shares, table.num_slots});
     case SplitRule::kRoundRobin:
-      return split_round_robin(table, counts, shares);
+      return split_round_robin(table, {counts, table.num_experts}, {shares, table.num_slots});
     case SplitRule::kSplit:
       return exact_split(table, counts, workspace, shares);
   }
 }
 
 void assign_slots(const SplitTable& table, std::span<int32_t> share_row, std::span<int32_t> ids) {
-  if (share_row.size() != static_cast<size_t>(table.num_slots)) {
+  if (std::ssize(share_row) != table.num_slots) {
     throw InvalidArgument(
         cat("a row of ", share_row.size(), " shares for ", table.num_slots, " slots"));
   }
@@ -141,8 +135,7 @@ void assign_slots(const SplitTable& table, std::span<int32_t> share_row, std::sp
     }
     int32_t replica = table.first_replica[expert];
     const int32_t end = table.first_replica[expert + 1];
-    while (replica < end && share_row[static_cast<size_t>(table.replica_slot[replica])] == 0)
-      ++replica;
+    while (replica < end && share_row[table.replica_slot[replica]] == 0) ++replica;
     if (replica == end) throw InvalidArgument(cat("id ", i, ": no share left for expert ", expert));
     ids[i] = table.replica_slot[replica];
     --share_row[ids[i]];
@@ -151,14 +144,17 @@ void assign_slots(const SplitTable& table, std::span<int32_t> share_row, std::sp
 
 void split_rank_loads(const SplitTable& table, std::span<const int32_t> shares,
                       std::span<int64_t> loads) {
-  const auto slots = static_cast<size_t>(table.num_slots);
-  if (loads.size() != static_cast<size_t>(table.num_ranks) ||
-      shares.size() != loads.size() * slots) {
+  if (std::ssize(loads) != table.num_ranks ||
+      shares.size() != cells(table.num_ranks, table.num_slots)) {
     throw InvalidArgument(cat(shares.size(), " shares and ", loads.size(), " loads for ",
-                              table.num_ranks, " ranks x ", slots, " slots"));
+                              table.num_ranks, " ranks x ", table.num_slots, " slots"));
   }
   std::fill(loads.begin(), loads.end(), 0);
-  for (size_t i = 0; i < shares.size(); ++i) loads[table.rank_of_slot[i % slots]] += shares[i];
+  const Table<const int32_t> of_sources(shares, table.num_slots);
+  for (int source = 0; source < table.num_ranks; ++source) {
+    const std::span<const int32_t> row = of_sources[source];
+    for (int slot = 0; slot < table.num_slots; ++slot) loads[table.rank_of_slot[slot]] += row[slot];
+  }
 }
 
 }  // namespace trimtab

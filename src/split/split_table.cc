@@ -13,7 +13,7 @@ void check(const Placement& placement, int layer, std::span<const int32_t> node_
   if (layer < 0 || layer >= placement.num_layers()) {
     throw InvalidArgument(cat("layer ", layer, " of a placement of ", placement.num_layers()));
   }
-  if (!node_of_rank.empty() && node_of_rank.size() != static_cast<size_t>(placement.num_ranks())) {
+  if (!node_of_rank.empty() && std::ssize(node_of_rank) != placement.num_ranks()) {
     throw InvalidArgument(
         cat(node_of_rank.size(), " nodes given for ", placement.num_ranks(), " ranks"));
   }
@@ -21,6 +21,10 @@ void check(const Placement& placement, int layer, std::span<const int32_t> node_
     if (node_of_rank[r] < 0)
       throw InvalidArgument(cat("rank ", r, " is on node ", node_of_rank[r]));
   }
+}
+
+int32_t size_of(const std::vector<int32_t>& values) {
+  return static_cast<int32_t>(values.size());
 }
 
 // Adds expert e to the graph if several ranks hold it.
@@ -43,16 +47,16 @@ void add_shared_expert(int32_t e, SplitTable& table) {
                    [](const Holder& a, const Holder& b) { return a.node < b.node; });
   for (size_t i = 0; i < holders.size(); ++i) {
     if (i == 0 || holders[i].node != holders[i - 1].node) {
-      table.first_arc.push_back(static_cast<int32_t>(table.arc_slot.size()));
-      table.hub_expert.push_back(static_cast<int32_t>(table.shared_expert.size()));
+      table.first_arc.push_back(size_of(table.arc_slot));
+      table.hub_expert.push_back(size_of(table.shared_expert));
       table.hub_node.push_back(holders[i].node);
     }
-    table.arc_hub.push_back(static_cast<int32_t>(table.hub_expert.size()) - 1);
+    table.arc_hub.push_back(size_of(table.hub_expert) - 1);
     table.arc_rank.push_back(holders[i].rank);
     table.arc_slot.push_back(holders[i].slot);
   }
   table.shared_expert.push_back(e);
-  table.first_hub.push_back(static_cast<int32_t>(table.hub_expert.size()));
+  table.first_hub.push_back(size_of(table.hub_expert));
 }
 
 // Sorts the indices of `key` by key, ascending; first: where each key in [0, num_keys) begins.
@@ -64,13 +68,13 @@ void sort_by_key(std::span<const int32_t> key, size_t num_keys, std::vector<int3
   std::vector<int32_t> next(first.begin(), first.end() - 1);
   sorted.resize(key.size());
   for (size_t i = 0; i < key.size(); ++i) {
-    sorted[static_cast<size_t>(next[key[i]]++)] = static_cast<int32_t>(i);
+    sorted[next[key[i]]++] = static_cast<int32_t>(i);
   }
 }
 
 // FNV-1a.
 uint64_t hash(uint64_t state, std::span<const int32_t> values) {
-  for (const int32_t value : values) state = (state ^ static_cast<uint32_t>(value)) * 0x100000001b3;
+  for (const uint32_t value : values) state = (state ^ value) * 0x100000001b3;
   return state;
 }
 
@@ -109,7 +113,7 @@ SplitTable::SplitTable(const Placement& placement, int layer, std::span<const in
       hash(hash(hash(0xcbf29ce484222325, placement.logical(layer)), rank_of_slot), node_of_rank);
   first_hub.push_back(0);
   for (int32_t e = 0; e < num_experts; ++e) add_shared_expert(e, *this);
-  first_arc.push_back(static_cast<int32_t>(arc_slot.size()));
+  first_arc.push_back(size_of(arc_slot));
   sort_by_key(arc_rank, num_ranks, first_rank_arc, rank_arc);
 }
 
