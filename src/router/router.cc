@@ -16,7 +16,7 @@
 namespace trimtab {
 namespace {
 
-// Of one token at a time; uninitialised.
+// Memory for the selection of one token at a time; uninitialised.
 struct Scratch {
   float scores[RouterConfig::kMaxExperts];
   float biased[RouterConfig::kMaxExperts];
@@ -55,13 +55,11 @@ float group_score(GroupScore kind, std::span<const float> values) {
 // The best groups, in ascending order.
 std::span<const int32_t> pick_groups(const RouterConfig& config, std::span<const float> values,
                                      Scratch& scratch) {
-  const auto num_groups = static_cast<size_t>(config.num_groups);
-  const size_t size = values.size() / num_groups;
+  const Table<const float> of_group(values, std::ssize(values) / config.num_groups);
   const std::span<int32_t> groups(scratch.groups, config.top_groups);
   TopK best(groups, scratch.best);
-  for (size_t g = 0; g < num_groups; ++g) {
-    best.offer(static_cast<int32_t>(g),
-               group_score(config.group_score, values.subspan(g * size, size)));
+  for (int32_t g = 0; g < config.num_groups; ++g) {
+    best.offer(g, group_score(config.group_score, of_group[g]));
   }
   std::sort(groups.begin(), groups.end());
   return groups;
@@ -73,27 +71,25 @@ void pick_experts(const RouterConfig& config, std::span<const float> values, Scr
                   std::span<int32_t> ids) {
   if (config.num_groups == 1) {
     TopK best(ids, scratch.best);
-    for (size_t e = 0; e < values.size(); ++e) best.offer(static_cast<int32_t>(e), values[e]);
+    const auto columns = static_cast<int32_t>(values.size());
+    for (int32_t e = 0; e < columns; ++e) best.offer(e, values[e]);
     return;
   }
   const std::span<const int32_t> groups = pick_groups(config, values, scratch);
-  const size_t size = values.size() / static_cast<size_t>(config.num_groups);
+  const int32_t size = config.num_experts / config.num_groups;
   TopK best(ids, scratch.best);
   for (const int32_t g : groups) {
-    for (size_t e = static_cast<size_t>(g) * size, end = e + size; e < end; ++e) {
-      best.offer(static_cast<int32_t>(e), values[e]);
-    }
+    for (int32_t e = g * size, end = e + size; e < end; ++e) best.offer(e, values[e]);
   }
 }
 
 std::span<const int32_t> hashed_picks(const RouterConfig& config, int32_t token_id, int64_t token) {
-  const auto k = static_cast<size_t>(config.top_k);
-  const auto vocab = static_cast<int64_t>(config.hash_table.size() / k);
-  if (token_id < -1 || token_id >= vocab) {
+  const Table<const int32_t> picks(config.hash_table, config.top_k);
+  if (token_id < -1 || token_id >= picks.rows()) {
     throw InvalidArgument(cat("router: token ", token, " has the id ", token_id,
-                              ", the hash table knows 0 to ", vocab - 1));
+                              ", the hash table knows 0 to ", picks.rows() - 1));
   }
-  return std::span(config.hash_table).subspan(static_cast<size_t>(std::max(token_id, 0)) * k, k);
+  return picks[std::max(token_id, 0)];
 }
 
 void renormalize(std::span<float> weights) {
@@ -166,7 +162,7 @@ void Router::route(ConstRows logits, const RouteInputs& inputs, Routing out) con
   const std::span<int32_t> ids = out.ids.first(picks);
   const std::span<float> weights = out.weights.first(picks);
   for (int64_t t = 0; t < tokens; ++t) {
-    check_no_nan({logits.row_as<float>(t), static_cast<size_t>(columns)}, t, inputs.layer);
+    check_no_nan({logits.row_as<float>(t), cells(columns)}, t, inputs.layer);
   }
   if (config_.custom) {
     run_custom(logits, inputs.hidden, ids, weights);
@@ -183,13 +179,13 @@ void Router::route(ConstRows logits, const RouteInputs& inputs, Routing out) con
 void Router::select(ConstRows logits, const RouteInputs& inputs, std::span<int32_t> ids,
                     std::span<float> weights) const {
   Scratch scratch;
-  const auto k = static_cast<size_t>(config_.top_k);
+  const Table<int32_t> ids_of(ids, config_.top_k);
+  const Table<float> weights_of(weights, config_.top_k);
   for (int64_t t = 0; t < logits.rows; ++t) {
-    const auto i = static_cast<size_t>(t);
     std::span<const int32_t> hashed;
-    if (!config_.hash_table.empty()) hashed = hashed_picks(config_, inputs.token_ids[i], t);
-    select_token(config_, {logits.row_as<float>(t), static_cast<size_t>(logits.cols)}, hashed,
-                 scratch, ids.subspan(i * k, k), weights.subspan(i * k, k));
+    if (!config_.hash_table.empty()) hashed = hashed_picks(config_, inputs.token_ids[t], t);
+    select_token(config_, {logits.row_as<float>(t), cells(logits.cols)}, hashed, scratch, ids_of[t],
+                 weights_of[t]);
   }
 }
 
@@ -197,11 +193,11 @@ void Router::run_custom(ConstRows logits, ConstRows hidden, std::span<int32_t> i
                         std::span<float> weights) const {
   config_.custom(hidden, logits, config_.top_k, config_.renormalize, config_.num_experts, ids,
                  weights);
-  for (size_t i = 0; i < ids.size(); ++i) {
+  for (int64_t i = 0; i < std::ssize(ids); ++i) {
     if (ids[i] < -1 || ids[i] >= logits.cols || !std::isfinite(weights[i])) {
-      throw InvalidArgument(cat("router: the custom function gave token ",
-                                i / static_cast<size_t>(config_.top_k), " expert ", ids[i], " of ",
-                                logits.cols, " with weight ", weights[i]));
+      throw InvalidArgument(cat("router: the custom function gave token ", i / config_.top_k,
+                                " expert ", ids[i], " of ", logits.cols, " with weight ",
+                                weights[i]));
     }
     if (ids[i] == -1) weights[i] = 0.0F;
   }

@@ -47,17 +47,17 @@ void check_values(const RouterConfig& c) {
   check(std::isfinite(c.routed_scaling_factor) && c.routed_scaling_factor > 0.0F,
         "routed_scaling_factor is ", c.routed_scaling_factor, ", must be above 0 and finite");
   const int columns = c.num_experts + c.num_zero_experts;
-  check(c.selection_bias.empty() || c.selection_bias.size() == static_cast<size_t>(columns),
-        "selection_bias has ", c.selection_bias.size(), " values for ", columns, " experts");
+  check(c.selection_bias.empty() || std::ssize(c.selection_bias) == columns, "selection_bias has ",
+        c.selection_bias.size(), " values for ", columns, " experts");
   for (size_t i = 0; i < c.selection_bias.size(); ++i) {
     check(std::isfinite(c.selection_bias[i]), "selection_bias of expert ", i, " is ",
           c.selection_bias[i]);
   }
-  const auto k = static_cast<size_t>(c.top_k);
-  check(c.hash_table.size() % k == 0, "hash_table has ", c.hash_table.size(),
-        " ids, no multiple of top_k = ", k);
-  for (size_t i = 0; i < c.hash_table.size(); ++i) {
-    check(c.hash_table[i] >= 0 && c.hash_table[i] < columns, "hash_table of token ", i / k,
+  const int64_t num_ids = std::ssize(c.hash_table);
+  check(num_ids % c.top_k == 0, "hash_table has ", num_ids,
+        " ids, no multiple of top_k = ", c.top_k);
+  for (int64_t i = 0; i < num_ids; ++i) {
+    check(c.hash_table[i] >= 0 && c.hash_table[i] < columns, "hash_table of token ", i / c.top_k,
           " names expert ", c.hash_table[i], " of ", columns);
   }
 }
@@ -71,7 +71,7 @@ void check_combinations(const RouterConfig& c) {
   const bool groups = c.num_groups > 1;
   const bool hash = !c.hash_table.empty();
   const bool scored = c.scoring != Scoring::kSoftmax;
-  const bool custom = static_cast<bool>(c.custom);
+  const bool custom = c.custom != nullptr;
   refuse(custom && scored, "a custom function", "a scoring other than the default");
   refuse(custom && groups, "a custom function", "groups");
   refuse(custom && bias, "a custom function", "selection_bias");

@@ -10,6 +10,7 @@
 
 #include "trimtab/error.h"
 #include "trimtab/router.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
@@ -25,12 +26,11 @@ inline Routed route(const RouterConfig& config, const std::vector<float>& logits
                     const RouteInputs& inputs = {}) {
   const Router router(config);
   const int64_t columns = config.num_experts + config.num_zero_experts;
-  const auto tokens = static_cast<size_t>(static_cast<int64_t>(logits.size()) / columns);
-  const size_t picks = tokens * static_cast<size_t>(router.picks_per_token());
+  const int64_t tokens = std::ssize(logits) / columns;
+  const size_t picks = cells(tokens, router.picks_per_token());
   Routed out{std::vector<int32_t>(picks, -99), std::vector<float>(picks, -99.0F),
              std::vector<float>(tokens, -99.0F)};
-  router.route({logits.data(), static_cast<int64_t>(tokens), columns}, inputs,
-               {out.ids, out.weights, out.identity});
+  router.route({logits.data(), tokens, columns}, inputs, {out.ids, out.weights, out.identity});
   return out;
 }
 
@@ -55,7 +55,7 @@ inline RouterConfig config_of(int experts, int top_k) {
 inline std::vector<float> random_logits(int64_t tokens, int64_t columns, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0.0F, 2.0F);
-  std::vector<float> logits(static_cast<size_t>(tokens * columns));
+  std::vector<float> logits(cells(tokens, columns));
   for (float& x : logits) x = normal(random);
   return logits;
 }

@@ -24,7 +24,7 @@ void softmax(std::span<const float> x, float* out) {
   for (size_t i = 0; i < n; ++i) out[i] = exp_f32(x[i] == top ? 0.0F : x[i] - top);
   // In double, so that thousands of experts cost no accuracy.
   double sum = 0.0;
-  for (size_t i = 0; i < n; ++i) sum += static_cast<double>(out[i]);
+  for (size_t i = 0; i < n; ++i) sum += out[i];
   const float divisor = static_cast<float>(sum);
   for (size_t i = 0; i < n; ++i) out[i] /= divisor;
 }
