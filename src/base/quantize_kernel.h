@@ -25,7 +25,7 @@ inline float widened(float x) {
   return x;
 }
 inline float widened(uint16_t x) {
-  return bits_as<float>(static_cast<uint32_t>(x) << 16);
+  return bits_as<float>(uint32_t{x} << 16);
 }
 
 // The bits of the largest magnitude: non-negative floats order as their bits do, and integers have
@@ -34,7 +34,7 @@ template <class T>
 int32_t largest_magnitude(const T* x, int64_t count) {
   int32_t largest = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const auto magnitude = static_cast<int32_t>(bits_as<uint32_t>(widened(x[i])) & 0x7fffffffU);
+    const int32_t magnitude = bits_as<int32_t>(widened(x[i])) & 0x7fffffff;
     largest = largest > magnitude ? largest : magnitude;
   }
   return largest;
@@ -87,8 +87,7 @@ void quantize_mx_row(const T* x, int64_t count, uint8_t* __restrict q, uint8_t* 
     const int scale = mx_scale(largest_magnitude(x, kQuantizeBlock));
     scales[block] = static_cast<uint8_t>(scale);
     // A block with a NaN: all codes are 0. 254 - 255 would be no exponent.
-    const float inverse =
-        scale == kE8M0NaN ? 0.0F : bits_as<float>(static_cast<uint32_t>(254 - scale) << 23);
+    const float inverse = scale == kE8M0NaN ? 0.0F : bits_as<float>((254 - scale) << 23);
     for (int i = 0; i < kQuantizeBlock; ++i) {
       const float y = widened(x[i]) * inverse;
       const uint32_t code = e4m3_magnitude(y) | ((bits_as<uint32_t>(y) >> 24) & 0x80U);
@@ -104,9 +103,7 @@ inline void dequantize_mx_row(const uint8_t* q, const uint8_t* scales, int64_t c
        ++block, q += kQuantizeBlock, y += kQuantizeBlock) {
     const int scale = scales[block];
     const float power =
-        scale == kE8M0NaN
-            ? bits_as<float>(0x7fc00000)
-            : bits_as<float>(scale == 0 ? 0x00400000U : static_cast<uint32_t>(scale) << 23);
+        bits_as<float>(scale == kE8M0NaN ? 0x7fc00000 : (scale == 0 ? 0x00400000 : scale << 23));
     for (int i = 0; i < kQuantizeBlock; ++i) {
       // With its fields in the place of a float's it is 2^-120 of the value: the exponent's bias is
       // 7, not 127.

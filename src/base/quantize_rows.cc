@@ -68,7 +68,7 @@ void dequantize_rows(ConstRows q, ConstRows scales, Rows x) {
     const std::byte* from = q.row(i);
     for (int64_t h = 0; h < q.cols; ++h) {
       if (q.dtype == DType::kI8) {
-        to[h] = static_cast<float>(static_cast<int8_t>(from[h])) * *scales.row_as<float>(i);
+        to[h] = static_cast<int8_t>(from[h]) * *scales.row_as<float>(i);
       } else {
         const auto scale = static_cast<uint8_t>(scales.row(i)[h / kMxBlock]);
         to[h] = to_float(e4m3_t{static_cast<uint8_t>(from[h])}) * to_float(e8m0_t{scale});

@@ -41,12 +41,12 @@ bool overlap(ConstRows a, ConstRows b) noexcept {
     return std::span(rows.data, rows.row(rows.rows - 1) + rows.row_bytes());
   };
   if (!overlap(extent(a), extent(b))) return false;
-  const int64_t stride = static_cast<int64_t>(shape_bytes(a.dtype, a.stride));
+  const int64_t stride = shape_bytes(a.dtype, a.stride);
+  const int64_t a_bytes = a.row_bytes(), b_bytes = b.row_bytes();
   if (shape_bytes(b.dtype, b.stride) != shape_bytes(a.dtype, a.stride)) return true;
   // Where the rows of b begin in those of a.
   const int64_t apart = ((b.data - a.data) % stride + stride) % stride;
-  return apart < static_cast<int64_t>(a.row_bytes()) ||
-         stride - apart < static_cast<int64_t>(b.row_bytes());
+  return apart < a_bytes || stride - apart < b_bytes;
 }
 
 void convert_row(const std::byte* from, DType from_dtype, int64_t count, DType to_dtype,

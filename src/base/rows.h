@@ -15,7 +15,7 @@ namespace trimtab {
 // do not. Of rows with different strides it is enough that one lies among the others.
 bool overlap(ConstRows a, ConstRows b) noexcept;
 inline bool overlap(ConstRows rows, std::span<const std::byte> memory) noexcept {
-  const auto size = static_cast<int64_t>(memory.size());
+  const int64_t size = std::ssize(memory);
   return overlap(rows, ConstRows(memory.data(), 1, size, size, DType::kU8));
 }
 template <class A, class B>

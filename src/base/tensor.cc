@@ -38,6 +38,10 @@ constexpr std::array<TypeInfo, 18> kTypes = {{{"BOOL", 8},
                                               {"F4", 4},
                                               {"U4", 4}}};
 
+const TypeInfo& facts(DType type) {
+  return kTypes[static_cast<size_t>(type)];
+}
+
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kLine = 64;
 
@@ -63,15 +67,15 @@ void* map_pages(size_t bytes) {
 }  // namespace
 
 int bits(DType type) {
-  return kTypes[static_cast<size_t>(type)].bits;
+  return facts(type).bits;
 }
 
 std::string_view name(DType type) {
-  return kTypes[static_cast<size_t>(type)].name;
+  return facts(type).name;
 }
 
 float to_float(f16_t x) {
-  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000U) << 16;
+  const uint32_t sign = (x.bits & 0x8000U) << 16;
   const uint32_t exponent = (x.bits >> 10) & 0x1fU;
   const uint32_t mantissa = x.bits & 0x3ffU;
   if (exponent == 0) {

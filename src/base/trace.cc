@@ -6,6 +6,7 @@
 
 #include "base/cat.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
@@ -14,10 +15,10 @@ TraceBuffer::TraceBuffer(int64_t capacity) {
   if (capacity < 1 || capacity > kMost) {
     throw InvalidArgument(cat("a trace of ", capacity, " events, expected 1 to ", kMost));
   }
-  const auto size = std::bit_ceil(static_cast<uint64_t>(capacity));
-  mask_ = static_cast<int64_t>(size) - 1;
-  events_ = std::make_unique<TraceEvent[]>(
-      size);  // writes all of it, so that recording meets no new page
+  const size_t size = std::bit_ceil(cells(capacity));
+  mask_ = size - 1;
+  // This writes all of it, so that recording meets no new page.
+  events_ = std::make_unique<TraceEvent[]>(size);
 }
 
 std::vector<TraceEvent> TraceBuffer::events() const {

@@ -11,10 +11,9 @@ namespace trimtab {
 Drift drift(const Load& load, int layer, int64_t window) {
   const auto shares = [&](int64_t w) {
     const std::vector<int64_t> counts = sum_of_steps(load, layer, {w * window, (w + 1) * window});
-    const auto total = static_cast<double>(
-        std::max<int64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}), 1));
-    std::vector<double> result;
-    for (const int64_t count : counts) result.push_back(static_cast<double>(count) / total);
+    std::vector<double> result(counts.begin(), counts.end());
+    const double total = std::max(std::accumulate(result.begin(), result.end(), 0.0), 1.0);
+    for (double& share : result) share /= total;
     return result;
   };
   Drift result;

@@ -97,9 +97,9 @@ Levelness levelness(const RankLoads& loads, int layer, StepRange steps) {
 Levelness mean_over_layers(std::span<const Levelness> layers) {
   if (layers.empty()) return {};
   const auto mean = [&](double Levelness::* figure) {
-    double sum = 0;
-    for (const Levelness& layer : layers) sum += layer.*figure;
-    return sum / static_cast<double>(layers.size());
+    std::vector<double> values;
+    for (const Levelness& layer : layers) values.push_back(layer.*figure);
+    return mean_of(values);
   };
   Levelness result = *std::ranges::max_element(layers, {}, &Levelness::par_step_worst);
   result.par = mean(&Levelness::par);

@@ -7,6 +7,7 @@
 
 #include "base/cat.h"
 #include "trimtab/error.h"
+#include "trimtab/slot_ranges.h"
 #include "trimtab/table.h"
 
 namespace trimtab {
@@ -96,9 +97,7 @@ Placement Placement::linear(int num_layers, int num_experts, int num_ranks) {
 
 int Placement::rank_of_slot(int slot) const {
   check_range("slot", slot, num_slots());
-  // The first rank that ends behind the slot: ranks without slots are passed over.
-  const auto end = std::upper_bound(first_slot_.begin() + 1, first_slot_.end(), slot);
-  return static_cast<int>(end - first_slot_.begin()) - 1;
+  return SlotRanges(first_slot_).rank_of(slot);
 }
 
 std::span<const int32_t> Placement::logical(int layer) const {
@@ -110,27 +109,25 @@ std::vector<int32_t> Placement::log2phy(int layer, int rank) const {
   check_range("rank", rank, num_ranks());
   const std::span<const int32_t> experts = logical(layer);
   std::vector<std::vector<int32_t>> slots_of(num_experts_);
-  for (size_t s = 0; s < experts.size(); ++s) {
-    slots_of[experts[s]].push_back(static_cast<int32_t>(s));
-  }
+  for (int32_t s = 0; s < num_slots(); ++s) slots_of[experts[s]].push_back(s);
   std::vector<int32_t> chosen;
   chosen.reserve(slots_of.size());
-  for (size_t e = 0; e < slots_of.size(); ++e) {
+  for (int e = 0; e < num_experts_; ++e) {
     const std::vector<int32_t>& slots = slots_of[e];
     const auto own = std::lower_bound(slots.begin(), slots.end(), first_slot(rank));
     if (own != slots.end() && *own < first_slot(rank + 1)) {
       chosen.push_back(*own);
       continue;
     }
-    // How many ranks before this one are dealt a slot, too.
-    auto turn = static_cast<size_t>(rank);
+    // The number of ranks before this one that are dealt a slot, too.
+    int64_t turn = rank;
     int owner = -1;
     for (auto s = slots.begin(); s != own; ++s) {
       const int r = rank_of_slot(*s);
       if (r != owner) --turn;
       owner = r;
     }
-    chosen.push_back(slots[(turn + e) % slots.size()]);
+    chosen.push_back(slots[(turn + e) % std::ssize(slots)]);
   }
   return chosen;
 }

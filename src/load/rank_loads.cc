@@ -108,8 +108,7 @@ RankLoads recorded_rank_loads(int64_t num_steps, int num_layers,
     for (int64_t step = 0; step < num_steps; ++step) {
       for (int layer = 0; layer < num_layers; ++layer) {
         const std::span<const int32_t> of_slots = table[step * num_layers + layer];
-        loads.at(step, layer)[cells(rank)] =
-            static_cast<double>(std::accumulate(of_slots.begin(), of_slots.end(), int64_t{0}));
+        loads.at(step, layer)[cells(rank)] = std::accumulate(of_slots.begin(), of_slots.end(), 0.0);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "trimtab/error.h"
 #include "trimtab/par.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
@@ -23,18 +24,18 @@ void expect_finite(double value, const std::string& what) {
 void check_states(const Report& report) {
   if (report.states.empty()) throw InvalidArgument("report: no state");
   const size_t layers = report.layer_ids.size();
-  const auto experts = static_cast<size_t>(report.num_experts);
-  const auto ranks = static_cast<size_t>(report.states[0].placement.num_ranks());
-  expect(report.expert_load.size(), layers * experts, "expert loads");
+  const int ranks = report.states[0].placement.num_ranks();
+  expect(report.expert_load.size(), cells(layers, report.num_experts), "expert loads");
   for (const int64_t load : report.expert_load) {
     if (load < 0) throw InvalidArgument(cat("report: an expert load is ", load));
   }
-  if (!report.node_of_rank.empty()) expect(report.node_of_rank.size(), ranks, "nodes of ranks");
+  if (!report.node_of_rank.empty())
+    expect(report.node_of_rank.size(), cells(ranks), "nodes of ranks");
   for (const ReportState& state : report.states) {
     expect(state.placement.num_layers(), layers, "layers of " + state.name);
-    expect(state.placement.num_experts(), experts, "experts of " + state.name);
+    expect(state.placement.num_experts(), report.num_experts, "experts of " + state.name);
     expect(state.placement.num_ranks(), ranks, "ranks of " + state.name);
-    expect(state.rank_load.size(), layers * ranks, "rank loads of " + state.name);
+    expect(state.rank_load.size(), cells(layers, ranks), "rank loads of " + state.name);
     for (const double load : state.rank_load) {
       expect_finite(load, "a rank load of " + state.name);
       if (load < 0) throw InvalidArgument(cat("report: a rank load of ", state.name, " is ", load));

@@ -10,6 +10,8 @@
 
 #include "base/cat.h"
 #include "report/page_limits.h"
+#include "trimtab/par.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
@@ -18,29 +20,27 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Parts of the mean: whole numbers take less room than fractions.
-constexpr int64_t kExpertParts = 1000, kRankParts = 10000;
+constexpr int kExpertParts = 1000, kRankParts = 10000;
 
 // loads over their mean, in parts of it; 0 where there is no load.
 template <class Value>
-Json over_mean(std::span<const Value> loads, int64_t parts) {
-  double sum = 0;
-  for (const Value load : loads) sum += static_cast<double>(load);
-  const double scale =
-      sum > 0 ? static_cast<double>(loads.size()) * static_cast<double>(parts) / sum : 0;
+Json over_mean(std::span<const Value> loads, int parts) {
+  const std::vector<double> values(loads.begin(), loads.end());
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  const double scale = sum > 0 ? static_cast<double>(values.size()) * parts / sum : 0;
   Json result = Json::array();
-  for (const Value load : loads) result.push_back(std::llround(static_cast<double>(load) * scale));
+  for (const double value : values) result.push_back(std::llround(value * scale));
   return result;
 }
 
 Json state_data(const ReportState& state, std::span<const int> layers) {
   const Placement& placement = state.placement;
-  const auto ranks = static_cast<size_t>(placement.num_ranks());
+  const Table<const double> rank_load(state.rank_load, placement.num_ranks());
   Json slots = Json::array(), map = Json::array(), rank = Json::array(), tokens = Json::array();
   for (int r = 0; r < placement.num_ranks(); ++r) slots.push_back(placement.slots_of_rank(r));
   for (const int layer : layers) {
     map.push_back(placement.logical(layer));
-    const auto loads =
-        std::span(state.rank_load).subspan(static_cast<size_t>(layer) * ranks, ranks);
+    const std::span<const double> loads = rank_load[layer];
     rank.push_back(over_mean(loads, kRankParts));
     tokens.push_back(std::llround(std::accumulate(loads.begin(), loads.end(), 0.0)));
   }
@@ -70,7 +70,7 @@ Json series_data(const ReportSeries& series, size_t group) {
     const size_t n = std::min(group, series.par.size() - first);
     const auto pars = std::span(series.par).subspan(first, n),
                worsts = std::span(series.worst).subspan(first, n);
-    par.push_back(rounded(std::accumulate(pars.begin(), pars.end(), 0.0) / static_cast<double>(n)));
+    par.push_back(rounded(mean_of(pars)));
     worst.push_back(rounded(*std::max_element(worsts.begin(), worsts.end())));
     if (!series.moves.empty())
       moves.push_back(sum_of_moves(std::span(series.moves).subspan(first, n)));
@@ -86,7 +86,8 @@ Json marks_data(const ReportTimeline& timeline, size_t group) {
   std::map<size_t, std::vector<const ReportMark*>> at;
   for (const ReportMark& mark : timeline.marks) {
     const auto next = std::upper_bound(timeline.points.begin(), timeline.points.end(), mark.point);
-    at[static_cast<size_t>(next - timeline.points.begin() - 1) / group].push_back(&mark);
+    const size_t drawn = next - timeline.points.begin() - 1;
+    at[drawn / group].push_back(&mark);
   }
   Json all = Json::array();
   for (const auto& [point, marks] : at) {
@@ -119,11 +120,10 @@ Json time_data(const ReportTimeline& timeline) {
 }  // namespace
 
 std::string report_data(const Report& report, std::span<const int> layers) {
-  const auto experts = static_cast<size_t>(report.num_experts);
+  const Table<const int64_t> expert_load(report.expert_load, report.num_experts);
   Json ids = Json::array(), tokens = Json::array(), expert = Json::array(), moved = Json::array();
   for (const int layer : layers) {
-    const auto loads =
-        std::span(report.expert_load).subspan(static_cast<size_t>(layer) * experts, experts);
+    const std::span<const int64_t> loads = expert_load[layer];
     ids.push_back(report.layer_ids[layer]);
     tokens.push_back(std::accumulate(loads.begin(), loads.end(), int64_t{0}));
     expert.push_back(over_mean(loads, kExpertParts));

@@ -10,8 +10,8 @@ namespace trimtab {
 namespace {
 
 std::vector<ReportHeadline> headlines(const Plan& plan, int64_t steps) {
-  const auto moves = static_cast<double>(plan.moves.size()),
-             layers = static_cast<double>(plan.layers.size());
+  const auto moves = static_cast<double>(plan.moves.size());
+  const auto layers = static_cast<double>(plan.layers.size());
   const auto peak =
       static_cast<double>(*std::max_element(plan.receive_peak.begin(), plan.receive_peak.end()));
   ReportHeadline moved{"Moves", "experts whose weights go to another rank", false, {}};
@@ -19,8 +19,7 @@ std::vector<ReportHeadline> headlines(const Plan& plan, int64_t steps) {
                    {"moves_per_layer", "a layer", moves / layers, 2}};
   moved.numbers.push_back({"receive_peak", "most into a rank", peak, 0});
   if (plan.bytes > 0) moved.numbers.push_back({"", "bytes", static_cast<double>(plan.bytes), 0});
-  const int64_t duplicates =
-      std::accumulate(plan.duplicates.begin(), plan.duplicates.end(), int64_t{0});
+  const double duplicates = std::accumulate(plan.duplicates.begin(), plan.duplicates.end(), 0.0);
   return {
       {"PAR of a step",
        "mean over steps and layers",
@@ -40,7 +39,7 @@ std::vector<ReportHeadline> headlines(const Plan& plan, int64_t steps) {
       {"Duplicates",
        "slots whose expert their rank has already",
        false,
-       {{"duplicates", "all layers", static_cast<double>(duplicates), 0}}}};
+       {{"duplicates", "all layers", duplicates, 0}}}};
 }
 
 ReportTable layer_table(const Plan& plan, const std::vector<int>& layer_ids,
