@@ -21,8 +21,8 @@ class KtKernel:
         self.infer = kt_kernel_ext.CPUInfer(pool)
         self.top_k = shape.top_k
         self.on_gpu = torch.zeros(shape.experts, dtype=torch.bool)
-        config = kt_kernel_ext.moe.MOEConfig(shape.experts, shape.top_k, shape.hidden, shape.intermediate,
-                                             self.on_gpu.data_ptr())
+        config = kt_kernel_ext.moe.MOEConfig(shape.experts, shape.top_k, shape.hidden,
+                                             shape.intermediate, self.on_gpu.data_ptr())
         config.max_len = shape.max_tokens
         config.pool = self.infer.backend_
         size = shape.intermediate
@@ -39,7 +39,8 @@ class KtKernel:
     def __call__(self, x, ids, weights):
         out = torch.empty_like(x)
         tokens = torch.tensor([x.shape[0]], dtype=torch.int32)
-        self.infer.submit(self.moe.forward_task(tokens.data_ptr(), self.top_k, ids.data_ptr(), weights.data_ptr(),
-                                                x.data_ptr(), out.data_ptr(), False))
+        self.infer.submit(
+            self.moe.forward_task(tokens.data_ptr(), self.top_k, ids.data_ptr(), weights.data_ptr(),
+                                  x.data_ptr(), out.data_ptr(), False))
         self.infer.sync()
         return out

@@ -8,7 +8,7 @@ import torch
 
 
 class OnnxRuntime:
-    """The operator does its own top-k: it gets logits that make it choose the ids with the weights."""
+    """The operator does its own top-k: its logits make it choose the ids with the weights."""
 
     own_threads = False
 
@@ -21,15 +21,22 @@ class OnnxRuntime:
 
         size = shape.intermediate
         # Rows of gate and up in turn: swiglu_fusion 1.
-        pairs = torch.stack([gate_up[:, :size], gate_up[:, size:]], dim=2).flatten(1, 2).contiguous()
+        pairs = torch.stack([gate_up[:, :size], gate_up[:, size:]], dim=2)
+        pairs = pairs.flatten(1, 2).contiguous()
         self.shape = shape
-        node = helper.make_node("MoE", ["x", "logits", "fc1", "", "fc2"], ["out"], domain="com.microsoft",
-                                k=shape.top_k, activation_type="swiglu", swiglu_fusion=1, activation_alpha=1.0,
-                                activation_beta=0.0, normalize_routing_weights=1)
-        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "logits")]
+        node = helper.make_node("MoE", ["x", "logits", "fc1", "", "fc2"], ["out"],
+                                domain="com.microsoft", k=shape.top_k, activation_type="swiglu",
+                                swiglu_fusion=1, activation_alpha=1.0, activation_beta=0.0,
+                                normalize_routing_weights=1)
+        inputs = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "logits")
+        ]
         outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)]
         model = helper.make_model(helper.make_graph([node], "moe", inputs, outputs),
-                                  opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)])
+                                  opset_imports=[
+                                      helper.make_opsetid("", 21),
+                                      helper.make_opsetid("com.microsoft", 1)
+                                  ])
         model.ir_version = min(model.ir_version, 10)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = shape.threads
@@ -49,5 +56,6 @@ class OnnxRuntime:
     def __call__(self, x, ids, weights):
         logits = torch.full((x.shape[0], self.shape.experts), -1e4)
         logits.scatter_(1, ids, weights.log())
-        out, = self.session.run(None, {"x": x.numpy(), "logits": logits.numpy().astype(numpy.float32)})
+        inputs = {"x": x.numpy(), "logits": logits.numpy().astype(numpy.float32)}
+        out, = self.session.run(None, inputs)
         return torch.from_numpy(out)

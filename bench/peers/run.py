@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times the experts stage of a Python library and ours in turn (peer, ours, peer, ours, ...) on the same random weights
-and tokens, after comparing their results. One JSON object a line. See README.md."""
+"""Times the experts stage of a Python library and ours in turn (peer, ours, peer, ours, ...) on the
+same random weights and tokens, after comparing their results. One JSON object a line. See
+README.md."""
 
 import argparse
 import functools
@@ -39,7 +40,8 @@ PEERS = {
 
 
 def random_weights(shape, dtype):
-    """gate_up [experts, 2 intermediate, hidden] and down [experts, hidden, intermediate], for outputs near 1."""
+    """gate_up [experts, 2 intermediate, hidden] and down [experts, hidden, intermediate], for
+    outputs near 1."""
     generator = torch.Generator().manual_seed(1)
     gate_up = torch.empty(shape.experts, 2 * shape.intermediate, shape.hidden, dtype=DTYPES[dtype])
     down = torch.empty(shape.experts, shape.hidden, shape.intermediate, dtype=DTYPES[dtype])
@@ -53,7 +55,8 @@ def random_weights(shape, dtype):
 def route(shape, tokens, seed):
     """Distinct ids int64 and weights f32 [tokens, top_k], every expert as likely."""
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.rand(tokens, shape.experts, generator=generator).topk(shape.top_k).indices.contiguous()
+    scores = torch.rand(tokens, shape.experts, generator=generator)
+    ids = scores.topk(shape.top_k).indices.contiguous()
     weights = torch.rand(tokens, shape.top_k, generator=generator) + 0.5
     return ids, weights / weights.sum(-1, keepdim=True)
 
@@ -66,16 +69,18 @@ def quartiles(values):
 
 def compare(peer, own, shape, tokens, arguments, peer_clock, own_clock):
     """The row of the result for one number of tokens."""
-    x = torch.rand(tokens, shape.hidden, generator=torch.Generator().manual_seed(2)).mul_(2).sub_(1).to(
-        DTYPES[arguments.dtype])
+    x = torch.rand(tokens, shape.hidden, generator=torch.Generator().manual_seed(2))
+    x = x.mul_(2).sub_(1).to(DTYPES[arguments.dtype])
     batches = [route(shape, tokens, seed) for seed in range(max(2, min(64, 4096 // tokens)))]
     expected = own(x, *batches[0])[0]
     difference = ((peer(x, *batches[0]).float() - expected).norm() / expected.norm()).item()
     if not difference <= TOLERANCE[arguments.dtype]:
-        raise RuntimeError(f"{arguments.peer}, {tokens} tokens: results differ by {difference:.3g} of their norm")
+        raise RuntimeError(
+            f"{arguments.peer}, {tokens} tokens: results differ by {difference:.3g} of their norm")
     peer_ms, own_ms = [], []
     start = time.perf_counter()
-    while len(own_ms) < 7 or (time.perf_counter() - start < arguments.seconds and len(own_ms) < 301):
+    while len(own_ms) < 7 or (time.perf_counter() - start < arguments.seconds and
+                              len(own_ms) < 301):
         ids, weights = batches[len(own_ms) % len(batches)]
         begin = peer_clock()
         peer(x, ids, weights)
@@ -84,10 +89,21 @@ def compare(peer, own, shape, tokens, arguments, peer_clock, own_clock):
         seconds = own(x, ids, weights)[1]
         own_ms.append(1e3 * (time.perf_counter() - begin if own_clock == "wall" else seconds))
     low, ratio, high = quartiles([a / b for a, b in zip(peer_ms, own_ms)])
-    return {"peer": arguments.peer, "model": arguments.shape, "experts": shape.experts, "dtype": arguments.dtype,
-            "tokens": tokens, "threads": arguments.threads, "peer_ms": statistics.median(peer_ms),
-            "ms": statistics.median(own_ms), "ratio": ratio, "ratio_quartiles": [low, high], "pairs": len(own_ms),
-            "clock": own_clock, "difference": difference}
+    return {
+        "peer": arguments.peer,
+        "model": arguments.shape,
+        "experts": shape.experts,
+        "dtype": arguments.dtype,
+        "tokens": tokens,
+        "threads": arguments.threads,
+        "peer_ms": statistics.median(peer_ms),
+        "ms": statistics.median(own_ms),
+        "ratio": ratio,
+        "ratio_quartiles": [low, high],
+        "pairs": len(own_ms),
+        "clock": own_clock,
+        "difference": difference
+    }
 
 
 def main():
@@ -95,7 +111,8 @@ def main():
     parser.add_argument("--library", required=True, help="libtrimtab_stage.so")
     parser.add_argument("--peer", required=True, choices=PEERS)
     parser.add_argument("--shape", default="qwen3-30b")
-    parser.add_argument("--experts", type=int, help="fewer than the model has, where they do not fit twice")
+    parser.add_argument("--experts", type=int,
+                        help="fewer than the model has, where they do not fit twice")
     parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     parser.add_argument("--tokens", default="1,4,16,64,256,1024,4096")
     parser.add_argument("--threads", type=int, default=1)

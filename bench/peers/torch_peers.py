@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's own products and the experts backends of transformers. Weights lie as checkpoints have them."""
+"""torch's own products and the experts backends of transformers. Weights lie as checkpoints have
+them."""
 
 import torch
 from torch.nn import functional

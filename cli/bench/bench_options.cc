@@ -18,10 +18,12 @@ constexpr int kMostRows = 1 << 16;
 constexpr int kMostMegabytes = 1 << 20;
 
 constexpr const char* kBenchFooter = R"(
-trimtab bench --isa lists the instruction sets of this CPU and measures what each can reach: multiplications and
-additions per second of f32, bf16 and int8 dot products, and bytes per second from cold memory.
+trimtab bench --isa lists the instruction sets of this CPU and measures what each can reach:
+multiplications and additions per second of f32, bf16 and int8 dot products, and bytes per second
+from cold memory.
 trimtab bench experts compares the expert kernels with that; see trimtab bench experts --help.
-trimtab bench dispatch times bringing tokens to their experts and back; see trimtab bench dispatch --help.
+trimtab bench dispatch times bringing tokens to their experts and back; see
+trimtab bench dispatch --help.
 )";
 
 constexpr const char* kExpertsFooter = R"(

@@ -29,9 +29,11 @@ Exit status: 0 done, 1 it failed, 2 wrong usage.
 
 Examples
   trimtab plan models/tiny-moe/trace.npy --ranks 4 --slots 9 -o placement.json
-  trimtab plan stat.json --ranks 32 --slots 9 --nodes 4 --format sglang -o expert_location.json --report plan.html
+  trimtab plan stat.json --ranks 32 --slots 9 --nodes 4 --format sglang -o expert_location.json \
+    --report plan.html
   trimtab plan stats/ --ranks 8 --slots 36 --format trtllm -o placement.yaml
-  trimtab plan load.npy --current expert_map.json --max-moves 8 --format vllm-ascend -o new_expert_map.json
+  trimtab plan load.npy --current expert_map.json --max-moves 8 --format vllm-ascend \
+    -o new_expert_map.json
 )";
 
 }  // namespace

@@ -30,8 +30,10 @@ worst step.
 Exit status: 0 done, 1 it failed, 2 wrong usage.
 
 Examples
-  trimtab replay models/tiny-moe/trace.npy --ranks 4 --slots 9 --window 16 --policies trim,deepseek,static
-  trimtab replay trace.topk.txt.xz --tokens-per-step 1024 --ranks 8 --slots 9 --window 1 --policies trim --split split
+  trimtab replay models/tiny-moe/trace.npy --ranks 4 --slots 9 --window 16 \
+    --policies trim,deepseek,static
+  trimtab replay trace.topk.txt.xz --tokens-per-step 1024 --ranks 8 --slots 9 --window 1 \
+    --policies trim --split split
 )";
 
 // "all" stands for every policy that plans layers of any size.

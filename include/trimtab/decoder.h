@@ -149,9 +149,9 @@ class Decoder {
  public:
   // slots: this rank's experts, as they are now; with null, weights must hold them. comm: outlives
   // the decoder, and nobody else uses it during step(). The placement may have redundant experts.
-  // Throws InvalidArgument when things do not fit, and on all ranks when they differ in what must be
-  // the same: the model's sizes and formats, the placement, the dispatcher, max_tokens, the split
-  // rule. Collective.
+  // Throws InvalidArgument when things do not fit, and on all ranks when they differ in what must
+  // be the same: the model's sizes and formats, the placement, the dispatcher, max_tokens, the
+  // split rule. Collective.
   Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
           Communicator& comm, const DecoderOptions& options = {},
           const ExpertSlots* slots = nullptr);

@@ -138,21 +138,25 @@ void bind_runtime(nb::module_& m) {
   nb::class_<ExpertTable>(m, "ExpertWeights",
                           R"(The experts of one layer, packed for the kernels. Immutable.
 
-An expert is out = (act(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down. Arrays are read where they are (numpy,
-torch, whatever has DLPack; float32, bfloat16 or float16; any strides) and not needed afterwards.)")
+An expert is out = (act(x W_gate^T + b_gate) * (x W_up^T + b_up)) W_down^T + b_down. Arrays are read
+where they are (numpy, torch, whatever has DLPack; float32, bfloat16 or float16; any strides) and
+not needed afterwards.)")
       .def(nb::new_(&pack), "gate_up"_a.noconvert(), "down"_a.noconvert(), nb::kw_only(),
            "gate_up_bias"_a.noconvert() = nb::none(), "down_bias"_a.noconvert() = nb::none(),
            "format"_a = "bf16", "activation"_a = "silu", "alpha"_a = 1.702F, "limit"_a = 7.0F,
            "transposed"_a = false, "interleaved"_a = false, "threads"_a = 1,
            R"(Packs.
 
-gate_up: [experts, 2 * intermediate, hidden], the rows of gate, then those of up; interleaved: gate and up take turns.
-down: [experts, hidden, intermediate]. transposed: [experts, hidden, 2 * intermediate] and [experts, intermediate, hidden].
+gate_up: [experts, 2 * intermediate, hidden], the rows of gate, then those of up; with interleaved,
+the rows of gate and up take turns.
+down: [experts, hidden, intermediate].
+transposed: gate_up is [experts, hidden, 2 * intermediate] and down [experts, intermediate, hidden].
 gate_up_bias: [experts, 2 * intermediate] and down_bias: [experts, hidden], or None.
-format: "f32", "bf16", "f16", "w8a8", "w4a8", "w4a8-g32", "mxfp8", "fp8", "mxfp4" (docs/checkpoints.md).
+format: "f32", "bf16", "f16", "w8a8", "w4a8", "w4a8-g32", "mxfp8", "fp8" or "mxfp4"
+(docs/checkpoints.md).
 activation: "silu", "gelu", "gelu_tanh", or "swiglu_clamp" with alpha and limit (gpt-oss).
-Raises ValueError for shapes and types that do not fit, and for weights that the format can't hold: the error names the
-expert, the matrix and the element.)")
+Raises ValueError for shapes and types that do not fit, and for weights that the format can't hold:
+the error names the expert, the matrix and the element.)")
       .def_prop_ro("num_experts", &ExpertTable::num_experts)
       .def_prop_ro("hidden_size", &ExpertTable::hidden)
       .def_prop_ro("intermediate_size", &ExpertTable::intermediate)
@@ -162,19 +166,21 @@ expert, the matrix and the element.)")
   nb::class_<MoeRuntime>(
       m, "MoeRuntime", R"(The experts of a model's layers on ranks that are threads of this process.
 
-Each rank holds a share of every layer's experts. A call deals its tokens to the ranks, brings them to their experts and
-the results back; the output of a token does not depend on ranks, threads or placement. Threads may share a runtime: calls
-run one after another. In the child of a fork every call is a RuntimeError.)")
-      .def(
-          nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = 1,
-          "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "share_openmp"_a = true,
-          "timeout"_a = 60.0,
-          R"(layers: list of ExpertWeights, all of the same sizes and format; top_k: experts of a token.
+Each rank holds a share of every layer's experts. A call deals its tokens to the ranks, brings them
+to their experts and the results back; the output of a token does not depend on ranks, threads or
+placement. Threads may share a runtime: calls run one after another. In the child of a fork every
+call raises RuntimeError.)")
+      .def(nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = 1,
+           "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "share_openmp"_a = true,
+           "timeout"_a = 60.0,
+           R"(layers: list of ExpertWeights, all of the same sizes and format.
 
-ranks, threads: as many ranks, with so many threads each. dispatcher: a name (docs/dispatch.md) or "auto".
-max_tokens: of one pass of all ranks together; longer calls take several, between which Ctrl-C is heard. Memory is
-reserved for it, and taken as it is used.
-share_openmp: run on the threads of the process's OpenMP runtime (torch's) where there is one, instead of own ones.
+top_k: the number of experts of a token. ranks: the number of ranks. threads: those of each rank.
+dispatcher: a name (docs/dispatch.md) or "auto".
+max_tokens: the most tokens of one pass, over all ranks together. Longer calls take several passes,
+between which Ctrl-C is heard. Memory is reserved for a pass, and taken as it is used.
+share_openmp: run on the threads of the process's OpenMP runtime (torch's) where there is one,
+instead of threads of the runtime's own.
 timeout: the longest that ranks wait for each other, in seconds.
 Raises ValueError for what does not fit.)")
       .def("add_layer", &MoeRuntime::add_layer, "weights"_a, WithoutGil(),
@@ -184,9 +190,10 @@ Raises ValueError for what does not fit.)")
            "weights"_a.noconvert(), "out"_a.noconvert(),
            R"(out[t] = sum over k of weights[t, k] * expert ids[t, k] (x[t]).
 
-x: [tokens, hidden] and out: the same, apart from it; float32 or bfloat16 both. ids: int64 [tokens, top_k]; an id below 0,
-or not below num_experts, is nobody. weights: float32 [tokens, top_k]. Sums are in float32. Releases the GIL. Raises
-ValueError before anything is done, RuntimeError when a rank fails.)")
+x: [tokens, hidden] and out: the same shape, in other memory; both float32 or both bfloat16. ids:
+int64 [tokens, top_k]; an id below 0, or not below num_experts, stands for no expert. weights:
+float32 [tokens, top_k]. Sums are in float32. Releases the GIL. Raises ValueError before anything is
+done, RuntimeError when a rank fails.)")
       .def(
           "place",
           [](MoeRuntime& runtime, int layer, const std::vector<int32_t>& logical) {
@@ -196,8 +203,9 @@ ValueError before anything is done, RuntimeError when a rank fails.)")
           "layer"_a, "physical_to_logical"_a,
           R"(From the next call on, slot s of the layer holds expert physical_to_logical[s].
 
-The slots of rank r are those from r * (slots / ranks) on. An empty list: experts in order, as at the beginning. Nothing
-is copied: ranks share memory. ValueError: ranks do not divide slots, or an expert has no slot.)")
+The slots of rank r are those from r * (slots / ranks) on. An empty list stands for the experts in
+order, as at the beginning. Nothing is copied: ranks share memory. Raises ValueError when ranks do
+not divide slots, and when an expert has no slot.)")
       .def("load", &load,
            "Tokens that each expert has had since reset_load(): int64 [layers, experts].")
       .def("reset_load", &MoeRuntime::reset_load, WithoutGil())

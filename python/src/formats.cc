@@ -117,8 +117,8 @@ layer_ids: [layers] ascending; 0, 1, ... when left out. metadata: texts, e.g. po
           nb::arg("path"), nb::arg("format") = "json", R"(Writes it for an engine (docs/formats.md).
 
 Replaces the file when the new one is complete. Raises ValueError for formats without placements,
-and for ranks with different numbers of slots in formats that can't state them, RuntimeError when the
-file can't be written.)");
+and for ranks with different numbers of slots in formats that can't state them, RuntimeError when
+the file can't be written.)");
   m.def(
       "read_placement",
       [](const std::filesystem::path& path, const std::optional<std::string>& format, int num_ranks,

@@ -16,7 +16,8 @@ def make_runtime():
     rng = np.random.default_rng(1)
     layers = [
         trimtab.ExpertWeights(
-            rng.standard_normal((EXPERTS, 2 * 16, HIDDEN), np.float32), rng.standard_normal((EXPERTS, HIDDEN, 16), np.float32),
+            rng.standard_normal((EXPERTS, 2 * 16, HIDDEN), np.float32),
+            rng.standard_normal((EXPERTS, HIDDEN, 16), np.float32),
             format="f32",
         )
         for _ in range(LAYERS)
@@ -35,7 +36,13 @@ class Server:
         outs = []
         for layer in range(LAYERS):
             x = np.random.default_rng(layer).standard_normal((tokens, HIDDEN), np.float32)
-            ids = np.array([hot if hot and t % 3 else self.rng.permutation(EXPERTS)[:TOP_K] for t in range(tokens)], np.int64)
+            ids = np.array(
+                [
+                    hot if hot and t % 3 else self.rng.permutation(EXPERTS)[:TOP_K]
+                    for t in range(tokens)
+                ],
+                np.int64,
+            )
             weights = np.full((tokens, TOP_K), 0.5, np.float32)
             out = np.empty_like(x)
             self.runtime.forward(layer, x, ids, weights, out)
@@ -70,7 +77,9 @@ def test_levels_a_skew_and_repairs_a_shift():
     shift = tuple(int(e) for e in balancer.placement.logical[0][:2])
     steps_until(server, balancer, lambda: balancer.par > 1.05, hot=shift)
     replans = balancer.replans
-    steps_until(server, balancer, lambda: balancer.replans > replans and balancer.par < 1.15, hot=shift)
+    steps_until(
+        server, balancer, lambda: balancer.replans > replans and balancer.par < 1.15, hot=shift
+    )
     assert balancer.failed == balancer.late == 0
 
 

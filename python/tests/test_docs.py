@@ -17,7 +17,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.S | re.M)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.S | re.M
+    )
 
 
 def run(page, snippets, namespace=None):
@@ -40,7 +42,9 @@ def qwen3_directory(folder):
     transformers = pytest.importorskip("transformers")
     shutil.copytree(ROOT / "models/tiny-moe", folder)
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.BPE({c: i for i, c in enumerate(alphabet)}, [])
+    )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
@@ -72,8 +76,16 @@ def test_generating_without_code(workplace):
     (command,) = [one for one in blocks("python.md", "sh") if "trimtab.generate" in one]
     path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     text = subprocess.run(
-        command, shell=True, check=True, capture_output=True, text=True,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(pathlib.Path(trimtab.__file__).parents[1])},
+        command,
+        shell=True,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PATH": path,
+            "PYTHONPATH": str(pathlib.Path(trimtab.__file__).parents[1]),
+        },
     ).stdout
     assert text.startswith("The sea was") and len(text) > len("The sea was\n")
 
@@ -112,4 +124,7 @@ def test_vllm_ascend(workplace):
     run("vllm-ascend.md", snippets[:1], {"window": window})
     assert trimtab.read_recording("load.npy").load.counts.sum() == window.sum()
     run("vllm-ascend.md", snippets[1:])
-    assert trimtab.read_recording("load.npy").load.counts.sum() == placement.num_layers * placement.num_experts
+    assert (
+        trimtab.read_recording("load.npy").load.counts.sum()
+        == placement.num_layers * placement.num_experts
+    )

@@ -34,8 +34,12 @@ class TestLoad:
         assert (load.num_steps, load.num_layers, load.num_experts) == (1, 2, 3)
 
     def test_takes_arrays_in_any_order(self, counts):
-        np.testing.assert_array_equal(trimtab.Load(counts.transpose(2, 1, 0)).counts, counts.transpose(2, 1, 0))
-        np.testing.assert_array_equal(trimtab.Load(counts[::2, ::-1, 1::3]).counts, counts[::2, ::-1, 1::3])
+        np.testing.assert_array_equal(
+            trimtab.Load(counts.transpose(2, 1, 0)).counts, counts.transpose(2, 1, 0)
+        )
+        np.testing.assert_array_equal(
+            trimtab.Load(counts[::2, ::-1, 1::3]).counts, counts[::2, ::-1, 1::3]
+        )
 
     @pytest.mark.parametrize("dtype", ["int32", "int64", "float32"])
     def test_takes_tensors(self, counts, dtype):
@@ -81,7 +85,12 @@ class TestPlacement:
         placement = trimtab.Placement(logical, num_ranks=2, version=7)
         np.testing.assert_array_equal(placement.logical, logical)
         assert placement.logical.dtype == np.int32
-        assert (placement.num_layers, placement.num_experts, placement.num_ranks, placement.num_slots) == (2, 3, 2, 4)
+        assert (
+            placement.num_layers,
+            placement.num_experts,
+            placement.num_ranks,
+            placement.num_slots,
+        ) == (2, 3, 2, 4)
         assert placement.slots_per_rank == [2, 2]
         assert placement.version == 7
         assert [placement.rank_of_slot(slot) for slot in range(4)] == [0, 0, 1, 1]
@@ -144,25 +153,50 @@ class TestPlan:
 
     def test_predictions_are_what_is_measured(self, counts):
         plan = trimtab.plan(counts, ranks=4, slots=5)
-        for placement, predicted in ((plan.current, plan.par_step_before), (plan.placement, plan.par_step_after)):
-            assert trimtab.par_per_step(placement, plan.load)[0].mean() == pytest.approx(predicted.mean())
+        for placement, predicted in (
+            (plan.current, plan.par_step_before),
+            (plan.placement, plan.par_step_after),
+        ):
+            assert trimtab.par_per_step(placement, plan.load)[0].mean() == pytest.approx(
+                predicted.mean()
+            )
         assert (plan.par_step_after < plan.par_step_before).all()
-        assert (plan.bound_exact <= plan.bound_equal).all() and (plan.bound_equal <= plan.par_after + 1e-12).all()
+        assert (plan.bound_exact <= plan.bound_equal).all() and (
+            plan.bound_equal <= plan.par_after + 1e-12
+        ).all()
         assert (plan.par_step_after <= plan.par_step_after_high).all()
 
     def test_is_that_of_the_command(self, tmp_path, command):
-        arguments = ["--ranks", "4", "--slots", "9", "--max-moves", "3", "--policy", "trim", "--preset", "fast"]
+        arguments = [
+            "--ranks",
+            "4",
+            "--slots",
+            "9",
+            "--max-moves",
+            "3",
+            "--policy",
+            "trim",
+            "--preset",
+            "fast",
+        ]
         run = [command, "plan", TRACE, *arguments, "--json", "-o", tmp_path / "placement.json"]
         told = json.loads(subprocess.run(run, check=True, capture_output=True, text=True).stdout)
-        plan = trimtab.plan(trimtab.read_recording(TRACE), ranks=4, slots=9, max_moves_per_layer=3, preset="fast")
+        plan = trimtab.plan(
+            trimtab.read_recording(TRACE), ranks=4, slots=9, max_moves_per_layer=3, preset="fast"
+        )
         written = trimtab.read_placement(tmp_path / "placement.json")
         np.testing.assert_array_equal(plan.placement.logical, written.placement.logical)
-        assert (len(plan.moves), plan.par_step_after.mean()) == (told["moves"], pytest.approx(told["par_step_after"]))
+        assert (len(plan.moves), plan.par_step_after.mean()) == (
+            told["moves"],
+            pytest.approx(told["par_step_after"]),
+        )
 
     def test_limits(self, counts):
         assert len(trimtab.plan(counts, ranks=4, slots=5, max_layers=1).moves) > 0
         assert len(set(trimtab.plan(counts, ranks=4, slots=5, max_layers=1).moves[:, 0])) == 1
-        assert trimtab.plan(counts, ranks=4, slots=5, max_receive_per_rank=1).receive_peak.max() == 1
+        assert (
+            trimtab.plan(counts, ranks=4, slots=5, max_receive_per_rank=1).receive_peak.max() == 1
+        )
         plan = trimtab.plan(counts, ranks=4, slots=5, max_bytes=300, expert_bytes=30)
         assert 0 < plan.bytes <= 300
 
@@ -170,7 +204,10 @@ class TestPlan:
         first = trimtab.plan(counts, ranks=4, slots=5)
         again = trimtab.plan(counts, first.placement)
         assert len(again.moves) == 0
-        assert again.current is first.placement or again.current.logical.tolist() == first.placement.logical.tolist()
+        assert (
+            again.current is first.placement
+            or again.current.logical.tolist() == first.placement.logical.tolist()
+        )
 
     def test_history_goes_from_plan_to_plan(self, counts):
         first = trimtab.plan(counts, ranks=4, slots=5)
@@ -186,9 +223,14 @@ class TestPlan:
 
     def test_a_policy_of_its_own(self, counts):
         policy = trimtab.make_policy("random", seed=3)
-        one, two = (trimtab.plan(counts, ranks=4, slots=5, policy=policy).placement.logical for _ in range(2))
+        one, two = (
+            trimtab.plan(counts, ranks=4, slots=5, policy=policy).placement.logical
+            for _ in range(2)
+        )
         np.testing.assert_array_equal(one, two)
-        other = trimtab.plan(counts, ranks=4, slots=5, policy=trimtab.make_policy("random", seed=4)).placement.logical
+        other = trimtab.plan(
+            counts, ranks=4, slots=5, policy=trimtab.make_policy("random", seed=4)
+        ).placement.logical
         assert (one != other).any()
 
     @pytest.mark.parametrize(
@@ -205,7 +247,10 @@ class TestPlan:
                 {"ranks": 4, "slots": 5, "keep_slots": False},
                 "^keep_slots: only deepseek has it, and the policy is trim$",
             ),
-            ({"ranks": 4, "slots": 5, "policy": trimtab.make_policy("trim"), "preset": "fast"}, "its own"),
+            (
+                {"ranks": 4, "slots": 5, "policy": trimtab.make_policy("trim"), "preset": "fast"},
+                "its own",
+            ),
             ({"ranks": 4, "slots": 5, "preset": "slow"}, "slow"),
             ({"ranks": 4, "slots": 5, "nodes": 3}, "3"),
             ({"ranks": 4, "slots": 5, "max_layers": -1}, "-1"),
@@ -231,7 +276,9 @@ class TestPlan:
         load = trimtab.Load(rng.poisson(np.exp(rng.normal(4, 1, (64, 8, 128)))))
         current = trimtab.default_placement(8, 128, [9] * 16)
         done = threading.Event()
-        thread = threading.Thread(target=lambda: (trimtab.plan(load, current, preset="deep"), done.set()))
+        thread = threading.Thread(
+            target=lambda: (trimtab.plan(load, current, preset="deep"), done.set())
+        )
         thread.start()
         ticks = 0
         while not done.wait(0.001):
@@ -241,7 +288,13 @@ class TestPlan:
 
     def test_views_keep_the_plan_alive(self, counts):
         plan = trimtab.plan(counts, ranks=4, slots=5)
-        arrays = [plan.moves, plan.par_after, plan.placement.logical, plan.receive_peak, plan.history.episodes.counts]
+        arrays = [
+            plan.moves,
+            plan.par_after,
+            plan.placement.logical,
+            plan.receive_peak,
+            plan.history.episodes.counts,
+        ]
         copies = [array.copy() for array in arrays]
         del plan
         for array, copy in zip(arrays, copies):
@@ -271,7 +324,8 @@ class TestPlan:
             plan.write(tmp_path / "absent" / "file")
 
     def test_overhead_is_below_a_millisecond(self):
-        """The issue's bound for 58 layers of 256 experts: what Python adds to C++, the best of many calls."""
+        """What Python adds to C++ for 58 layers of 256 experts is bounded; the best of many calls
+        counts."""
         rng = np.random.default_rng(0)
         load = trimtab.Load(rng.poisson(np.exp(rng.normal(5, 1, (58, 256)))))
         current = trimtab.default_placement(58, 256, [9] * 32)
@@ -305,8 +359,10 @@ class TestCompare:
         [
             ([], {}),
             (["--split", "split", "--nodes", "2"], {"split": "split", "nodes": 2}),
-            (["--max-moves", "3", "--move-price", "0.1"],
-             {"max_moves_per_layer": 3, "options": {"trim": {"move_price": 0.1}}}),
+            (
+                ["--max-moves", "3", "--move-price", "0.1"],
+                {"max_moves_per_layer": 3, "options": {"trim": {"move_price": 0.1}}},
+            ),
         ],
         ids=["as they are", "by a rule", "within limits"],
     )
@@ -318,7 +374,12 @@ class TestCompare:
         printed = subprocess.run(run, check=True, capture_output=True, text=True).stdout
         told = json.loads(printed)["policies"]
         comparison = trimtab.compare(
-            trimtab.read_recording(TRACE), ranks=4, slots=9, window=16, policies=policies, **arguments
+            trimtab.read_recording(TRACE),
+            ranks=4,
+            slots=9,
+            window=16,
+            policies=policies,
+            **arguments,
         )
         assert list(comparison) == list(told)
         for name, result in comparison.items():
@@ -330,14 +391,18 @@ class TestCompare:
     def test_takes_an_eighth_of_the_steps_as_window(self):
         loads = trimtab.read_recording(TRACE)
         arguments = {"ranks": 4, "slots": 9, "policies": ["swift"]}
-        default, named = (trimtab.compare(loads, **arguments, **window)["swift"]
-                          for window in ({}, {"window": 16}))
+        default, named = (
+            trimtab.compare(loads, **arguments, **window)["swift"]
+            for window in ({}, {"window": 16})
+        )
         assert len(default.plans) == 7 and default.par_next_mean == named.par_next_mean
 
     def test_hands_out_the_plans(self, counts):
         plans = trimtab.compare(counts, ranks=4, slots=5, window=2, policies=["trim"])["trim"].plans
         np.testing.assert_array_equal(plans[0].load.counts, counts[:2])
-        plans = trimtab.compare(counts, ranks=4, slots=5, window=1, policies=["swift"])["swift"].plans
+        plans = trimtab.compare(counts, ranks=4, slots=5, window=1, policies=["swift"])[
+            "swift"
+        ].plans
         assert [plan.policy for plan in plans] == ["swift"] * 4
         for before, after in zip(plans, plans[1:]):
             np.testing.assert_array_equal(before.placement.logical, after.current.logical)
@@ -345,7 +410,9 @@ class TestCompare:
             np.testing.assert_array_equal(plan.load.counts, counts[step : step + 1])
 
     def test_prints_a_table(self, counts):
-        comparison = trimtab.compare(counts, ranks=4, slots=5, window=2, options={"trim": {"preset": "fast"}})
+        comparison = trimtab.compare(
+            counts, ranks=4, slots=5, window=2, options={"trim": {"preset": "fast"}}
+        )
         assert len({len(line) for line in repr(comparison).splitlines()}) == 1
         assert comparison._repr_html_().count("<tr>") == 4
         assert comparison["trim"].par_next_mean < comparison["static"].par_next_mean
@@ -445,4 +512,7 @@ def test_a_window_that_chance_explains_is_not_worth_a_plan():
     above = max(above, whole - trimtab.noise_floor(trimtab.Load(skewed.sum(0)), 4).mean())
     for plan_above_par in (above + 1 - 1e-6, above + 1 + 1e-6):
         expected = above > plan_above_par - 1
-        assert trimtab.planning.is_worth_planning(placement, trimtab.Load(skewed), plan_above_par) == expected
+        assert (
+            trimtab.planning.is_worth_planning(placement, trimtab.Load(skewed), plan_above_par)
+            == expected
+        )

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fast and level mixture-of-experts layers over many ranks.
 
-`trimtab.transformers` runs the experts of Hugging Face models. `plan`, `compare` and `read_recording` find placements
-from recorded expert loads; `trimtab.vllm` and `trimtab.sglang` do so inside those engines. Mistakes of the caller and bad
-files are ValueErrors (`FormatError`), all else that fails is a RuntimeError (`CommError`: a rank), with the text of the
-C++ library.
+`trimtab.transformers` runs the experts of Hugging Face models. `plan`, `compare` and
+`read_recording` find placements from recorded expert loads; `trimtab.vllm` and `trimtab.sglang` do
+so inside those engines. A mistake of the caller or a bad file raises ValueError (`FormatError`);
+any other failure raises RuntimeError (`CommError` when a rank fails). Both have the text of the C++
+library.
 """
 
 from ._core import CommError, ExpertWeights, FormatError, MoeRuntime, kernel_isa

@@ -68,9 +68,9 @@ class Comparison(dict[str, PolicyResult]):
             for row in self._table()
         )
         return (
-            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>Each plan is made "
-            "on one window and measured on the next; PAR (peak-to-average rank load, 1 is level) is "
-            "the mean over steps, windows and layers.</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>Each plan is "
+            "made on one window and measured on the next; PAR (peak-to-average rank load, 1 is "
+            "level) is the mean over steps, windows and layers.</p>"
         )
 
 

@@ -27,10 +27,13 @@ std::string refusal(const std::string& text) {
 TEST(BalancerConfig, ReadsEveryKey) {
   const BalancerConfig c =
       parse(R"({"screen": true, "interval": 7, "warmup_steps": 3, "phase": "decode",
-    "max_episodes": 5, "plan_above_par": 1.5, "policy": "trim", "policy_preset": "deep", "move_price": 0.25,
+    "max_episodes": 5, "plan_above_par": 1.5, "policy": "trim", "policy_preset": "deep",
+    "move_price": 0.25,
     "time_budget_seconds": 0.5, "max_moves_per_layer": 2, "max_bytes": 1000, "max_layers": 4,
-    "use_async": false, "plan_deadline_seconds": 2.5, "plan_deadline_steps": 11, "split": "round_robin",
-    "gate": false, "expected_life_windows": 3, "expert_share": 0.75, "screen_gain": 0.125, "steps_per_layer": 6, "spares": 12})");
+    "use_async": false, "plan_deadline_seconds": 2.5, "plan_deadline_steps": 11,
+    "split": "round_robin",
+    "gate": false, "expected_life_windows": 3, "expert_share": 0.75, "screen_gain": 0.125,
+    "steps_per_layer": 6, "spares": 12})");
   EXPECT_TRUE(c.screen);
   EXPECT_EQ(c.interval, 7);
   EXPECT_EQ(c.warmup_steps, 3);

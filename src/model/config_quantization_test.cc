@@ -14,7 +14,8 @@ namespace {
 QuantizationConfig quantization(const std::string& config,
                                 const std::string& model_type = "mixtral") {
   const std::string sizes =
-      R"("hidden_size":32,"num_hidden_layers":2,"vocab_size":64,"num_attention_heads":4,"num_key_value_heads":4,)"
+      R"("hidden_size":32,"num_hidden_layers":2,"vocab_size":64,"num_attention_heads":4,
+        "num_key_value_heads":4,)"
       R"("num_local_experts":8,"num_experts_per_tok":2,"intermediate_size":16,)";
   return parse_model_config(cat(R"({"model_type":")", model_type, "\",", sizes,
                                 R"("quantization_config":)", config, "}"),
@@ -25,15 +26,18 @@ QuantizationConfig quantization(const std::string& config,
 // quantization_config of Kimi K2 Thinking.
 const char* const kKimiK2Int4 =
     R"({"config_groups":{"group_0":{"input_activations":null,"output_activations":null,
-  "targets":["Linear"],"weights":{"actorder":null,"block_structure":null,"dynamic":false,"group_size":32,"num_bits":4,
+  "targets":["Linear"],"weights":{"actorder":null,"block_structure":null,"dynamic":false,
+  "group_size":32,"num_bits":4,
   "observer":"minmax","observer_kwargs":{},"strategy":"group","symmetric":true,"type":"int"}}},
   "format":"pack-quantized","ignore":["lm_head","re:.*self_attn.*","re:.*shared_experts.*",
-  "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],"kv_cache_scheme":null,"quant_method":"compressed-tensors",
+  "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],"kv_cache_scheme":null,
+  "quant_method":"compressed-tensors",
   "quantization_status":"compressed"})";
 
 TEST(ConfigQuantization, Fp8) {
   const QuantizationConfig blocks = quantization(
-      R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic","weight_block_size":[128,128]})");
+      R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic",
+        "weight_block_size":[128,128]})");
   EXPECT_EQ(blocks.method, QuantizationConfig::Method::kFp8);
   ASSERT_EQ(blocks.groups.size(), 1U);
   EXPECT_EQ(blocks.groups[0].dtype, DType::kF8E4M3);
@@ -99,7 +103,8 @@ TEST(ConfigQuantization, CompressedTensors) {
   const QuantizationConfig mixed = quantization(R"({"quant_method":"compressed-tensors",
           "format":"mixed-precision","config_groups":{
             "a":{"targets":["Linear"],"format":"float-quantized","weights":{"type":"float"}},
-            "b":{"targets":["re:.*experts"],"format":"pack-quantized","weights":{"num_bits":4,"group_size":32}}}})");
+            "b":{"targets":["re:.*experts"],"format":"pack-quantized","weights":{"num_bits":4,
+            "group_size":32}}}})");
   ASSERT_EQ(mixed.groups.size(), 2U);
   EXPECT_EQ(mixed.groups[0].dtype, DType::kU4);
   EXPECT_EQ(mixed.groups[1].dtype, DType::kF8E4M3);

@@ -15,63 +15,86 @@ const char* const kMixtral8x7B =
     R"({"architectures":["MixtralForCausalLM"],"bos_token_id":1,"eos_token_id":2,
   "hidden_act":"silu","hidden_size":4096,"intermediate_size":14336,"max_position_embeddings":32768,
   "model_type":"mixtral","num_attention_heads":32,"num_experts_per_tok":2,"num_hidden_layers":32,
-  "num_key_value_heads":8,"num_local_experts":8,"rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":null,
+  "num_key_value_heads":8,"num_local_experts":8,"rms_norm_eps":1e-05,"rope_theta":1000000.0,
+  "sliding_window":null,
   "tie_word_embeddings":false,"torch_dtype":"bfloat16","vocab_size":32000})";
 
 const char* const kQwen15MoeA27B =
     R"({"bos_token_id":151643,"eos_token_id":151643,"hidden_act":"silu","hidden_size":2048,
-  "intermediate_size":5632,"max_position_embeddings":8192,"max_window_layers":21,"model_type":"qwen2_moe",
+  "intermediate_size":5632,"max_position_embeddings":8192,"max_window_layers":21,
+  "model_type":"qwen2_moe",
   "num_attention_heads":16,"num_hidden_layers":24,"num_key_value_heads":16,"rms_norm_eps":1e-06,
-  "rope_theta":1000000.0,"sliding_window":32768,"tie_word_embeddings":false,"use_sliding_window":false,
-  "vocab_size":151936,"decoder_sparse_step":1,"moe_intermediate_size":1408,"shared_expert_intermediate_size":5632,
+  "rope_theta":1000000.0,"sliding_window":32768,"tie_word_embeddings":false,
+  "use_sliding_window":false,
+  "vocab_size":151936,"decoder_sparse_step":1,"moe_intermediate_size":1408,
+  "shared_expert_intermediate_size":5632,
   "num_experts_per_tok":4,"num_experts":60,"norm_topk_prob":false})";
 
 const char* const kQwen3_30B =
     R"({"attention_bias":false,"bos_token_id":151643,"decoder_sparse_step":1,"eos_token_id":151645,
-  "head_dim":128,"hidden_act":"silu","hidden_size":2048,"intermediate_size":6144,"max_position_embeddings":40960,
+  "head_dim":128,"hidden_act":"silu","hidden_size":2048,"intermediate_size":6144,
+  "max_position_embeddings":40960,
   "max_window_layers":48,"mlp_only_layers":[],"model_type":"qwen3_moe","moe_intermediate_size":768,
-  "norm_topk_prob":true,"num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,"num_hidden_layers":48,
-  "num_key_value_heads":4,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000.0,"sliding_window":null,
+  "norm_topk_prob":true,"num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,
+  "num_hidden_layers":48,
+  "num_key_value_heads":4,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":1000000.0,
+  "sliding_window":null,
   "tie_word_embeddings":false,"use_sliding_window":false,"vocab_size":151936})";
 
 const char* const kOlmoe1B7B =
     R"({"attention_bias":false,"clip_qkv":null,"eos_token_id":50279,"hidden_act":"silu",
   "hidden_size":2048,"intermediate_size":1024,"max_position_embeddings":4096,"model_type":"olmoe",
-  "norm_topk_prob":false,"num_attention_heads":16,"num_experts":64,"num_experts_per_tok":8,"num_hidden_layers":16,
-  "num_key_value_heads":16,"rope_scaling":null,"rope_theta":10000.0,"tie_word_embeddings":false,"vocab_size":50304})";
+  "norm_topk_prob":false,"num_attention_heads":16,"num_experts":64,"num_experts_per_tok":8,
+  "num_hidden_layers":16,
+  "num_key_value_heads":16,"rope_scaling":null,"rope_theta":10000.0,"tie_word_embeddings":false,
+  "vocab_size":50304})";
 
 const char* const kDeepseekV2 =
     R"({"bos_token_id":100000,"eos_token_id":100001,"first_k_dense_replace":1,"hidden_act":"silu",
   "hidden_size":5120,"intermediate_size":12288,"kv_lora_rank":512,"max_position_embeddings":163840,
-  "model_type":"deepseek_v2","moe_intermediate_size":1536,"moe_layer_freq":1,"n_group":8,"n_routed_experts":160,
+  "model_type":"deepseek_v2","moe_intermediate_size":1536,"moe_layer_freq":1,"n_group":8,
+  "n_routed_experts":160,
   "n_shared_experts":2,"norm_topk_prob":false,"num_attention_heads":128,"num_experts_per_tok":6,
-  "num_hidden_layers":60,"num_key_value_heads":128,"q_lora_rank":1536,"qk_nope_head_dim":128,"qk_rope_head_dim":64,
-  "rms_norm_eps":1e-06,"rope_scaling":{"beta_fast":32,"beta_slow":1,"factor":40,"mscale":0.707,"type":"yarn"},
+  "num_hidden_layers":60,"num_key_value_heads":128,"q_lora_rank":1536,"qk_nope_head_dim":128,
+  "qk_rope_head_dim":64,
+  "rms_norm_eps":1e-06,"rope_scaling":{"beta_fast":32,"beta_slow":1,"factor":40,"mscale":0.707,
+  "type":"yarn"},
   "rope_theta":10000,"routed_scaling_factor":16.0,"scoring_func":"softmax","topk_group":3,
   "topk_method":"group_limited_greedy","vocab_size":102400})";
 
 const char* const kDeepseekV3 =
     R"({"bos_token_id":0,"eos_token_id":1,"first_k_dense_replace":3,"hidden_act":"silu",
-  "hidden_size":7168,"intermediate_size":18432,"max_position_embeddings":163840,"model_type":"deepseek_v3",
-  "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":8,"n_routed_experts":256,"n_shared_experts":1,
+  "hidden_size":7168,"intermediate_size":18432,"max_position_embeddings":163840,
+  "model_type":"deepseek_v3",
+  "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":8,"n_routed_experts":256,
+  "n_shared_experts":1,
   "norm_topk_prob":true,"num_attention_heads":128,"num_experts_per_tok":8,"num_hidden_layers":61,
-  "num_key_value_heads":128,"num_nextn_predict_layers":1,"quantization_config":{"activation_scheme":"dynamic",
-  "fmt":"e4m3","quant_method":"fp8","weight_block_size":[128,128]},"rms_norm_eps":1e-06,"rope_theta":10000,
-  "routed_scaling_factor":2.5,"scoring_func":"sigmoid","topk_group":4,"topk_method":"noaux_tc","vocab_size":129280})";
+  "num_key_value_heads":128,"num_nextn_predict_layers":1,
+  "quantization_config":{"activation_scheme":"dynamic",
+  "fmt":"e4m3","quant_method":"fp8","weight_block_size":[128,128]},"rms_norm_eps":1e-06,
+  "rope_theta":10000,
+  "routed_scaling_factor":2.5,"scoring_func":"sigmoid","topk_group":4,"topk_method":"noaux_tc",
+  "vocab_size":129280})";
 
 const char* const kGlm45Air =
     R"({"attention_bias":true,"eos_token_id":[151329,151336,151338],"first_k_dense_replace":1,
-  "head_dim":128,"hidden_act":"silu","hidden_size":4096,"intermediate_size":10944,"max_position_embeddings":131072,
-  "model_type":"glm4_moe","moe_intermediate_size":1408,"n_group":1,"n_routed_experts":128,"n_shared_experts":1,
+  "head_dim":128,"hidden_act":"silu","hidden_size":4096,"intermediate_size":10944,
+  "max_position_embeddings":131072,
+  "model_type":"glm4_moe","moe_intermediate_size":1408,"n_group":1,"n_routed_experts":128,
+  "n_shared_experts":1,
   "norm_topk_prob":true,"num_attention_heads":96,"num_experts_per_tok":8,"num_hidden_layers":46,
-  "num_key_value_heads":8,"num_nextn_predict_layers":1,"partial_rotary_factor":0.5,"rms_norm_eps":1e-05,
-  "rope_scaling":null,"rope_theta":1000000,"routed_scaling_factor":1.0,"topk_group":1,"use_qk_norm":false,
+  "num_key_value_heads":8,"num_nextn_predict_layers":1,"partial_rotary_factor":0.5,
+  "rms_norm_eps":1e-05,
+  "rope_scaling":null,"rope_theta":1000000,"routed_scaling_factor":1.0,"topk_group":1,
+  "use_qk_norm":false,
   "vocab_size":151552})";
 
 const char* const kKimiK2 =
     R"({"bos_token_id":163584,"eos_token_id":163585,"first_k_dense_replace":1,"hidden_act":"silu",
-  "hidden_size":7168,"intermediate_size":18432,"max_position_embeddings":131072,"model_type":"kimi_k2",
-  "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":1,"n_routed_experts":384,"n_shared_experts":1,
+  "hidden_size":7168,"intermediate_size":18432,"max_position_embeddings":131072,
+  "model_type":"kimi_k2",
+  "moe_intermediate_size":2048,"moe_layer_freq":1,"n_group":1,"n_routed_experts":384,
+  "n_shared_experts":1,
   "norm_topk_prob":true,"num_attention_heads":64,"num_experts_per_tok":8,"num_hidden_layers":61,
   "num_key_value_heads":64,"rms_norm_eps":1e-06,"rope_theta":50000.0,"routed_scaling_factor":2.827,
   "scoring_func":"sigmoid","topk_group":1,"topk_method":"noaux_tc","vocab_size":163840})";
@@ -79,11 +102,15 @@ const char* const kKimiK2 =
 const char* const kGptOss20B =
     R"({"attention_bias":true,"eos_token_id":200002,"head_dim":64,"hidden_act":"silu",
   "hidden_size":2880,"intermediate_size":2880,"layer_types":["sliding_attention","full_attention"],
-  "max_position_embeddings":131072,"model_type":"gpt_oss","num_attention_heads":64,"num_experts_per_tok":4,
+  "max_position_embeddings":131072,"model_type":"gpt_oss","num_attention_heads":64,
+  "num_experts_per_tok":4,
   "num_hidden_layers":2,"num_key_value_heads":8,"num_local_experts":32,
-  "quantization_config":{"modules_to_not_convert":["model.layers.*.self_attn"],"quant_method":"mxfp4"},
-  "rms_norm_eps":1e-05,"rope_scaling":{"beta_fast":32.0,"factor":32.0,"rope_type":"yarn","truncate":false},
-  "rope_theta":150000,"sliding_window":128,"swiglu_limit":7.0,"tie_word_embeddings":false,"vocab_size":201088})";
+  "quantization_config":{"modules_to_not_convert":["model.layers.*.self_attn"],
+  "quant_method":"mxfp4"},
+  "rms_norm_eps":1e-05,"rope_scaling":{"beta_fast":32.0,"factor":32.0,"rope_type":"yarn",
+  "truncate":false},
+  "rope_theta":150000,"sliding_window":128,"swiglu_limit":7.0,"tie_word_embeddings":false,
+  "vocab_size":201088})";
 
 ModelConfig parse(const std::string& text) {
   return parse_model_config(text, "config.json");
@@ -244,7 +271,8 @@ TEST(Config, KimiK2AndItsWrapper) {
     EXPECT_TRUE(config.has_selection_bias);
   }
   const ModelConfig outer = parse(cat(
-      R"({"model_type":"kimi_k25","quantization_config":{"quant_method":"fp8","weight_block_size":[1,1]},)",
+      R"({"model_type":"kimi_k25","quantization_config":{"quant_method":"fp8",
+        "weight_block_size":[1,1]},)",
       R"("text_config":)", with(kKimiK2, "model_type", "null"), "}"));
   EXPECT_EQ(outer.family, Family::kKimiK2);
   EXPECT_EQ(outer.quantization.method, QuantizationConfig::Method::kFp8);

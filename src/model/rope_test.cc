@@ -31,7 +31,8 @@ struct Known {
 
 const Known kKnown[] = {
     {"yarn as published",
-     R"({"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":1024,"rope_theta":1e4})",
+     R"({"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":1024,
+       "rope_theta":1e4})",
      1.138629436111989F,
      {1.0F, 0.316227764F, 0.0812500045F, 0.0197642371F, 0.00437500002F, 0.000790569466F,
       0.000250000012F, 7.90569466e-05F}},

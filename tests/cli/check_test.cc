@@ -11,7 +11,8 @@ namespace {
 using Json = nlohmann::json;
 
 std::string placement_json(const std::string& map) {
-  return R"({"format": "trimtab_placement", "version": 1, "num_experts": 3, "slots_per_rank": [3, 2],
+  return R"({"format": "trimtab_placement", "version": 1, "num_experts": 3,
+    "slots_per_rank": [3, 2],
 "physical_to_logical_map": )" +
          map + "}";
 }

@@ -15,11 +15,15 @@ import unittest
 TRIMTAB, SOURCE = sys.argv.pop(1), sys.argv.pop(1)
 MODEL = os.path.join(SOURCE, "models/tiny-moe")
 TRACE = os.path.join(SOURCE, "models/tiny-moe/trace.npy")
-VOID = {"meta", "br", "hr", "input", "img", "link", "base", "source", "area", "col", "embed", "track", "wbr"}
+VOID = {
+    "meta", "br", "hr", "input", "img", "link", "base", "source", "area", "col", "embed", "track",
+    "wbr"
+}
 
 
 class Page(html.parser.HTMLParser):
-    """Fails where tags do not nest, an attribute or an id comes twice, or something would be loaded."""
+    """Fails where tags do not nest, where an attribute or an id comes twice, and where something
+    would be loaded."""
 
     def __init__(self, text):
         super().__init__()
@@ -33,14 +37,16 @@ class Page(html.parser.HTMLParser):
         assert len(names) == len(set(names)), f"<{tag}> has an attribute twice: {names}"
         attributes = dict(attributes)
         assert tag not in ("link", "img", "iframe", "object", "embed", "base", "a"), f"<{tag}>"
-        assert not {"src", "href", "srcset", "action", "data", "poster"} & set(names), f"<{tag}> loads {attributes}"
+        loading = {"src", "href", "srcset", "action", "data", "poster"}
+        assert not loading & set(names), f"<{tag}> loads {attributes}"
         if "id" in attributes:
             assert attributes["id"] not in self.ids, f"two ids {attributes['id']}"
             self.ids.add(attributes["id"])
         if tag == "tr":
             self.rows.append([])
         if tag == "data":
-            self.numbers.append({"key": attributes.get("data-key"), "value": float(attributes["value"]), "text": "",
+            self.numbers.append({"key": attributes.get("data-key"),
+                                 "value": float(attributes["value"]), "text": "",
                                  "in": [name for name, _ in self.open]})
             if "td" in self.numbers[-1]["in"]:
                 self.rows[-1].append(self.numbers[-1])
@@ -60,7 +66,9 @@ class Page(html.parser.HTMLParser):
             self.numbers[-1]["text"] += data
 
     def headline(self, key):
-        found = [one["value"] for one in self.numbers if one["key"] == key and "table" not in one["in"]]
+        found = [
+            one["value"] for one in self.numbers if one["key"] == key and "table" not in one["in"]
+        ]
         assert len(found) == 1, f"{key}: {found}"
         return found[0]
 
@@ -79,7 +87,8 @@ class ReportPage(unittest.TestCase):
     def run_both(self, *arguments, name="page.html"):
         """The page's text, the parsed page and the JSON of one command."""
         file = self.path(name)
-        run = subprocess.run([TRIMTAB, *arguments, "--json", "--report", file], capture_output=True, check=True)
+        run = subprocess.run([TRIMTAB, *arguments, "--json", "--report", file],
+                             capture_output=True, check=True)
         with open(file, encoding="utf-8") as page:
             text = page.read()
         return text, Page(text), json.loads(run.stdout)
@@ -101,10 +110,11 @@ class ReportPage(unittest.TestCase):
         return json.loads("".join(page.texts["#data"]))
 
     def test_plan(self):
-        text, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "--nodes", "2")
+        text, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "--nodes",
+                                         "2")
         data = self.check_page(text, page)
-        pars = ("par_before", "par_after", "par_step_before", "par_step_after", "par_step_after_high", "lower_bound",
-                "lower_bound_split")
+        pars = ("par_before", "par_after", "par_step_before", "par_step_after",
+                "par_step_after_high", "lower_bound", "lower_bound_split")
         for key in (*pars, "moves", "moves_per_layer", "receive_peak", "duplicates"):
             self.assertEqual(page.headline(key), plan[key], key)
         for key in pars:
@@ -115,11 +125,13 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(sum(len(slots) for slots in data["moved"]), plan["moves"])
         self.assertEqual(data["nodes"], [0, 0, 1, 1])
         for state, key in zip(data["states"], ("par_before", "par_after")):
-            self.assertAlmostEqual(sum(max(loads) for loads in state["rank"]) / 4 / data["rank_parts"], plan[key], 4)
+            self.assertAlmostEqual(
+                sum(max(loads) for loads in state["rank"]) / 4 / data["rank_parts"], plan[key], 4)
         for series, key in zip(data["time"]["series"], ("par_step_before", "par_step_after")):
             self.assertEqual(len(series["par"]), 128)
             self.assertAlmostEqual(sum(series["par"]) / 128, plan[key], 4)
-        for section in ("headlines", "ranks", "rank-map", "expert-map", "placement", "time", "moves", "definitions"):
+        for section in ("headlines", "ranks", "rank-map", "expert-map", "placement", "time",
+                        "moves", "definitions"):
             self.assertIn(section, page.ids)
 
     def test_plan_draws_the_placement_it_writes(self):
@@ -127,13 +139,16 @@ class ReportPage(unittest.TestCase):
         text, page, _ = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "-o", out)
         with open(out, encoding="utf-8") as file:
             written = json.load(file)
-        self.assertEqual(self.check_page(text, page)["states"][1]["map"], written["physical_to_logical_map"])
+        self.assertEqual(
+            self.check_page(text, page)["states"][1]["map"], written["physical_to_logical_map"])
 
     def test_bytes(self):
-        _, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "--expert-bytes", "1000")
-        self.assertIn(1000 * plan["moves"], [one["value"] for one in page.numbers if not one["key"]])
-        _, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32", "--policies",
-                                        "swift", "--expert-bytes", "1000")
+        _, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9",
+                                      "--expert-bytes", "1000")
+        self.assertIn(1000 * plan["moves"],
+                      [one["value"] for one in page.numbers if not one["key"]])
+        _, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window",
+                                        "32", "--policies", "swift", "--expert-bytes", "1000")
         moves = 4 * result["policies"]["swift"]["moves_per_layer_per_replan"]
         self.assertGreater(moves, 0)
         self.assertAlmostEqual(page.rows[1][-1]["value"], 1000 * moves)
@@ -142,7 +157,8 @@ class ReportPage(unittest.TestCase):
         text, page, found = self.run_both("inspect", TRACE, "--ranks", "4", "--window", "16")
         data = self.check_page(text, page)
         self.assertEqual(page.headline("tokens"), found["tokens"])
-        for key in ("par", "par_step_mean", "par_step_worst", "worst_step", "noise_floor", "drift_mean", "drift_worst"):
+        for key in ("par", "par_step_mean", "par_step_worst", "worst_step", "noise_floor",
+                    "drift_mean", "drift_worst"):
             self.assertEqual(page.column(key), [layer[key] for layer in found["per_layer"]], key)
         self.assertEqual(len(data["states"]), 1)
         self.assertNotIn("moves", page.ids)
@@ -152,18 +168,22 @@ class ReportPage(unittest.TestCase):
         self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "-o", placement)
         text, page, found = self.run_both("check", placement, "--loads", TRACE)
         data = self.check_page(text, page)
-        for key in ("par_per_layer", "par_step_mean_per_layer", "par_step_worst_per_layer", "duplicates_per_layer"):
+        for key in ("par_per_layer", "par_step_mean_per_layer", "par_step_worst_per_layer",
+                    "duplicates_per_layer"):
             self.assertEqual(page.column(key), found[key], key)
         self.assertEqual([max(loads) for loads in data["states"][0]["rank"]],
                          [round(par * data["rank_parts"]) for par in found["par_per_layer"]])
-        self.assertAlmostEqual(sum(data["time"]["series"][0]["par"]) / 128, sum(found["par_step_mean_per_layer"]) / 4, 4)
+        self.assertAlmostEqual(
+            sum(data["time"]["series"][0]["par"]) / 128,
+            sum(found["par_step_mean_per_layer"]) / 4, 4)
         self.assertIn("ranks", page.ids)
 
     def test_a_placement_alone(self):
         placement = self.path("placement.json")
         with open(placement, "w", encoding="utf-8") as file:
-            json.dump({"format": "trimtab_placement", "version": 1, "num_experts": 3, "slots_per_rank": [3, 2],
-                       "physical_to_logical_map": [[0, 0, 1, 2, 1], [0, 1, 2, 0, 1]], "layer_ids": [3, 7]}, file)
+            json.dump({"format": "trimtab_placement", "version": 1, "num_experts": 3,
+                       "slots_per_rank": [3, 2], "layer_ids": [3, 7],
+                       "physical_to_logical_map": [[0, 0, 1, 2, 1], [0, 1, 2, 0, 1]]}, file)
         text, page, found = self.run_both("check", placement)
         data = self.check_page(text, page)
         self.assertEqual(page.column("duplicates_per_layer"), found["duplicates_per_layer"])
@@ -172,22 +192,29 @@ class ReportPage(unittest.TestCase):
         self.assertTrue({"placement", "expert-map"} <= page.ids)
         self.assertFalse({"ranks", "rank-map", "time", "moves"} & page.ids)
         converted, page, _ = self.run_both("convert", placement, self.path("out.json"))
-        self.assertEqual(converted.replace(">Convert: ", ">Check: ").replace(" convert<", " check<"), text)
+        self.assertEqual(
+            converted.replace(">Convert: ", ">Check: ").replace(" convert<", " check<"), text)
 
     def test_convert_of_loads_shows_what_inspect_shows(self):
         inspected, _, _ = self.run_both("inspect", TRACE, "--ranks", "4")
         converted, page, _ = self.run_both("convert", TRACE, self.path("out.csv"), "--ranks", "4")
         self.check_page(converted, page)
-        self.assertEqual(converted.replace(">Convert: ", ">Inspect: ").replace(" convert<", " inspect<"), inspected)
+        self.assertEqual(
+            converted.replace(">Convert: ", ">Inspect: ").replace(" convert<", " inspect<"),
+            inspected)
 
     def test_replay(self):
-        text, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "16",
-                                           "--policies", "trim,static,deepseek")
+        text, page, result = self.run_both("replay", TRACE, "--ranks", "4", "--slots", "9",
+                                           "--window", "16", "--policies", "trim,static,deepseek")
         data = self.check_page(text, page)
         policies = result["policies"]
-        for key in ("par_next_mean", "par_next_worst", "first_plan_moves", "moves_per_layer_per_replan"):
+        for key in ("par_next_mean", "par_next_worst", "first_plan_moves",
+                    "moves_per_layer_per_replan"):
             self.assertEqual(page.column(key), [one[key] for one in policies.values()], key)
-        means = [one["value"] for one in page.numbers if one["key"] == "par_next_mean" and "table" not in one["in"]]
+        means = [
+            one["value"] for one in page.numbers
+            if one["key"] == "par_next_mean" and "table" not in one["in"]
+        ]
         self.assertEqual(means, [one["par_next_mean"] for one in policies.values()])
         series = {one["name"]: one for one in data["time"]["series"]}
         self.assertEqual(list(series), ["start", "trim", "static", "deepseek"])
@@ -196,7 +223,8 @@ class ReportPage(unittest.TestCase):
             self.assertAlmostEqual(sum(series[name]["par"]) / 7, one["par_next_mean"], 4)
             self.assertEqual(max(series[name]["worst"]), round(one["par_next_worst"], 4))
             self.assertEqual(series[name]["moves"][0], one["first_plan_moves"])
-            self.assertAlmostEqual(sum(series[name]["moves"][1:]) / 6 / 4, one["moves_per_layer_per_replan"])
+            self.assertAlmostEqual(
+                sum(series[name]["moves"][1:]) / 6 / 4, one["moves_per_layer_per_replan"])
         self.assertEqual([state["name"] for state in data["states"]], list(series))
         self.assertEqual(data["states"][0]["rank"], data["states"][2]["rank"])
 
@@ -204,7 +232,8 @@ class ReportPage(unittest.TestCase):
         loads = self.path("loads.csv")
         with open(loads, "w", encoding="utf-8") as file:
             file.write("0,0,0,4\n0,0,1,2\n1,0,0,5\n1,0,1,2\n")
-        command = ("replay", loads, "--ranks", "2", "--slots", "2", "--nodes", "2", "--window", "1", "--policies", "static")
+        command = ("replay", loads, "--ranks", "2", "--slots", "2", "--nodes", "2", "--window", "1",
+                   "--policies", "static")
         for rule, par in (("equal", 1), ("split", 8 / 7)):  # seven tokens on two ranks, whole ones
             text, page, result = self.run_both(*command, "--split", rule)
             data = self.check_page(text, page)
@@ -223,8 +252,9 @@ class ReportPage(unittest.TestCase):
             self.assertEqual(page.headline(key), found[key], key)
         state, = data["states"]
         self.assertEqual(state["tokens"], [sum(loads) for loads in found["rank_load"]])
-        self.assertEqual(state["rank"], [[round(3 * data["rank_parts"] * load / sum(loads)) for load in loads]
-                                         for loads in found["rank_load"]])
+        self.assertEqual(state["rank"],
+                         [[round(3 * data["rank_parts"] * load / sum(loads)) for load in loads]
+                          for loads in found["rank_load"]])
         self.assertEqual([max(loads) for loads in state["rank"]],
                          [round(par * data["rank_parts"]) for par in found["par_per_layer"]])
         self.assertEqual(data["tokens"], state["tokens"])
@@ -232,13 +262,17 @@ class ReportPage(unittest.TestCase):
         thirds = [one["value"] for one in page.numbers if one["key"] == "par_by_third"]
         self.assertEqual(len(thirds), 3)
         self.assertTrue(all(1 <= par <= 3 for par in thirds))
-        self.assertTrue({"ranks", "rank-map", "expert-map", "placement", "time", "definitions"} <= page.ids)
+        self.assertTrue(
+            {"ranks", "rank-map", "expert-map", "placement", "time", "definitions"} <= page.ids)
         self.assertNotIn("moves", page.ids)
 
     def test_same_bytes_every_time(self):
-        for command in (["plan", TRACE, "--ranks", "4", "--slots", "9"], ["inspect", TRACE],
-                        ["replay", TRACE, "--ranks", "4", "--slots", "9", "--window", "32", "--policies", "trim"]):
-            self.assertEqual(self.run_both(*command)[0], self.run_both(*command, name="again.html")[0])
+        sizes = ["--ranks", "4", "--slots", "9"]
+        for command in (["plan", TRACE, *sizes], ["inspect", TRACE],
+                        ["replay", TRACE, *sizes, "--window", "32", "--policies", "trim"]):
+            self.assertEqual(
+                self.run_both(*command)[0],
+                self.run_both(*command, name="again.html")[0])
 
     def test_file_names_are_text(self):
         name = self.path("<q>&\"'</script>\x01.csv".replace("/", "\u2215"))
@@ -246,7 +280,8 @@ class ReportPage(unittest.TestCase):
             file.write("0,0,4\n0,1,1\n")
         text, page, _ = self.run_both("inspect", name, "--ranks", "2")
         self.check_page(text, page)
-        self.assertEqual("".join(page.texts["h1"]), "Inspect: " + os.path.basename(name).replace("\x01", "\ufffd"))
+        self.assertEqual("".join(page.texts["h1"]),
+                         "Inspect: " + os.path.basename(name).replace("\x01", "\ufffd"))
         self.check_lacks(text, "<q>")
 
     def test_odd_sizes(self):
@@ -260,17 +295,19 @@ class ReportPage(unittest.TestCase):
             text, page, plan = self.run_both("plan", loads, *arguments)
             data = self.check_page(text, page)
             self.assertEqual(page.headline("par_after"), plan["par_after"])
+            mean = data["rank_parts"] * int(arguments[1])
             self.assertEqual([sum(loads) for loads in data["states"][0]["rank"]],
-                             [data["rank_parts"] * int(arguments[1]) if tokens > 0 else 0 for tokens in data["tokens"]])
+                             [mean if tokens > 0 else 0 for tokens in data["tokens"]])
             self.assertNotIn("time", page.ids)
-        text, page, _ = self.run_both("inspect", loads, "--ranks", "3")  # the last rank holds nothing
+        # The last rank holds nothing.
+        text, page, _ = self.run_both("inspect", loads, "--ranks", "3")
         self.assertEqual(self.check_page(text, page)["states"][0]["slots"], [1, 1, 0])
 
     def dump_dom(self, browser, page):
         return subprocess.run(
-            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
-             "--enable-logging=stderr", f"--user-data-dir={self.path('profile')}", page],
-            capture_output=True, text=True, timeout=120, check=False)
+            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000",
+             "--dump-dom", "--enable-logging=stderr", f"--user-data-dir={self.path('profile')}",
+             page], capture_output=True, text=True, timeout=120, check=False)
 
     def test_a_browser_draws_everything(self):
         browser = shutil.which("chromium") or shutil.which("google-chrome")
@@ -280,8 +317,9 @@ class ReportPage(unittest.TestCase):
             self.skipTest("the browser does not start here")
         placement = self.path("placement.json")
         self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9", "-o", placement)
-        for command, drawings in ((["plan", TRACE, "--ranks", "4", "--slots", "9"], 15), (["inspect", TRACE], 9),
-                                  (["check", placement], 2), (["run", MODEL, "--steps", "8"], 9)):
+        for command, drawings in ((["plan", TRACE, "--ranks", "4", "--slots", "9"], 15),
+                                  (["inspect", TRACE], 9), (["check", placement], 2),
+                                  (["run", MODEL, "--steps", "8"], 9)):
             self.run_both(*command)
             run = self.dump_dom(browser, "file://" + self.path("page.html"))
             self.assertEqual(run.returncode, 0, run.stderr)

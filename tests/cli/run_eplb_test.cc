@@ -32,9 +32,9 @@ double mean_par(const Json& result) {
 // A plan in every window, whatever it brings: something is under way in every step, and arrives
 // before the next one.
 std::string restless(const Scratch& scratch) {
-  return scratch.file(
-      "restless.json",
-      R"({"interval": 1, "policy": "flashlb", "gate": false, "plan_above_par": 0, "use_async": false})");
+  return scratch.file("restless.json",
+                      R"({"interval": 1, "policy": "flashlb", "gate": false, "plan_above_par": 0,
+        "use_async": false})");
 }
 
 // As without a file, but the same at every run, however busy the machine is.

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the inner loops of the kernels keep their sums in registers?
 
-Disassembles object files (x86-64, AArch64) and looks at every multiply_tile<...>: the innermost loop with the most
-products must not store vector registers. It has nothing to store but what did not fit into registers, and every such
-store costs a load as well: g++ 12 once halved the speed of the int8 kernels that way, with the same results. One store
-for every STRAY products is let pass: no sum, but a temporary that the compiler began too early, which costs little; and
-one for every KNOWN where --known says so.
+Disassembles object files (x86-64, AArch64) and looks at every multiply_tile<...>: the innermost
+loop with the most products must not store vector registers. It has nothing to store but what did
+not fit into registers, and every such store costs a load as well: g++ 12 once halved the speed of
+the int8 kernels that way, with the same results. One store for every STRAY products is let pass: no
+sum, but a temporary that the compiler began too early, which costs little; and one for every KNOWN
+where --known says so.
 """
 
 import argparse
@@ -17,7 +18,8 @@ import sys
 
 SKIPPED = 77  # ctest: SKIP_RETURN_CODE
 STRAY, KNOWN = 20, 6
-PRODUCT = re.compile(r"(\{vex\} )?v(fmadd|dpbf16|pdpbusd|pmaddwd)|fmla\b|bfdot\b|u?sdot\b|smlal2?\b")
+PRODUCT = re.compile(
+    r"(\{vex\} )?v(fmadd|dpbf16|pdpbusd|pmaddwd)|fmla\b|bfdot\b|u?sdot\b|smlal2?\b")
 VECTOR_STORE = re.compile(r"v?mov\w*\s+%[xyz]mm\d+,[^%]*\(|st[rp]\s+[qd]\d+,")
 JUMP = re.compile(r"(?:j\w+|b(?:\.\w+)?|cbn?z\s+\w+,|tbn?z\s+\w+, #\w+,)\s+([0-9a-f]+)\b")
 
@@ -36,7 +38,7 @@ def functions(objdump, object_file):
 
 
 def inner_loop(instructions):
-    """The instructions of the loop with the most products, of those that have no such loop inside."""
+    """The instructions of the innermost loop that has the most products."""
     loops = []
     for address, text in instructions:
         jump = JUMP.match(text)
@@ -59,9 +61,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("objects", nargs="+", help="object files of kernels")
     parser.add_argument("--objdump", default="objdump", help="of the objects' architecture")
-    parser.add_argument("--expect", type=int, default=0, help="how many functions must spill (for the test of this)")
-    parser.add_argument("--known", default="(?!)", help="a regular expression of template arguments that may spill more")
-    parser.add_argument("--list", action="store_true", help="also print the loops that do not spill")
+    parser.add_argument("--expect",
+                        type=int,
+                        default=0,
+                        help="how many functions must spill (for the test of this)")
+    parser.add_argument("--known",
+                        default="(?!)",
+                        help="a regular expression of template arguments that may spill more")
+    parser.add_argument("--list",
+                        action="store_true",
+                        help="also print the loops that do not spill")
     args = parser.parse_args()
     if shutil.which(args.objdump) is None:
         print(f"skipped: there is no {args.objdump} (Debian: binutils)")
@@ -76,7 +85,8 @@ def main():
         for name, instructions in checked.items():
             loop = inner_loop(instructions)
             if loop is None:
-                print(f"{object_file}: no loop with products in {short(name)}: is there a new instruction for them?")
+                print(f"{object_file}: no loop with products in {short(name)}: is there a new "
+                      "instruction for them?")
                 return 1
             products = sum(1 for t in loop if PRODUCT.match(t))
             stores = [t for t in loop if VECTOR_STORE.match(t)]
@@ -84,8 +94,8 @@ def main():
             spills = (KNOWN if known else STRAY) * len(stores) > products
             spilling += spills
             if spills or args.list:
-                print(f"{object_file.rsplit('/', 1)[-1]}: {short(name)}: {products} products, {len(stores)} stores"
-                      + (f", such as {stores[0]}" if stores else ""))
+                print(f"{object_file.rsplit('/', 1)[-1]}: {short(name)}: {products} products, "
+                      f"{len(stores)} stores" + (f", such as {stores[0]}" if stores else ""))
         print(f"{object_file.rsplit('/', 1)[-1]}: {len(checked)} inner loops looked at")
     if spilling != args.expect:
         print(f"{spilling} inner loops store vector registers, expected {args.expect}")

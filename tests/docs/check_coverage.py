@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_coverage.py FOLDER: does every case of docs/coverage.md have a test?
 
-A case is named in the comment above the test that shows it, as "// R12: what the case is". Each id below must be named
-so in some test of the project in FOLDER, or stand in the first column of a table of docs/coverage.md, which lists what is
-in part or not there. Files that pages name must exist."""
+A case is named in the comment above the test that shows it, as "// R12: what the case is". Each id
+below must be named so in some test of the project in FOLDER, or stand in the first column of a
+table of docs/coverage.md, which lists what is in part or not there. Files that pages name must
+exist."""
 
 import pathlib
 import re
@@ -17,7 +18,9 @@ ROW = re.compile(r"^\| ([A-Z]\d+) \|", re.MULTILINE)
 # Files that docs/policies.md shows how to write.
 TO_BE_WRITTEN = {"src/policy/coldest.cc"}
 # Files as pages name them, in backticks or as the target of a link.
-FILE = re.compile(r"`((?:src|include|cli|bench|python|tests|tools|docs)/[\w./-]+\.\w+)`|\]\(([\w./-]+)(?:#[\w-]+)?\)")
+FILE = re.compile(
+    r"`((?:src|include|cli|bench|python|tests|tools|docs)/[\w./-]+\.\w+)`"
+    r"|\]\(([\w./-]+)(?:#[\w-]+)?\)")
 
 
 def tests_of(root):

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_modules.py ROOT: do the includes of the project in ROOT follow its modules?
 
-A module is a folder of src/. Its CMakeLists.txt says, in trimtab_module(NAME HEADERS ... USES ...), which public
-headers are its own and which modules it may include. Three things are checked, and the include that breaks one is
-printed with its file and line:
+A module is a folder of src/. Its CMakeLists.txt says, in trimtab_module(NAME HEADERS ... USES ...),
+which public headers are its own and which modules it may include. Three things are checked, and the
+include that breaks one is printed with its file and line:
 
 1. A module includes only itself and the modules that it uses, directly or through others.
-2. No two folders include each other in a circle. Folders inside a module count as folders of their own.
+2. No two folders include each other in a circle. Folders inside a module count as folders of their
+   own.
 3. Every public header belongs to exactly one module.
 
 Tests, and the code that only tests share, may include anything that they link."""
@@ -27,7 +28,8 @@ def is_test(path):
 
 
 def read_modules(root):
-    """{module: (public headers, modules that it uses)}. comm/mpi is a module inside the folder of another."""
+    """Returns {module: (public headers, modules that it uses)}. comm/mpi is a module inside the
+    folder of another."""
     modules = {}
     for file in sorted((root / "src").glob("*/CMakeLists.txt")):
         for name, body in MODULE.findall(file.read_text()):
@@ -67,7 +69,7 @@ class Tree:
                 self.owners.setdefault(header, []).append(name)
 
     def folder_of(self, included):
-        """The folder, as a path from the root, where an included file stands; None for files of others."""
+        """The folder of an included file, as a path from the root; None where it is not ours."""
         if included.startswith("trimtab/"):
             owner = self.owners.get(included.removeprefix("trimtab/"), [None])[0]
             return None if owner is None else "src/comm/mpi" if owner == "mpi" else f"src/{owner}"
@@ -77,13 +79,15 @@ class Tree:
         return None
 
     def includes(self):
-        """(file, line number, folder of the file, folder of what it includes) of everything but tests."""
+        """Yields (file, line number, folder of the file, folder of what it includes) for every
+        include of the project's own files, except in tests."""
         for top in ("include", "src", "bench", "cli"):
             for file in sorted((self.root / top).rglob("*")):
                 if file.suffix not in SOURCES or is_test(file):
                     continue
                 name = file.relative_to(self.root).as_posix()
-                folder = self.folder_of(name.removeprefix("include/")) or pathlib.PurePosixPath(name).parent.as_posix()
+                folder = (self.folder_of(name.removeprefix("include/"))
+                          or pathlib.PurePosixPath(name).parent.as_posix())
                 for number, line in enumerate(file.read_text().splitlines(), 1):
                     if match := INCLUDE.match(line):
                         target = self.folder_of(match[1])
@@ -98,7 +102,9 @@ def forbidden(tree):
         name = module_of(folder.removeprefix("src/"))
         if not target.startswith("src/"):
             yield f"{file}:{line}: {name} must not include {target}"
-        elif (used := module_of(target.removeprefix("src/"))) not in with_indirect_uses(tree.modules, name):
+            continue
+        used = module_of(target.removeprefix("src/"))
+        if used not in with_indirect_uses(tree.modules, name):
             yield f"{file}:{line}: {name} does not use {used} (src/{name}/CMakeLists.txt)"
 
 
@@ -114,7 +120,8 @@ def circles(tree):
         path.append(folder)
         for target, where in sorted(arrows.get(folder, {}).items()):
             if target in path:
-                found.append(f"{where}: closes the circle {' -> '.join(path[path.index(target):] + [target])}")
+                circle = path[path.index(target):] + [target]
+                found.append(f"{where}: closes the circle {' -> '.join(circle)}")
             elif target not in done:
                 walk(target)
         path.pop()
@@ -130,7 +137,8 @@ def unowned(tree):
     for header in sorted((tree.root / "include/trimtab").glob("*.h")):
         owners = tree.owners.get(header.name, [])
         if len(owners) != 1:
-            yield f"include/trimtab/{header.name}: belongs to {' and '.join(owners) or 'no module'}, not to one"
+            modules = " and ".join(owners) or "no module"
+            yield f"include/trimtab/{header.name}: belongs to {modules}, not to one"
 
 
 def problems_of(root):

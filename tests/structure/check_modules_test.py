@@ -36,24 +36,39 @@ class CheckModules(unittest.TestCase):
 
     def test_a_module_that_is_not_used(self):
         problems = self.problems_with(files={"src/load/load.cc": '\n#include "policy/frame.h"'})
-        self.assertIn("src/load/load.cc:2: load does not use policy (src/load/CMakeLists.txt)", problems)
+        self.assertIn("src/load/load.cc:2: load does not use policy (src/load/CMakeLists.txt)",
+                      problems)
 
     def test_a_public_header_counts_as_its_module(self):
-        problems = self.problems_with(files={"include/trimtab/tensor.h": '#include "trimtab/load.h"'})
-        self.assertIn("include/trimtab/tensor.h:1: base does not use load (src/base/CMakeLists.txt)", problems)
+        problems = self.problems_with(
+            files={"include/trimtab/tensor.h": '#include "trimtab/load.h"'})
+        self.assertIn(
+            "include/trimtab/tensor.h:1: base does not use load (src/base/CMakeLists.txt)",
+            problems)
         self.assertTrue(any("closes the circle" in problem for problem in problems), problems)
 
     def test_a_circle_inside_a_module(self):
-        files = {"src/policy/trim/trim.h": "", "src/policy/frame.h": '#include "policy/trim/trim.h"'}
+        files = {
+            "src/policy/trim/trim.h": "",
+            "src/policy/frame.h": '#include "policy/trim/trim.h"'
+        }
         self.assertEqual(self.problems_with(files=files), [
-            "src/policy/trim/trim.cc:1: closes the circle src/policy -> src/policy/trim -> src/policy"])
+            "src/policy/trim/trim.cc:1: closes the circle "
+            "src/policy -> src/policy/trim -> src/policy"
+        ])
 
     def test_a_circle_below_the_tools(self):
-        files = {"cli/run/run.h": '#include "cli/plan/plan.h"', "cli/plan/plan.h": '#include "cli/run/run.h"'}
+        files = {
+            "cli/run/run.h": '#include "cli/plan/plan.h"',
+            "cli/plan/plan.h": '#include "cli/run/run.h"'
+        }
         self.assertEqual(len(self.problems_with(files=files)), 1)
 
     def test_nobody_includes_the_command(self):
-        problems = self.problems_with(files={"cli/run.h": "", "src/load/load.cc": '#include "cli/run.h"'})
+        problems = self.problems_with(files={
+            "cli/run.h": "",
+            "src/load/load.cc": '#include "cli/run.h"'
+        })
         self.assertIn("src/load/load.cc:1: load must not include cli", problems)
 
     def test_a_header_without_a_module(self):

@@ -45,7 +45,9 @@ assert error < 1e-5, error
 
 # The command of the wheel plans too.
 np.save("loads.npy", counts.astype(np.int32))
-command = [sys.argv[1], "plan", "loads.npy", "--ranks", "4", "--slots", "5", "-o", "p.json", "--json"]
+command = [
+    sys.argv[1], "plan", "loads.npy", "--ranks", "4", "--slots", "5", "-o", "p.json", "--json"
+]
 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 assert trimtab.read_placement("p.json").placement.logical.shape == (3, 20)
 print(f"trimtab {trimtab.__version__} from a wheel: plan, replay, runtime and command work")
