@@ -128,6 +128,8 @@ void Group::leave() noexcept {
 
 bool Group::settled(Standing now, const char* operation) {
   if (now.missing < 0) return true;
+  // A rank of another host that fails says so before it leaves, so both may have come just now.
+  if (now.left && domain_->outside() != nullptr) domain_->outside()->poll();
   if (domain_->failed()) throw_failed(operation);
   if (now.left) fail(now.missing, operation, "has left the group");
   return false;

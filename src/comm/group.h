@@ -149,8 +149,11 @@ class Group {
   bool settled(Standing now, const char* operation);
   template <class Look>
   bool spin(const Look& look) {
+    const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < spins_; ++i) {
       if (look().missing < 0) return tune_spins(true);
+      // Where other programs take the core, or MPI yields it, every look may take milliseconds.
+      if (i % 16 == 15 && std::chrono::steady_clock::now() - begin > kLongestSpin) break;
       pause();
     }
     return spins_ > 0 && tune_spins(false);
@@ -166,6 +169,7 @@ class Group {
     return false;
   }
   static constexpr int kYields = 4;
+  static constexpr std::chrono::milliseconds kLongestSpin{2};
   // Lets peers have this core. Returns whether this rank soon had it back; if not, the next waits
   // sleep at once.
   bool yield_core();

@@ -2,14 +2,19 @@
 // Ranks that are processes and fail: their peers get a CommError that says who and why, soon.
 // (failure_test.cc has the same for threads, and more cases.)
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "base/cat.h"
 #include "comm/testing.h"
 #include "trimtab/error.h"
 
@@ -70,20 +75,28 @@ TEST_F(ProcessFailures, ARankThatLeavesIsNamed) {
                CommError);
 }
 
+// The late rank comes once the other one has given up, however busy the machine is. To ask after a
+// collective that the other never joins is no wait, so it has no timeout.
 TEST_F(ProcessFailures, ALateRankIsNamedWithTheTimeout) {
   EXPECT_THROW(run_group(2,
                          [](Communicator& comm) {
+                           const auto aside = comm.duplicate();
+                           const auto begin = steady_clock::now();
                            if (comm.rank() == 0) {
-                             std::this_thread::sleep_for(milliseconds(600));
+                             std::vector<int64_t> bytes(2);
+                             Pending never = aside->all_gather_v({}, {}, bytes);
+                             EXPECT_THROW(while (steady_clock::now() - begin < kSoon) never.done(),
+                                          CommError);
                              comm.barrier();
                              ADD_FAILURE() << "the other has given up";
                            }
                            const CommError error = error_of_barrier(comm);
+                           EXPECT_GE(steady_clock::now() - begin, milliseconds(400));
                            EXPECT_EQ(error.peer(), 0);
-                           EXPECT_TRUE(says(error, "did not come within 200 ms")) << error.what();
+                           EXPECT_TRUE(says(error, "did not come within 400 ms")) << error.what();
                            throw error;
                          },
-                         {.timeout = milliseconds(200)}),
+                         {.timeout = milliseconds(400)}),
                CommError);
 }
 
@@ -96,10 +109,113 @@ TEST_F(ProcessFailures, AbortReachesSubGroups) {
                              copy->abort("enough");
                              throw InvalidArgument("enough");
                            }
-                           EXPECT_TRUE(says(error_of_barrier(*copy), "enough"));
-                           EXPECT_TRUE(says(error_of_barrier(comm), "enough"));
+                           for (Communicator* group : {copy.get(), &comm}) {
+                             const CommError error = error_of_barrier(*group);
+                             EXPECT_TRUE(says(error, "enough")) << error.what();
+                           }
                          }),
                InvalidArgument);
+}
+
+// Every wait that goes over hosts. `before` is done by all ranks before one of them stops; `wait`
+// needs that one. A long message takes both ends; the barrier is for one that was quicker.
+struct PeerWait {
+  const char* name;
+  std::function<void(Communicator&)> before, wait;
+};
+
+class Waits {
+ public:
+  // stopped: the rank that stops.
+  Waits(Communicator& comm, int stopped)
+      : stopped_(stopped), own_bytes_(comm.size()), bytes_(comm.size()), counts_(comm.size(), 1) {}
+
+  static constexpr size_t kCount = 6;
+  std::array<PeerWait, kCount> all() {
+    const auto nothing = [](Communicator&) {};
+    const auto wait = [this](Communicator& comm) {
+      pending_.wait();
+      comm.barrier();
+    };
+    return {{
+        {"barrier", nothing, [](Communicator& comm) { comm.barrier(); }},
+        {"gather", nothing,
+         [this](Communicator& comm) { comm.all_gather_v({}, {}, bytes_).wait(); }},
+        {"sum", nothing,
+         [this](Communicator& comm) {
+           const std::vector<float> send(comm.size());
+           float sum = 0;
+           comm.reduce_scatter_v(send, counts_, std::span(&sum, 1)).wait();
+         }},
+        {"split", nothing, [](Communicator& comm) { comm.duplicate(); }},
+        {"long message from it", [this](Communicator& comm) { start(comm, kLong); }, wait},
+        {"long message to it",
+         [this](Communicator& comm) { start(comm, comm.rank() == stopped_ ? 0 : kLong); },
+         [this](Communicator& comm) {
+           pending_.wait();
+           pending_.wait_released();
+           comm.barrier();
+         }},
+    }};
+  }
+
+ private:
+  static constexpr int64_t kLong = 4 << 20;
+
+  void start(Communicator& comm, int64_t bytes) {
+    std::ranges::fill(own_bytes_, bytes);
+    send_.resize(own_bytes_.size() * bytes);
+    received_.resize(own_bytes_.size() * kLong);
+    pending_ = comm.all_to_all_v(send_, own_bytes_, received_, bytes_);
+  }
+
+  const int stopped_;
+  std::vector<int64_t> own_bytes_, bytes_, counts_;
+  std::vector<std::byte> send_, received_;
+  Pending pending_;
+};
+
+// Somebody lets it go on again, and if nobody does, a process that is started here.
+void stop_this_process() {
+  const std::string later =
+      cat("(sleep 60; kill -CONT ", ::getpid(), ") >/dev/null 2>&1 </dev/null &");
+  ASSERT_EQ(std::system(later.c_str()), 0);
+  std::raise(SIGSTOP);
+}
+
+// A peer that is stopped is a CommError on all others soon after the timeout, while it is stopped;
+// and on itself when it goes on.
+TEST_F(ProcessFailures, AStoppedRankHoldsNoWaitUp) {
+  const int ranks = rank_counts({2, 3, 4}).back(), stopped = ranks - 1;
+  for (size_t i = 0; i < Waits::kCount; ++i) {
+    const auto body = [&](Communicator& comm) {
+      Waits waits(comm, stopped);
+      const PeerWait peer_wait = waits.all()[i];
+      SCOPED_TRACE(cat(peer_wait.name, ", rank ", comm.rank()));
+      std::vector<int64_t> pids(ranks), bytes(ranks);
+      const int64_t own = ::getpid();
+      comm.all_gather_v(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(pids)),
+                        bytes)
+          .wait_released();
+      comm.barrier();
+      peer_wait.before(comm);
+      if (comm.rank() == stopped) stop_this_process();
+      const auto begin = steady_clock::now();
+      try {
+        peer_wait.wait(comm);
+        ADD_FAILURE() << "no CommError";
+      } catch (const CommError& error) {
+        EXPECT_LT(steady_clock::now() - begin, kSoon);
+        if (comm.rank() != stopped) {
+          EXPECT_EQ(error.peer(), stopped) << error.what();
+          EXPECT_TRUE(says(error, "did not come within 600 ms")) << error.what();
+        }
+        if (comm.rank() == 0) ::kill(static_cast<pid_t>(pids[stopped]), SIGCONT);
+        throw;
+      }
+    };
+    EXPECT_THROW(run_group(ranks, body, {.timeout = milliseconds(600)}), CommError);
+  }
 }
 
 }  // namespace

@@ -72,6 +72,8 @@ std::unique_ptr<OutsidePeers> MpiNetwork::peers(std::vector<int> members, int ra
 }
 
 void MpiNetwork::poll() noexcept {
+  // To the end: what the progress thread has received, the others must find in the domain.
+  const std::lock_guard polling(polling_);
   Failure failure;
   {
     const std::lock_guard lock(mpi::calls());

@@ -7,6 +7,7 @@
 
 #include <list>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
@@ -59,6 +60,7 @@ class MpiNetwork final : public Outside {
   Failure failure_;
   MPI_Request failure_request_ = MPI_REQUEST_NULL;
   std::list<SmallMessage> small_messages_;
+  std::mutex polling_;  // held while a failure goes from MPI to the domain
   std::jthread progress_;
 };
 
