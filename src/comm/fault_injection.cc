@@ -4,6 +4,8 @@
 #include <cstring>
 #include <thread>
 
+#include "trimtab/error.h"
+
 namespace trimtab {
 
 bool FaultyCommunicator::strike() {
@@ -11,10 +13,10 @@ bool FaultyCommunicator::strike() {
   if (!fault_ || operation != fault_->operation) return false;
   switch (fault_->kind) {
     case Fault::Kind::kDelay:
-    case Fault::Kind::kDrop:  // peers that have given up fail the group, so the operation then
-                              // throws
       std::this_thread::sleep_for(fault_->time);
       return false;
+    case Fault::Kind::kDrop:
+      wait_until_failed();
     case Fault::Kind::kCorrupt:
       return true;
     case Fault::Kind::kKill:
@@ -23,12 +25,28 @@ bool FaultyCommunicator::strike() {
   return false;
 }
 
+// Asking after a collective that the others never join is no wait, so it has no timeout.
+void FaultyCommunicator::wait_until_failed() {
+  constexpr auto kLongest = std::chrono::minutes(1);
+  if (aside_ == nullptr) throw InvalidArgument("a fault that drops needs a group aside");
+  std::vector<int64_t> bytes(aside_->size());
+  Pending never = aside_->all_gather_v({}, {}, bytes);
+  for (const auto end = std::chrono::steady_clock::now() + kLongest;
+       std::chrono::steady_clock::now() < end;) {
+    never.done();  // throws once the group has failed
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  throw Error("an operation was dropped, and nobody missed it");
+}
+
 std::span<const std::byte> FaultyCommunicator::struck(std::span<const std::byte> send) {
   if (!strike() || send.empty()) return send;
   corrupted_.resize((send.size() + sizeof(float) - 1) / sizeof(float));
   std::memcpy(corrupted_.data(), send.data(), send.size());
   const auto copy = std::as_writable_bytes(std::span(corrupted_)).first(send.size());
-  copy[send.size() / 2] ^= std::byte{0x40};
+  const auto bits = static_cast<int64_t>(8 * send.size());
+  const int64_t bit = fault_->bit < 0 ? bits / 16 * 8 + 6 : fault_->bit % bits;
+  copy[bit / 8] ^= std::byte{1} << static_cast<int>(bit % 8);
   return copy;
 }
 

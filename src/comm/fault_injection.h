@@ -18,13 +18,15 @@ namespace trimtab {
 struct Fault {
   enum class Kind {
     kDelay,    // the operation starts `time` late
-    kDrop,     // it is lost: it never starts in the time that peers wait, which is less than `time`
+    kDrop,     // it is lost: it does not start before the group has failed, and then throws
     kCorrupt,  // one bit of what a collective sends is another one; posts go through
     kKill,     // the rank ends here: a thread by the exception Killed
   };
   Kind kind = Kind::kDelay;
   int64_t operation = 0;
   std::chrono::milliseconds time{0};
+  // The bit that kCorrupt changes, modulo the bits of the message; -1: one in the middle.
+  int64_t bit = -1;
 };
 
 struct Killed : std::runtime_error {
@@ -33,8 +35,11 @@ struct Killed : std::runtime_error {
 
 class FaultyCommunicator final : public Communicator {
  public:
-  FaultyCommunicator(Communicator& comm, const std::optional<Fault>& fault)
-      : comm_(comm), fault_(fault), board_(*this) {}
+  // aside: another group of the same ranks, in which the others do nothing; kDrop needs it to see
+  // that the ranks have failed. comm and aside must outlive this.
+  FaultyCommunicator(Communicator& comm, const std::optional<Fault>& fault,
+                     Communicator* aside = nullptr)
+      : comm_(comm), fault_(fault), aside_(aside), board_(*this) {}
 
   // Started so far.
   int64_t operations() const { return operations_; }
@@ -84,6 +89,7 @@ class FaultyCommunicator final : public Communicator {
 
   // What becomes of an operation before it starts. True: it is to be corrupted.
   bool strike();
+  [[noreturn]] void wait_until_failed();
   // send, or a copy of it with the fault in it.
   std::span<const std::byte> struck(std::span<const std::byte> send);
   Pending keep(Pending pending);
@@ -91,6 +97,7 @@ class FaultyCommunicator final : public Communicator {
 
   Communicator& comm_;
   const std::optional<Fault> fault_;
+  Communicator* const aside_;
   FaultyBoard board_;
   int64_t operations_ = 0;
   uint64_t started_ = 0;

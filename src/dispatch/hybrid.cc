@@ -122,6 +122,7 @@ class HybridExchange final : public CollectiveExchange {
   void combine(Rows out) override { packing_.sum_records(m_.results, out, team_); }
 
   void dispatch_inside();
+  int32_t slot_on_host(int32_t id) const;
   void return_sums();
 
   const HybridShape& hybrid_;
@@ -176,13 +177,20 @@ void HybridExchange::dispatch_inside() {
   const int64_t picks = arrived_ * request_.top_k;
   const std::span<int32_t> ids = m_.ids.first(picks);
   packing_.read_picks(m_.inbox, arrived_, ids, m_.weights, team_);
-  for (int32_t& id : ids) {
-    if (id >= 0) id = hybrid_.slots_on_host[id];
-  }
+  for (int32_t& id : ids) id = slot_on_host(id);
   const ScaledRows rows = packing_.rows(m_.inbox, arrived_);
   inside_ = hybrid_.inside->dispatch(
       {rows.x, ids, m_.weights.first(picks), request_.top_k, request_.weight_on_input, rows.scales},
       lane_);
+}
+
+int32_t HybridExchange::slot_on_host(int32_t id) const {
+  if (id == -1) return id;
+  const bool is_slot = 0 <= id && id < shape_.num_slots();
+  const int32_t slot = is_slot ? hybrid_.slots_on_host[id] : -1;
+  if (slot >= 0) return slot;
+  throw InvalidArgument(cat("hybrid dispatch: a pick of slot ", id, " of ", shape_.num_slots(),
+                            " came to rank ", shape_.rank, ", whose host does not have it"));
 }
 
 void HybridExchange::return_sums() {

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "base/cat.h"
 #include "dispatch/row_tasks.h"
+#include "trimtab/error.h"
 
 namespace trimtab {
 
@@ -23,7 +25,13 @@ int64_t LocalPicks::assign_rows() {
   const int32_t last = first + shape_.num_local();
   std::ranges::fill(m_.counts, 0);
   for (const int32_t id : source_.ids) {
-    if (first <= id && id < last) ++m_.counts[id - first];
+    if (first <= id && id < last) {
+      ++m_.counts[id - first];
+    } else if (id != -1 && (source_.all_here || id < 0 || id >= shape_.num_slots())) {
+      throw InvalidArgument(cat(shape_.dispatcher_name, " dispatch: a pick of slot ", id,
+                                " came to rank ", shape_.rank, ", which has ", first, " to ",
+                                last - 1, " of ", shape_.num_slots()));
+    }
   }
   int32_t rows = 0;
   for (size_t slot = 0; slot < m_.cursors.size(); ++slot) {

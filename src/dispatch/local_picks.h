@@ -32,10 +32,12 @@ class LocalPicks {
     std::span<const float> weights;  // [tokens, top_k]
     int top_k = 0;
     bool weight_on_input = false;
+    bool all_here = false;  // no pick is another rank's
   };
 
   LocalPicks(const RankShape& shape, const Memory& memory) : shape_(shape), m_(memory) {}
 
+  // Throws InvalidArgument for ids that can't have been sent: they were broken on the way.
   Tokens arrange(const Source& source, Team& team);
   // parts: f32 [tokens, hidden], overwritten with the weighted sum of each token's picks here, in
   // the order of its ids.

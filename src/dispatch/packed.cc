@@ -102,7 +102,7 @@ Tokens PackedExchange::arrange() {
   const int64_t picks = count * request_.top_k;
   packing_.read_picks(m_.inbox, count, m_.ids.first(picks), m_.weights, team_);
   return picks_.arrange({packing_.rows(m_.inbox, count), m_.ids.first(picks), m_.weights,
-                         request_.top_k, request_.weight_on_input},
+                         request_.top_k, request_.weight_on_input, true},
                         team_);
 }
 

@@ -176,11 +176,11 @@ TEST_F(MigratorFaults, ARankThatFailsIsACommErrorInTime) {
       const auto begin = std::chrono::steady_clock::now();
       std::atomic<int> heard = 0;
       const auto body = [&](Communicator& comm) {
-        const auto inner = comm.duplicate();
+        const auto inner = comm.duplicate(), aside = comm.duplicate();
         std::optional<Fault> fault;
-        if (comm.rank() == 2) fault = Fault{kind, operation, milliseconds(600)};
+        if (comm.rank() == 2) fault = Fault{kind, operation};
         MigratingRank rank(from, experts, 2, comm,
-                           std::make_unique<FaultyCommunicator>(*inner, fault));
+                           std::make_unique<FaultyCommunicator>(*inner, fault, aside.get()));
         try {
           comm.barrier();  // all have come so far
           rank.stage(to, 0);
