@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <numeric>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/cat.h"
 #include "model/rope.h"
@@ -81,6 +84,17 @@ void check_rounding(const ModelConfig& config, const std::set<int>& groups, Weig
   for (const int group : groups) check_rounding_of_rows(config.quantization.groups[group], format);
 }
 
+// Throws for a weight that would make logits NaN, of every token or of most: a router refuses them.
+void check_gate(const MatrixSource& gate) {
+  std::vector<float> row(gate.cols);
+  for (int64_t expert = 0; expert < gate.rows; ++expert) {
+    read_row(gate, expert, row.data());
+    const auto bad = std::ranges::find_if_not(row, [](float w) { return std::isfinite(w); });
+    if (bad == row.end()) continue;
+    throw InvalidArgument(cat("weight ", bad - row.begin(), " of row ", expert, " is ", *bad));
+  }
+}
+
 // The embedding as the output head. A head of its own in the file must be the same.
 MatrixSource tied_head(const SafeTensors& tensors, const std::string& embedding,
                        WeightFinder::Names& found) {
@@ -149,10 +163,13 @@ class Reader {
   // given, as they come.
   void moe(const MoeTensors& found, const std::vector<bool>& wanted, WeightFormat format,
            std::optional<WeightFormat> shared_format, LayerWeights& layer) const {
-    layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
-    RouterConfig router = config_.router;
-    router.selection_bias = found.selection_bias;
-    layer.router = std::make_shared<const Router>(std::move(router));
+    naming(found.name + ", the router", [&] {
+      check_gate(found.gate);
+      layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
+      RouterConfig router = config_.router;
+      router.selection_bias = found.selection_bias;
+      layer.router = std::make_shared<const Router>(std::move(router));
+    });
     layer.experts.resize(wanted.size());
     BufferArena arena;
     const auto pack = [&](const std::string& name, const MlpSource& source, WeightFormat as) {

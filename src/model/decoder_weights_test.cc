@@ -189,6 +189,26 @@ TEST(DecoderWeights, NameTheModuleOfAWeightThatCanNotBePacked) {
   EXPECT_TRUE(text.starts_with("model.layers.1.self_attn.k_proj: ")) << text;
 }
 
+// The router would refuse every token.
+TEST(DecoderWeights, NameTheRouterWhoseGateIsNotFinite) {
+  const std::string tensor = "model.layers.1.mlp.gate.weight";
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    ChangedCheckpoint checkpoint("qwen3_moe");
+    const TensorView& gate = checkpoint[tensor];
+    const size_t cols = gate.shape[1], at = 2 * cols + 5;
+    const std::span<std::byte> bytes = checkpoint.bytes(tensor);
+    const bf16_t rounded = to_bf16(bad);
+    if (gate.dtype == DType::kBF16) {
+      std::memcpy(&bytes[at * sizeof(rounded)], &rounded, sizeof(rounded));
+    } else {
+      std::memcpy(&bytes[at * sizeof(bad)], &bad, sizeof(bad));
+    }
+    EXPECT_EQ(error_text<InvalidArgument>([&] { checkpoint.load(); }),
+              cat("model.layers.1.mlp, the router: weight 5 of row 2 is ", bad));
+  }
+}
+
 TEST(DecoderWeights, ATiedHeadOfItsOwnMustBeTheEmbedding) {
   ChangedCheckpoint checkpoint("qwen3_moe");
   ASSERT_TRUE(checkpoint.config().tie_word_embeddings);

@@ -282,14 +282,16 @@ TEST(Router, InfiniteLogits) {
   EXPECT_EQ(got.weights, (Weights{1.0F, 0.0F}));
 }
 
-TEST(Router, NanNamesTokenAndExpertOnEveryPath) {
+TEST(Router, NanNamesLayerTokenAndExpertOnEveryPath) {
   std::vector<float> logits(24, 0.0F);
   logits[2 * 8 + 5] = kNan;
   logits[2 * 8 + 7] = -kNan;
-  const auto expect_named = [&](const RouterConfig& config, const RouteInputs& inputs = {}) {
+  const auto expect_named = [&](const RouterConfig& config, RouteInputs inputs = {}) {
+    inputs.layer = 7;
     const std::string text = refusal([&] { route(config, logits, inputs); });
     EXPECT_NE(text.find("token 2"), std::string::npos) << text;
     EXPECT_NE(text.find("expert 5"), std::string::npos) << text;
+    EXPECT_NE(text.find("layer 7"), std::string::npos) << text;
   };
   RouterConfig config = config_of(8, 2);
   expect_named(config);
