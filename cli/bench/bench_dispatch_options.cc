@@ -4,11 +4,17 @@
 #include <algorithm>
 
 #include "cli/bench/bench_dispatch.h"
+#include "cli/options/dispatchers.h"
 #include "cli/run/ranks.h"
 
 namespace trimtab::cli {
 
 namespace {
+
+// The bench compares whole outputs.
+bool is_timed(const DispatcherKind& kind) {
+  return kind.output_is_reduced;
+}
 
 constexpr const char* kDispatchFooter = R"(
 What it does. Every rank has --tokens tokens with --top-k different experts each, at random, and
@@ -24,10 +30,11 @@ transfer and compute that hides; the transfer is the layer with experts that do 
 
 Under mpiexec each process is a rank, on one host or several.
 
-Dispatchers: pull, pull_batched, fused, all_gather, all_to_all, mc2, packed, hybrid (with --hosts),
-and source: the pipeline of the dispatcher that all_to_all is compared with (permute, all-to-all,
-permute again), step by step.
+Dispatchers. Those below (hybrid with --hosts), and source: the pipeline of the dispatcher that
+all_to_all is compared with (permute, all-to-all, permute again), step by step.
+)";
 
+constexpr const char* kDispatchFooterEnd = R"(
 --json: {rows: [...]} with dispatcher, backend, ranks, hosts, tokens, hidden, top_k, experts, dtype,
 ms_dispatch, ms_combine, ms_memcpy, the same as cpu_ms_..., pct_of_memcpy, quartiles of each
 (ms_dispatch_quartiles and so on) and rounds. With --intermediate instead of the times:
@@ -74,11 +81,12 @@ void check(const BenchDispatchOptions& options) {
 
 void add_bench_dispatch(Command& bench, BenchDispatchOptions& options) {
   Command dispatch = bench.add("dispatch", "Time bringing tokens to their experts and back");
+  std::vector<std::string> dispatchers = dispatchers_that(is_timed);
+  dispatchers.insert(dispatchers.begin(), "source");
   dispatch
       .list("--dispatcher", options.dispatchers,
             "Dispatchers to time [of whole layers: pull,fused]")
-      .one_of({"source", "pull", "pull_batched", "fused", "all_gather", "all_to_all", "mc2",
-               "packed", "hybrid"})
+      .one_of(dispatchers)
       .type("NAME,...")
       .shows_default();
   add_sizes(dispatch, options);
@@ -100,7 +108,7 @@ void add_bench_dispatch(Command& bench, BenchDispatchOptions& options) {
       .type("S")
       .shows_default();
   dispatch.flag("--json", options.json, "One JSON object on standard output instead of text");
-  dispatch.footer(kDispatchFooter);
+  dispatch.footer(kDispatchFooter + lines_of_dispatchers(is_timed) + kDispatchFooterEnd);
   dispatch.runs([&options, dispatch] {
     if (options.intermediate > 0 && !dispatch.given("--dispatcher"))
       options.dispatchers = {"pull", "fused"};

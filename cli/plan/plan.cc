@@ -100,8 +100,7 @@ std::string text_report(const PlanOptions& options, const Recording& loads,
 }  // namespace
 
 void plan(const PlanOptions& options) {
-  const std::unique_ptr<Policy> policy =
-      std::move(make_policies({options.policy}, options).front());
+  const std::unique_ptr<Policy> policy = make_policy(options.policy, options.policy_options);
   check_writable("-o", options.out);
   check_writable("--report", options.report);
   LinePrinter printer;

@@ -15,9 +15,9 @@ Report plan_page(const PlanOptions& options, const Recording& loads, const Place
   add_loads_facts(report, options.loads, loads);
   add_sizes(report, result.layer_ids, current);
   add_planner_facts(report, options, current, "Before");
-  report.facts.push_back({"Policy", options.preset.empty()
-                                        ? options.policy
-                                        : fmt::format("{}, {}", options.policy, options.preset)});
+  const std::string& preset = options.policy_options.preset;
+  report.facts.push_back(
+      {"Policy", preset.empty() ? options.policy : fmt::format("{}, {}", options.policy, preset)});
   return report;
 }
 

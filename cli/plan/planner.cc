@@ -7,14 +7,6 @@
 
 namespace trimtab::cli {
 
-std::vector<std::unique_ptr<Policy>> make_policies(const std::vector<std::string>& names,
-                                                   const PlannerOptions& options) {
-  return trimtab::make_policies(names, {.preset = options.preset,
-                                        .time_budget_s = options.time_budget_s,
-                                        .move_price = options.move_price,
-                                        .keep_slots = options.keep_slots});
-}
-
 PlacementFile starting_placement(const PlannerOptions& options, const Recording& loads) {
   if (options.current.empty()) {
     check_slots(options.ranks, options.slots);

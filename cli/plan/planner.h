@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `trimtab plan` and `replay` share: from their options to policies and problems.
+// What `trimtab plan` and `replay` share: from their options to a problem for a policy.
 #pragma once
-
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "cli/plan/inputs.h"
 #include "cli/plan/planner_options.h"
 #include "trimtab/policy.h"
 
 namespace trimtab::cli {
-
-// Throws InvalidArgument for unknown names.
-std::vector<std::unique_ptr<Policy>> make_policies(const std::vector<std::string>& names,
-                                                   const PlannerOptions& options);
 
 // What the first plan starts from, its layers numbered as the engine does. Throws Error.
 PlacementFile starting_placement(const PlannerOptions& options, const Recording& loads);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "trimtab/error.h"
+
 namespace trimtab::cli {
 
 void add_planner(Command& command, PlannerOptions& options) {
@@ -35,21 +37,23 @@ void add_planner(Command& command, PlannerOptions& options) {
   expert_bytes.at_least(1);
   limit("--max-bytes", options.limits.max_bytes, "Most bytes to move, over all layers")
       .needs(expert_bytes);
-  command.text("--preset", options.preset, "Effort of trim: fast, balanced or deep [balanced]")
+  command
+      .text("--preset", options.policy_options.preset,
+            "Effort of trim: fast, balanced or deep [balanced]")
       .one_of({"fast", "balanced", "deep"})
       .type("NAME");
   command
-      .number("--time-budget", options.time_budget_s,
+      .number("--time-budget", options.policy_options.time_budget_s,
               "Seconds trim may search for a plan, about [no clock]")
       .between_reals(1e-6, 1e6)
       .type("S");
   command
-      .number("--move-price", options.move_price,
+      .number("--move-price", options.policy_options.move_price,
               "PAR that each move must gain its layer, for trim [its own]")
       .between_reals(0.0, 1e6)
       .type("PAR");
   command.negative_flag(
-      "--no-keep-slots", options.keep_slots,
+      "--no-keep-slots", options.policy_options.keep_slots,
       "Slots in the order of deepseek's published code; else an expert that stays on its rank "
       "stays in its slot");
 }
@@ -59,19 +63,15 @@ void check_planner(const PlannerOptions& options, const std::vector<std::string>
     throw UsageError(
         fmt::format("{} (or --current) is required", options.ranks == 0 ? "--ranks" : "--slots"));
   }
-  const struct {
-    const char* option;
-    bool given;
-    const char* policy;
-  } own[] = {{"--preset", !options.preset.empty(), "trim"},
-             {"--time-budget", options.time_budget_s.has_value(), "trim"},
-             {"--move-price", options.move_price.has_value(), "trim"},
-             {"--groups", options.groups != 1, "deepseek"},
-             {"--no-keep-slots", !options.keep_slots, "deepseek"}};
-  for (const auto& [option, given, policy] : own) {
-    if (!given || std::ranges::find(policies, policy) != policies.end()) continue;
-    throw UsageError(fmt::format("{}: only {} has it, and the policy is {}", option, policy,
+  // Every policy gets the groups with the problem; one that ignores them would mislead.
+  if (options.groups != 1 && std::ranges::find(policies, "deepseek") == policies.end()) {
+    throw UsageError(fmt::format("groups: only deepseek has it, and the policy is {}",
                                  fmt::join(policies, ", ")));
+  }
+  try {
+    make_policies(policies, options.policy_options);
+  } catch (const InvalidArgument& error) {
+    throw UsageError(error.what());
   }
 }
 

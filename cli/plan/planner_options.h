@@ -21,13 +21,8 @@ struct PlannerOptions {
   std::string current_format;  // empty: detected
   PlanLimits limits;
   int64_t expert_bytes = 0;
-  // Only trim has these.
-  std::string preset;                   // empty: its own
-  std::optional<double> time_budget_s;  // of a plan
-  std::optional<double> move_price;
-  // Only deepseek has these.
-  int groups = 1;
-  bool keep_slots = true;
+  PolicyOptions policy_options;
+  int groups = 1;  // groups of experts of the model's router, which deepseek alone keeps together
 };
 
 void add_planner(Command& command, PlannerOptions& options);

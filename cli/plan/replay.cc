@@ -105,7 +105,8 @@ std::string text_report(const ReplayOptions& options, bool is_default, const Rec
 
 void replay(const ReplayOptions& given) {
   ReplayOptions options = given;
-  const std::vector<std::unique_ptr<Policy>> policies = make_policies(options.policies, options);
+  const std::vector<std::unique_ptr<Policy>> policies =
+      make_policies(options.policies, options.policy_options);
   if (!options.report.empty()) check_writable("--report", options.report);
   const Recording loads = read_loads(options.loads);
   if (options.window == 0) options.window = default_window(loads.load);

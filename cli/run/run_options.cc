@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run/run_options.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 
+#include "cli/options/dispatchers.h"
 #include "cli/run/eplb_mode.h"
 #include "cli/run/run.h"
 #include "trimtab/weight_format.h"
@@ -11,19 +14,26 @@ namespace trimtab::cli {
 
 namespace {
 
+// A decoder takes rows sorted by expert, and whole outputs.
+bool is_for_decoders(const DispatcherKind& kind) {
+  return kind.format != Format::kBatched && kind.output_is_reduced;
+}
+
 constexpr const char* kRunFooter = R"(
 What it does. The prompts are shared out over the ranks, prompt i to rank i modulo ranks; each rank
 keeps the attention of its own sequences and its share of every layer's experts, and in each MoE
 layer the ranks send their tokens to the experts that the router picked. Ranks are threads of this
 process; under mpiexec each process is a rank (as many as mpiexec starts; rank 0 prints), on one
-host or several. The text does not depend on the number of ranks with the dispatchers pull (which
-auto takes on one host), all_to_all and mc2, bit for bit.
+host or several.
 
 What it prints. The text of each prompt, new tokens per second, and for each MoE layer its
 PAR, the peak-to-average rank load: how many rows the busiest rank's experts got, over the mean of
 all ranks. At 1.00 all ranks are level; at 2.00 the busiest has twice the mean, and all others wait
 for it for half of the time.
 
+Dispatchers. With {0} the text does not depend on the number
+of ranks, bit for bit. auto takes pull on one host.
+{1}
 Models. A directory with config.json and safetensors in the Hugging Face layout; model_type mixtral,
 qwen2_moe, qwen3_moe or olmoe. Prompts are text for models with a byte-level vocabulary (token id =
 byte, ids from 256 special), with the config's beginning-of-sequence token in front; token ids for
@@ -60,10 +70,11 @@ void add_work(Command& run, RunOptions& options) {
   run.number("--steps", options.steps, "Most new tokens of each prompt")
       .between(1, std::numeric_limits<int>::max())
       .shows_default();
+  std::vector<std::string> dispatchers = dispatchers_that(is_for_decoders);
+  dispatchers.insert(dispatchers.begin(), "auto");
   run.text("--dispatcher", options.dispatcher,
-           "How tokens get to experts: auto, pull, fused, all_gather, all_to_all, mc2, packed, "
-           "hybrid (see docs/dispatch.md)")
-      .one_of({"auto", "pull", "fused", "all_gather", "all_to_all", "mc2", "packed", "hybrid"})
+           fmt::format("How tokens get to experts (see below): {}", fmt::join(dispatchers, ", ")))
+      .one_of(dispatchers)
       .type("NAME")
       .shows_default();
   run.text("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")
@@ -154,7 +165,10 @@ void add_run(Command& program, RunOptions& options) {
   add_work(run, options);
   add_balancing(run, options);
   add_files(run, options);
-  run.footer(kRunFooter);
+  const std::string exact = dispatcher_names([](const DispatcherKind& kind) {
+    return is_for_decoders(kind) && kind.order == SumOrder::kById;
+  });
+  run.footer(fmt::format(kRunFooter, exact, lines_of_dispatchers(is_for_decoders)));
   run.runs([&options, run] {
     check(run, options);
     trimtab::cli::run(options);

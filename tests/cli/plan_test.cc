@@ -248,9 +248,9 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
     EXPECT_EQ(error_line(failure, 1), failure.message);
   }
   for (const Failure& failure : std::vector<Failure>{
-           {" --policy swift --preset fast", "--preset: only trim has it, and the policy is swift"},
-           {" --no-keep-slots", "--no-keep-slots: only deepseek has it, and the policy is trim"},
-           {" --groups 4", "--groups: only deepseek has it, and the policy is trim"},
+           {" --policy swift --preset fast", "preset: only trim has it, and the policy is swift"},
+           {" --no-keep-slots", "keep_slots: only deepseek has it, and the policy is trim"},
+           {" --groups 4", "groups: only deepseek has it, and the policy is trim"},
            {" --format vllm", "--format: it has no effect without --out"},
            {" --tokens-per-step 3",
             "--tokens-per-step: " + kTrace + " is npy, and only top-k text is cut by it"},

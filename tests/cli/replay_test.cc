@@ -154,10 +154,10 @@ TEST(Replay, Failures) {
       "--report /nowhere/x can't be written: No such file or directory");
   for (const std::string option : {"--preset fast", "--no-keep-slots"}) {
     const std::string policies = " --ranks 4 --slots 9 --window 16 --policies swift,static ";
-    const std::string name = option.substr(0, option.find(' '));
-    EXPECT_EQ(error_line({replay + policies + option, ""}, 2),
-              name + ": only " + (name == "--preset" ? "trim" : "deepseek") +
-                  " has it, and the policy is swift, static (see trimtab replay --help)");
+    EXPECT_EQ(
+        error_line({replay + policies + option, ""}, 2),
+        (option == "--no-keep-slots" ? "keep_slots: only deepseek" : "preset: only trim") +
+            std::string(" has it, and the policy is swift, static (see trimtab replay --help)"));
   }
   EXPECT_EQ(error_line({replay + " --ranks 4 --slots 2 --window 16 --policies trim", ""}, 1),
             "32 experts do not fit in 8 slots on 4 ranks: at least 8 slots a rank, or 16 ranks of "

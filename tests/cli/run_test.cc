@@ -365,7 +365,7 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --timeout 0", "--timeout"},
       {"run x --threads-per-rank 0", "--threads-per-rank"},
       {"run x --dispatcher push",
-       "--dispatcher: push not in {auto,pull,fused,all_gather,all_to_all,mc2,packed,hybrid}"},
+       "--dispatcher: push not in {auto,all_gather,all_to_all,fused,hybrid,mc2,packed,pull}"},
       {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
       {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
       {"run x --temperature nan", "--temperature: nan is not a number from 0 to 1000"},
