@@ -26,8 +26,8 @@ namespace {
 using namespace trimtab;
 
 struct Options {
-  std::vector<std::string>
-      files;  // NAME (of NAME.train.npy and NAME.test.npy) or one .npy for --replay
+  // NAME (of NAME.train.npy and NAME.test.npy) or one .npy for --replay.
+  std::vector<std::string> files;
   std::vector<std::string> policies = {"trim"};
   PolicyOptions policy;
   PlanLimits limits;

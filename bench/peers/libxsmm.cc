@@ -16,8 +16,8 @@ namespace trimtab::bench {
 namespace {
 
 constexpr int64_t kPanel = 64;  // outputs of one kernel
-constexpr int64_t kMostRows =
-    64;  // of one kernel; longer ones are generated for minutes and run no faster
+// The most rows of one kernel; longer ones are generated for minutes and run no faster.
+constexpr int64_t kMostRows = 64;
 
 libxsmm_bsmmfunction kernel(int64_t rows, int64_t in, int64_t x_stride, int64_t y_stride) {
   const auto size = [](int64_t n) { return static_cast<libxsmm_blasint>(n); };

@@ -18,8 +18,8 @@ namespace {
 using dnnl::matmul;
 using dnnl::memory;
 
-constexpr int64_t kRowsForLayout =
-    64;  // the layout of the weights is the one that a product of so many rows wants
+// The layout of the weights is the one that a product of so many rows wants.
+constexpr int64_t kRowsForLayout = 64;
 
 memory::data_type type_of(DType dtype) {
   return dtype == DType::kF32 ? memory::data_type::f32 : memory::data_type::bf16;

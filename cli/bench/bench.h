@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trimtab bench`: what the kernels reach of what this machine can reach.
+// `trimtab bench` compares the speed of the kernels with what this machine can reach.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trimtab bench dispatch`: bringing tokens to their experts and back, beside copying as many
+// `trimtab bench dispatch` times bringing tokens to their experts and back, and copying as many
 // bytes.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where results go: standard output gets one whole report, files are known to be writable before
+// Writes results. Standard output gets one whole report, and files are known to be writable before
 // the work starts.
 #pragma once
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trimtab convert`: loads to loads, or a placement to a placement, from one engine's format to
-// another's.
+// `trimtab convert` turns loads, or a placement, from one engine's format into another's.
 #pragma once
 
 #include "cli/plan/convert_options.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trimtab inspect`: what a recording holds, how uneven the ranks are under it, and how much of
+// `trimtab inspect` says what a recording holds, how uneven the ranks are under it, and how much of
 // that is chance.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `trimtab plan`: from recorded loads to a better placement, in an engine's own format.
+// `trimtab plan` makes a better placement from recorded loads, in an engine's own format.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `trimtab plan` and `replay` share: from their options to a problem for a policy.
+// `trimtab plan` and `replay` share these functions, which turn their options into a problem for a
+// policy.
 #pragma once
 
 #include "cli/plan/inputs.h"

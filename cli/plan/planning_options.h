@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options that several planning commands share: which loads, and of which form.
+// The options that several planning commands share: the loads and their format.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pages of all commands say about their inputs.
+// Adds to a page the facts about a command's inputs, which all pages show alike.
 #pragma once
 
 #include <string>

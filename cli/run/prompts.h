@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where prompts come from.
+// Reads prompts: text or token ids, from a file or from the command line.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the events of live balancing say about its replans.
+// Collects the replans of a run from the events of live balancing.
 #pragma once
 
 #include <cstdint>

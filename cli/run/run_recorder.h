@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows that the experts of a run got: sums over the steps always, and what is asked for of each
-// step. Memory does not grow with the steps, which go to a StepLog.
+// Records the rows that the experts of a run got: always the sums over the steps, and, where they
+// are asked for, the numbers of each step. Memory does not grow with the steps, which go to a
+// StepLog.
 #pragma once
 
 #include <cstdint>

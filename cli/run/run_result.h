@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run gives, and the three forms in which it is shown.
+// The result of a run, and the three forms in which it is shown.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward passes of a batch in parts: two microbatches that hide each other's waits, or one chunk
-// after another where the batch is longer than what memory is reserved for. Ranks agree on the
-// parts, so that all make the same calls: each function is collective over the lanes' group.
+// These functions run the forward pass of a batch in parts: as two microbatches that hide each
+// other's waits, or in chunks, where the batch is longer than what memory is reserved for. Ranks
+// agree on the parts, so that all make the same calls: each function is collective over the lanes'
+// group.
 #pragma once
 
 #include <cstdint>

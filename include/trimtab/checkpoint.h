@@ -147,9 +147,10 @@ ModelConfig read_model_config(const std::string& directory);
 // The same from text; file names the source in errors.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
-// One layer's MoE tensors, found under each family's names, as views into the checkpoint.
+// The MoE tensors of one layer, found under the names that its family gives them. They are views
+// into the checkpoint.
 struct MoeTensors {
-  std::string name;                   // of the module, as "model.layers.3.mlp", for errors
+  std::string name;                   // the module's name, as "model.layers.3.mlp", for errors
   MatrixSource gate;                  // [experts, hidden]
   VectorSource gate_bias;             // gpt-oss
   std::vector<float> selection_bias;  // e_score_correction_bias

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that work together. A Communicator is one rank's end of a group; every rank calls the same
-// operations in the same order. Ranks are threads of one process (run_ranks) or processes of one or
-// several hosts (mpi_communicator.h). A rank that fails, leaves or is late gives every waiting peer
-// a CommError within the group's timeout: nothing waits for ever.
+// Ranks work together through this. A Communicator is one rank's end of a group; every rank calls
+// the same operations in the same order. Ranks are threads of one process (run_ranks) or processes
+// of one or several hosts (mpi_communicator.h). A rank that fails, leaves or is late gives every
+// waiting peer a CommError within the group's timeout: nothing waits for ever.
 //
 // A group and all that come from it by split() or duplicate() share one fate: when one rank fails
 // in one of them (it calls abort(), or any call gives it a CommError), all waits in all of them end
@@ -38,9 +38,9 @@ class Board {
   virtual uint64_t post(const void* item) = 0;
   // Have all ranks posted item n? Never blocks; throws CommError when they have not and never will.
   virtual bool posted(uint64_t n) = 0;
-  // Blocks until posted(n). operation names what is waited for, for the error. Throws CommError.
+  // Blocks until posted(n). The error says that `operation` was waited for. Throws CommError.
   virtual void wait_posted(uint64_t n, const char* operation) = 0;
-  // Item n of a rank; only while it may be read, and only under a Reading.
+  // Returns item n of a rank. Call it only while the item may be read, and only under a Reading.
   virtual const void* item(int rank, uint64_t n) const = 0;
   // Can peers read this memory, at this address? Any memory where ranks are threads; where they are
   // processes, what comes from Communicator::allocate().
@@ -67,17 +67,17 @@ class Board {
 
 class Communicator;
 
-// A collective in flight. Value type; poll or wait from the thread that uses the Communicator.
+// A collective in flight. It is a value; poll or wait from the thread that uses the Communicator.
 // Collectives complete in the order of starting: to complete one also completes those before it.
 class Pending {
  public:
   Pending() = default;
   Pending(Communicator* comm, uint64_t ticket) : comm_(comm), ticket_(ticket) {}
-  // The result is there (the first call that finds it so also completes the local part). Never
+  // Is the result there? The first call that finds it so also completes the local part. Never
   // blocks.
   bool done();
   void wait();
-  // Every peer is through with this rank's send buffer.
+  // Is every peer through with this rank's send buffer? Never blocks.
   bool released();
   void wait_released();
 
@@ -88,8 +88,8 @@ class Pending {
 
 class Communicator {
  public:
-  // Collectives of one Communicator that may be started and not yet done(); one more is an
-  // InvalidArgument.
+  // The number of collectives of one Communicator that may be started and not yet done(). One more
+  // throws InvalidArgument.
   static constexpr int kMaxInFlight = 8;
 
   virtual ~Communicator() = default;
@@ -125,11 +125,11 @@ class Communicator {
   virtual Pending all_to_all_v(std::span<const std::byte> send, std::span<const int64_t> send_bytes,
                                std::span<std::byte> recv, std::span<int64_t> recv_bytes) = 0;
 
-  // A new group of the ranks with the same color, ordered by (key, rank), with the options of this
-  // one. Collective. color < 0: takes part, gets null.
+  // Makes a new group of the ranks with the same color, ordered by (key, rank), with the options of
+  // this one. Collective. A rank with color < 0 takes part and gets null.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  // The same ranks with an order of operations of their own: one for each microbatch in flight.
-  // Collective.
+  // Makes a group of the same ranks with an order of operations of its own; each microbatch in
+  // flight needs one. Collective.
   std::unique_ptr<Communicator> duplicate() { return split(0, rank()); }
 
   // The group's board, or null where ranks are on several hosts and so do not share memory. The
@@ -137,9 +137,9 @@ class Communicator {
   // Communicator in flight.
   virtual Board* board() = 0;
 
-  // Zeroed memory that the ranks of this host can read, at the same address in each of them: for
-  // boards. Not collective. May outlive the Communicator. Throws Error where the host has no room
-  // for it.
+  // Returns zeroed memory for boards: the ranks of this host can read it, at the same address in
+  // each of them. Not collective. It may outlive the Communicator. Throws Error where the host has
+  // no room for it.
   virtual Buffer allocate(size_t bytes) = 0;
 
   // Tells all peers that this rank failed: they get a CommError with this text. Returns when no
@@ -181,9 +181,9 @@ struct GroupOptions {
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body,
                const GroupOptions& options = {});
 
-// The ends of one group for threads that the caller has: [ranks], end r for whoever is rank r. All
-// must be used at the same time, and an exception of a rank must abort() its end, or peers wait for
-// the timeout. Throws as run_ranks().
+// Makes the ends of one group for threads that the caller has: [ranks]; end r is for the thread
+// that is rank r. All must be used at the same time, and an exception of a rank must abort() its
+// end, or peers wait for the timeout. Throws as run_ranks().
 std::vector<std::unique_ptr<Communicator>> make_rank_group(int ranks,
                                                            const GroupOptions& options = {});
 

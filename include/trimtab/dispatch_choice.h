@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which dispatcher for what. The choice depends only on what every rank knows alike, so that all
-// choose the same; not on the size of a batch, as none is too small or too large for the one that
-// is taken (docs/performance.md).
+// The choice of a dispatcher for a layer. It depends only on what every rank knows alike, so that
+// all choose the same. It does not depend on the size of a batch, as no batch is too small or too
+// large for the dispatcher that is taken (docs/performance.md).
 #pragma once
 
 #include <span>
@@ -13,14 +13,14 @@ namespace trimtab {
 
 struct DispatchSituation {
   int ranks = 1;
-  int hosts = 1;                      // that the ranks are on: Communicator::hosts()
-  Format format = Format::kStandard;  // that the experts take
+  int hosts = 1;                      // the number of hosts: Communicator::hosts()
+  Format format = Format::kStandard;  // the format that the experts take
   bool exact_order = false;           // as DispatchShape::exact_order
   bool shares_out = false;            // requests come with replicas
   bool same_tokens = false;  // every rank has the same tokens, and the caller sums the outputs
 };
 
-// A row of the table: the first whose condition holds is taken.
+// A row of the table. The first row whose condition holds is taken.
 struct DispatchRule {
   std::string_view dispatcher;
   std::string_view condition;  // in words
@@ -28,8 +28,9 @@ struct DispatchRule {
 };
 std::span<const DispatchRule> dispatch_rules();
 
-// forced: a dispatcher's name, taken as it is, or "auto". Throws InvalidArgument for a situation
-// that no row is for. The rule says why; say it once where the program logs.
+// Returns the rule that chooses the dispatcher, or, where `forced` is not "auto", one with that
+// name, which is taken as it is. Throws InvalidArgument for a situation that no row fits. The rule
+// says why; a program says it once where it logs.
 DispatchRule choose_dispatcher(const DispatchSituation& situation,
                                std::string_view forced = "auto");
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Taking tokens to the ranks that hold their experts, and the results back. A Dispatcher is
-// stateless between calls: all that belongs to one call lives in the Exchange it returns, inside
+// A dispatcher takes tokens to the ranks that hold their experts, and brings the results back. It
+// is stateless between calls: all that belongs to one call lives in the Exchange it returns, inside
 // the call's Lane, so layers share lanes and two microbatches can be in flight. The ids it is given
 // are physical experts (slots); or, where it shares picks out over replicas, logical experts and
 // the replicas of each.
@@ -66,24 +66,24 @@ struct Request {
   uint64_t placement = 0;
 };
 
-// Where rows of kIndirect are, and their scales if they have any. [rows]
+// The addresses of the rows of kIndirect, and of their scales if they have any: [rows].
 struct RowPointers {
   std::span<const std::byte* const> x, scales;
 };
 
-// What a rank's experts have to work on. Views into the exchange: valid from kArrived to the end of
-// the exchange.
+// The rows that a rank's experts work on. They are views into the exchange, valid from kArrived to
+// the end of the exchange.
 struct Tokens {
   Format format = Format::kStandard;
   // By format; the dtype of the request. Inside an expert: by source rank, then by token and pick
   // of that rank (hybrid: first by the rank of the host that took the tokens; all_gather in levels:
   // as they were gathered).
   ConstRows x;
-  std::span<const float>
-      weights;  // [x.rows] router weight of each row, if the dispatcher carries them; else empty
+  // [x.rows] the router weight of each row, if the dispatcher carries them; else empty
+  std::span<const float> weights;
   std::span<const int32_t> counts;  // [local experts] rows of each; counts, never running sums
   int64_t capacity = 0;             // kBatched: rows reserved per expert
-  ConstRows scales = {};            // of quantised rows, row by row as x; else no rows
+  ConstRows scales = {};            // the scales of quantised rows, row by row as x; else no rows
   // kIndirect: x and scales say what the rows are, but have no memory; this says where they are.
   // They may be memory of peers: under a Reading of the board, if there is one, they can be read up
   // to send_back().
@@ -101,25 +101,26 @@ struct Tokens {
   }
 };
 
-// What one call in flight owns on one rank: an order of operations among the ranks, memory, and the
-// rank's threads. One lane per microbatch, shared by all layers. One call and one exchange at a
-// time are in flight in it; a second one is an InvalidArgument. Lanes that are in use at the same
-// time have each a Communicator and a Workspace of its own; threads may be shared where one thread
-// drives both.
+// The things that one call in flight owns on one rank: an order of operations among the ranks,
+// memory, and the rank's threads. Each microbatch has a lane, which all layers share. One call and
+// one exchange at a time are in flight in it; a second one throws InvalidArgument. Lanes that are
+// in use at the same time have each a Communicator and a Workspace of its own; threads may be
+// shared where one thread drives both.
 struct Lane {
   Communicator& comm;
   Workspace& workspace;
   Team& team;
   // Groups split from comm that some dispatchers need, see Dispatcher::make_groups().
   std::span<Communicator* const> groups = {};
-  // Of the thread that makes the calls, shared by all its lanes; null: nothing is recorded. Layers
-  // record what they do, exchanges how long the thread is blocked and how long it sorts rows.
+  // The trace of the thread that makes the calls, shared by all its lanes. Layers record what they
+  // do, exchanges how long the thread is blocked and how long it sorts rows. Null: nothing is
+  // recorded.
   TraceBuffer* trace = nullptr;
   // What is in flight here; set and cleared by the call and the exchange themselves.
   bool has_call = false, has_exchange = false;
 };
 
-// The groups as a Lane wants them.
+// Returns the groups in the form that a Lane wants.
 std::vector<Communicator*> pointers_to(std::span<const std::unique_ptr<Communicator>> groups);
 
 // The points where a call may have to wait for its peers, in order.
@@ -167,8 +168,8 @@ struct DispatchShape {
   int64_t max_tokens = 0;  // most tokens of one rank in one call
   int hidden = 0;
   int top_k = 0;
-  DType dtype =
-      DType::kF32;  // of the rows that travel: F32, BF16, I8 or F8_E4M3 (both with scales)
+  // The type of the rows that travel: F32, BF16, I8 or F8_E4M3 (the last two with scales).
+  DType dtype = DType::kF32;
   // [ranks + 1]: rank r holds the slots [first_slots[r], first_slots[r + 1]).
   std::span<const int32_t> first_slots;
   // Format::kBatched only: most rows of one expert in a call, >= 1; else 0.
@@ -265,16 +266,16 @@ std::unique_ptr<Dispatcher> make_hybrid_dispatcher(const DispatchShape& shape,
 // is the caller's.
 std::unique_ptr<Dispatcher> make_grouped_dispatcher(const DispatchShape& shape, int rank);
 
-// For tensor-parallel ranks, which all have the same tokens: each dispatches only its slice of them
-// with `inner`, and the outputs are gathered, so that every one has all. The slices are as even as
-// they go, some may be empty. The lane's groups.back() is the tensor-parallel group; the other
-// groups are inner's. max_tokens: of the whole batch; inner must be made for a slice of it,
-// (max_tokens + ranks of the group - 1) / ranks of the group.
+// This one is for tensor-parallel ranks, which all have the same tokens. Each rank dispatches only
+// its slice of them with `inner`, and the outputs are gathered, so that every rank has all. The
+// slices are as even as possible; some may be empty. The lane's groups.back() is the
+// tensor-parallel group; the other groups are inner's. max_tokens counts the whole batch; inner
+// must be made for a slice of it, (max_tokens + ranks of the group - 1) / ranks of the group.
 std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner,
                                                    int64_t max_tokens);
 
-// By name, for configuration: all kinds of dispatcher_kinds(), so all but slices. hosts: for those
-// that need them. Throws InvalidArgument with the list of names.
+// Makes a dispatcher by its name, for configuration: any kind of dispatcher_kinds(). hosts:
+// [ranks], for the kinds that need them. Throws InvalidArgument with the list of names.
 std::unique_ptr<Dispatcher> make_dispatcher(std::string_view name, const DispatchShape& shape,
                                             int rank, std::span<const int32_t> hosts = {});
 

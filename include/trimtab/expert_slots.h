@@ -25,10 +25,10 @@ namespace trimtab {
 enum class MessageFault {
   kNone,
   kDamaged,         // header or contents are not what was sent: a checksum or a size is wrong
-  kFormat,          // in another weight format, or with other parts (biases, zero points)
-  kShape,           // of another shape or activation
+  kFormat,          // another weight format, or other parts (biases, zero points)
+  kShape,           // another shape or activation
   kInstructionSet,  // packed for the kernels of another instruction set
-  kExpert           // of another layer or another expert
+  kExpert           // an expert of another layer, or another expert
 };
 
 // Not thread-safe, but for these: message() and experts() may be called, and the Experts run, while
@@ -53,7 +53,7 @@ class ExpertSlots {
   ExpertSlots& operator=(const ExpertSlots&) = delete;
 
   int num_layers() const;
-  int num_slots() const;  // of this rank, in each layer
+  int num_slots() const;  // the slots that this rank has in each layer
   int num_spares() const;
   // The size of one block, which is the message that an expert travels as.
   size_t expert_bytes() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts stage: rows grouped by expert in, rows out. Weights are kept per slot in one table,
-// so that one expert can be replaced without touching the others. out = (act(x W_gate^T + b_gate, x
-// W_up^T + b_up)) W_down^T + b_down.
+// The experts compute one output row for each row that they are given, grouped by expert: out =
+// (act(x W_gate^T + b_gate, x W_up^T + b_up)) W_down^T + b_down. Weights are kept per slot in one
+// table, so that one expert can be replaced without touching the others.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +40,11 @@ struct GemmKernels;  // the functions of one instruction set: src/experts/gemm.h
 // Weights as the kernels read them, in panels (layout: src/experts/weights.h): one matrix, or the
 // gate and up matrices of a gated MLP side by side.
 struct PackedWeights {
-  const GemmKernels* kernels = nullptr;  // whom the panels are for
+  const GemmKernels* kernels = nullptr;  // the kernels that the panels are for
   Buffer panels;
   Buffer scales, zeros;     // where the format has them
   Buffer bias;              // empty: none
-  int64_t in = 0, out = 0;  // of one matrix
+  int64_t in = 0, out = 0;  // the inputs and outputs of one matrix
   WeightFormat format;
   bool gated = false;
 
@@ -76,32 +76,32 @@ class Linear {
   PackedWeights packed_;
 };
 
-// A gated MLP, packed: one expert, a shared expert or a dense layer's feed-forward block. In two
-// halves, so that other work can go between them. Immutable after construction; shared by any
-// number of threads.
+// A packed gated MLP: one expert, a shared expert or a dense layer's feed-forward block. It runs in
+// two halves, so that other work can go between them. Immutable after construction; any number of
+// threads may share it.
 class Mlp {
  public:
-  // All formats; a source that is quantised the same way is copied, never quantised again. Throws
-  // as Linear, and for weights that the format can't hold (NaN, infinities). Gate and up have a
-  // bias both or neither.
+  // Takes all formats; a source that is quantised the same way is copied, never quantised again.
+  // Throws as Linear, and for weights that the format can't hold (NaN, infinities). Either both
+  // gate and up have a bias, or neither.
   Mlp(const MlpSource& source, Activation activation, WeightFormat format,
       const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
-  // Weights that are packed already, such as views of memory that others fill. They must belong
-  // together: both halves of one shape and format, for the same kernels. Throws InvalidArgument
-  // when they don't.
+  // Takes weights that are packed already, such as views of memory that others fill. They must
+  // belong together: both halves of one shape and format, for the same kernels. Throws
+  // InvalidArgument when they don't.
   Mlp(PackedWeights gate_up, PackedWeights down, Activation activation);
   int64_t hidden() const { return down_.out; }
   int64_t intermediate() const { return down_.in; }
   WeightFormat weight_format() const { return down_.format; }
-  // Of act: WeightFormat::rows().
+  // The type of act: WeightFormat::rows().
   DType dtype() const { return down_.format.rows(); }
   // First half: act [m, intermediate] = activation(x W_gate^T, x W_up^T), computed in f32 and
   // rounded to dtype(). x: f32 or bf16, rounded to what the format multiplies. scratch: at least
   // scratch_bytes(m), 64-byte aligned.
   void gate_up(ConstRows x, Rows act, std::span<std::byte> scratch, Team& team) const;
-  // Second half: y f32 [m, hidden] = act W_down^T. scratch as above.
+  // Second half: y f32 [m, hidden] = act W_down^T, with scratch as above.
   void down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) const;
-  // What either half needs.
+  // The bytes of scratch that either half needs for m rows.
   size_t scratch_bytes(int64_t m) const;
   size_t bytes() const { return gate_up_.bytes() + down_.bytes(); }
   const PackedWeights& gate_up_packed() const { return gate_up_; }
@@ -122,22 +122,23 @@ class Experts {
   virtual Format format() const = 0;
   virtual Left left() const = 0;
   virtual int64_t hidden() const = 0;
-  virtual int num_local() const = 0;  // slots of this rank
-  virtual DType dtype() const = 0;    // wanted of Tokens::x
-  // May Tokens::x be of this type? Beside dtype() what rows are quantised to anyway, with their
-  // scales.
+  virtual int num_local() const = 0;  // the number of this rank's slots
+  virtual DType dtype() const = 0;    // the type that Tokens::x should have
+  // May Tokens::x have this type? Beside dtype() that is the type that rows are quantised to
+  // anyway, with their scales.
   virtual bool accepts(DType x) const { return x == dtype(); }
-  // Scratch that a run with at most `rows` rows needs, 64-byte aligned.
+  // The bytes of scratch, 64-byte aligned, that a run with at most `rows` rows needs.
   virtual size_t scratch_bytes(int64_t rows) const = 0;
-  // out: f32 as tokens.x, apart from it. Rows do not influence each other. Throws InvalidArgument
-  // when tokens, out or scratch do not fit; tokens.x may be null where there are no rows.
+  // out: f32, the shape of tokens.x, in other memory. Rows do not influence each other. Throws
+  // InvalidArgument when tokens, out or scratch do not fit; tokens.x may be null where there are no
+  // rows.
   virtual void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch,
                    Team& team) const = 0;
 };
 
-// Experts over one packed Mlp per slot, Left::kWeightAndSum. All slots are of one shape, format and
-// instruction set, or InvalidArgument is thrown; one Mlp may stand in several slots. The table may
-// be empty: then run() takes no rows.
+// Makes experts from one packed Mlp for each slot; they leave Left::kWeightAndSum. All slots must
+// have one shape, format and instruction set, or InvalidArgument is thrown; one Mlp may stand in
+// several slots. The table may be empty: then run() takes no rows.
 std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots,
                                               int64_t hidden, WeightFormat weights,
                                               Format format = Format::kStandard);

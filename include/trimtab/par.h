@@ -33,20 +33,20 @@ std::vector<double> step_pars(const RankLoads& loads, int layer, StepRange steps
 
 // How level the ranks are in one layer.
 struct Levelness {
-  double par = 1;            // of the loads of all steps together
+  double par = 1;            // PAR of the loads of all steps together
   double par_step_mean = 1;  // mean over the steps of the step's PAR
   // The upper end of the 95 % interval of par_step_mean; see upper_95().
   double par_step_high = 1;
-  double par_step_worst = 1;  // of the step worst_step
+  double par_step_worst = 1;  // the largest PAR of a step: that of worst_step
   int64_t worst_step = 0;
 };
 Levelness levelness(const RankLoads& loads, int layer);
-// Of some steps. worst_step counts from the first of all.
+// The same for some steps. worst_step counts from the first of all steps.
 Levelness levelness(const RankLoads& loads, int layer, StepRange steps);
 // The mean of each figure over the layers; par_step_worst and worst_step are of the worst layer.
 Levelness mean_over_layers(std::span<const Levelness> layers);
 
-// The mean of values; 0 of none.
+// The mean of the values; 0 where there are none.
 double mean_of(std::span<const double> values);
 // The upper end of the two-sided 95 % interval of the mean of a series whose neighbours may be
 // correlated: Student's t over the means of up to 16 runs of consecutive values. With fewer than
@@ -60,10 +60,10 @@ double noise_floor(std::span<const int64_t> step_tokens, int num_ranks);
 double noise_floor(const Load& load, int layer, int num_ranks);
 double noise_floor(const RankLoads& loads, int layer, StepRange steps);
 
-// By how much PAR is above what chance alone leaves, mean over the layers.
+// How much higher PAR is than the PAR that chance alone leaves, as a mean over the layers.
 struct AboveChance {
-  double steps = 0;   // of single steps, mean
-  double window = 0;  // of all steps together
+  double steps = 0;   // for the mean PAR of single steps
+  double window = 0;  // for the PAR of all steps together
 };
 AboveChance above_chance(const RankLoads& loads);
 // The first gate of live balancing: a window is planned on only if its PAR, of steps or of all of

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planning: from recorded loads and the current placement to a better placement. A Policy is pure
-// and deterministic: the same Problem gives the same Plan on every rank, compiler and thread count.
-// All policies share one frame (limits, kept slots, moves, predictions, bounds), so that their
-// plans can be compared.
+// A Policy plans: it turns recorded loads and the current placement into a better placement. It is
+// pure and deterministic: the same Problem gives the same Plan on every rank, compiler and thread
+// count. All policies share one frame (limits, kept slots, moves, predictions, bounds), so that
+// their plans can be compared.
 #pragma once
 
 #include <cstdint>
@@ -59,11 +59,12 @@ struct Problem {
   const Placement& current;
   Topology topology = {};
   PlanLimits limits = {};
-  int64_t expert_bytes =
-      0;  // of one expert's weights; 0: bytes are not known (limits.max_bytes needs them)
+  // The bytes of one expert's weights in a layer; 0: they are not known (limits.max_bytes needs
+  // them).
+  int64_t expert_bytes = 0;
   int num_groups = 1;  // expert groups (DeepSeek's hierarchical packing)
-  const History* history =
-      nullptr;  // what the last plan returned; `load` then holds only the steps since
+  // The history that the last plan returned; `load` then holds only the steps since.
+  const History* history = nullptr;
 };
 
 // One expert's weights go to one slot. This is the one type for a change of a slot, from a policy's
@@ -80,7 +81,7 @@ struct Move {
 
 // Every PAR is of rank loads with each expert's tokens shared equally among its replicas.
 struct LayerPrediction {
-  double par_before = 1, par_after = 1;            // of the loads summed over the window
+  double par_before = 1, par_after = 1;            // PAR of the loads summed over the window
   double par_step_before = 1, par_step_after = 1;  // mean over the steps of the step's PAR
   // Upper end of a 95 % interval of par_step_after, from the means of up to 16 runs of consecutive
   // steps (steps close in time resemble each other, so single steps would claim too much). Equal to
@@ -95,16 +96,16 @@ struct LayerPrediction {
 
 struct Plan {
   Placement placement;
-  std::vector<Move>
-      moves;  // in order of layer, slot; weights that a rank already holds are no move
+  // The moves in order of layer and slot. Weights that a rank holds already are no move.
+  std::vector<Move> moves;
   std::vector<int64_t> receive_peak;  // [layers] the most experts that one rank receives
-  std::vector<int64_t>
-      duplicates;  // [layers] slots that hold an expert which a lower slot of their rank holds
+  // [layers] the slots that hold an expert which a lower slot of their rank holds
+  std::vector<int64_t> duplicates;
   std::vector<LayerPrediction> layers;  // [layers]
   int64_t bytes = 0;                    // moves x expert_bytes
   History history;  // for the next Problem; empty for policies that remember nothing
 
-  // Of one prediction, over the layers.
+  // The mean of one prediction over the layers.
   double mean(double LayerPrediction::* value) const {
     double sum = 0;
     for (const LayerPrediction& layer : layers) sum += layer.*value;
@@ -121,15 +122,15 @@ class Policy {
   virtual Plan rebalance(const Problem& problem) const = 0;
 };
 
-// Options that one policy alone has. make_policy() refuses those that its policy does not have.
+// Each of these options belongs to one policy. make_policy() refuses the options of other policies.
 struct PolicyOptions {
   // trim: how hard it searches: fast, balanced or deep. Empty: balanced.
   std::string preset;
   // trim: a soft limit on the time of a plan, at the price of determinism across machines.
   std::optional<double> time_budget_s;
   // trim: PAR (mean over steps) that one move in a layer must gain. 0: moves are free. Unset:
-  // trim's own, next to nothing for a first plan, more once the current map is good or a history
-  // shows how long gains last.
+  // trim's own, next to nothing for a first plan, more once the current placement is good or a
+  // history shows how long gains last.
   std::optional<double> move_price;
   // deepseek: an expert that stays on its rank stays in its slot.
   bool keep_slots = true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a policy is worth on a recording: it plans on one window of steps and is measured on the
-// next, which it has not seen, over and over.
+// Replay measures what a policy is worth on a recording: the policy plans on one window of steps
+// and is measured on the next, which it has not seen, over and over.
 #pragma once
 
 #include <cstdint>
@@ -48,26 +48,27 @@ struct ReplayedPlan {
 };
 
 struct ReplayResult {
-  double par_next_mean =
-      0;  // mean PAR of a step in the window after a plan, over windows and layers
+  // The mean PAR of a step in the window after a plan, over windows and layers.
+  double par_next_mean = 0;
   double par_next_worst = 1;  // the largest of those steps
   // A replan is any plan but the first.
   double moves_per_layer_per_replan = 0;
-  int64_t first_plan_moves = 0;  // of all layers
+  int64_t first_plan_moves = 0;  // over all layers
   double plan_seconds_per_replan = 0;
 };
 
-// The window for those who name none: an eighth of the steps, at least one.
+// The window, in steps, where none is named: an eighth of the recording, at least one step.
 int64_t default_window(const Load& load);
 
-// How many windows of a recording are planned on: all but the last. Throws InvalidArgument unless
-// at least one is, so two fit.
+// The number of windows of a recording that are planned on: all but the last. Throws
+// InvalidArgument unless two windows fit.
 int64_t num_replans(const Load& load, int64_t window);
 
-// start: the placement that the first plan starts from; every later one starts from the last plan
-// and gets its history. The load must be of its layers and experts. each: called after every plan
-// is measured, if given; it may take the plan's moves, its placement and history are still needed.
-// Throws InvalidArgument for what does not fit.
+// Plans on each window and measures the plan on the next. The first plan starts from `start`; every
+// later one starts from the last plan and gets its history. The load must have the layers and
+// experts of `start`. each, if given, is called after every plan is measured; it may take the
+// plan's moves, but its placement and history are still needed. Throws InvalidArgument for what
+// does not fit.
 ReplayResult replay(const Policy& policy, const Load& load, const Placement& start,
                     const ReplayConfig& config,
                     const std::function<void(const ReplayedPlan&)>& each = {});

@@ -36,7 +36,7 @@ struct ReportNumber {
 // Numbers that are read together, e.g. a PAR before and after, and its bound.
 struct ReportHeadline {
   std::string label;
-  std::string about;    // what they are of; may be empty
+  std::string about;    // what the numbers measure; may be empty
   bool is_par = false;  // drawn on a scale that starts at 1
   std::vector<ReportNumber> numbers;
 };
@@ -91,16 +91,16 @@ struct Report {
   std::string made_by;            // program and version
   std::vector<ReportText> facts;  // what was measured, with what
   std::vector<ReportHeadline> headlines;
-  std::vector<int> layer_ids;  // [layers] what the layers are called
-  int num_experts = 0;         // of a layer
-  std::vector<int64_t>
-      expert_load;  // [layers, experts] tokens; all 0: no loads are drawn, a placement alone
+  std::vector<int> layer_ids;  // [layers] the numbers that the layers are shown with
+  int num_experts = 0;         // in a layer
+  // [layers, experts] tokens; where all are 0, only the placement is drawn, without loads.
+  std::vector<int64_t> expert_load;
   std::vector<int32_t> node_of_rank;  // [ranks]; empty: all on one node
   std::string split;  // rule that shares tokens out over replicas; empty: each gets as many
-  std::vector<ReportState>
-      states;  // one or more with the same ranks; the others are compared with the first
-  std::vector<std::vector<int>>
-      moved;  // [layers] slots of the second state whose weights must come from another rank
+  // One or more with the same ranks; the others are compared with the first.
+  std::vector<ReportState> states;
+  // [layers] slots of the second state whose weights must come from another rank.
+  std::vector<std::vector<int>> moved;
   ReportTimeline timeline;  // may be empty
   std::vector<ReportTable> tables;
   std::vector<ReportText> definitions;  // beside those of the drawings

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From router logits to expert ids and weights. Scores are f32 end to end; equal scores go to the
-// lower id, so that every rank, compiler and thread count picks the same experts. What differs
+// A router turns logits into expert ids and weights. Scores are f32 end to end; equal scores go to
+// the lower id, so that every rank, compiler and thread count picks the same experts. What differs
 // between model families (scoring, groups, selection bias, renormalisation, scaling, softmax after
 // top-k, zero experts, hash tables) is data in RouterConfig.
 #pragma once
@@ -35,7 +35,7 @@ struct RouterConfig {
   // Most experts, zero experts included, that a router takes: its scratch lies on the stack.
   static constexpr int kMaxExperts = 2048;
 
-  // Logical experts. Redundant copies are a matter of placement and unknown here.
+  // Logical experts. Redundant experts are a matter of placement and unknown here.
   int num_experts = 0;
   // Experts beyond num_experts that return their input (LongCat's identity experts); logits have
   // columns for them, they take part in scoring, selection and renormalisation like the others.
@@ -85,8 +85,8 @@ using Capture =
 // Optional inputs of route().
 struct RouteInputs {
   ConstRows hidden = {};  // for a custom function
-  std::span<const int32_t> token_ids =
-      {};  // [tokens], for hash routing; -1 (padding) counts as token 0
+  // [tokens], for hash routing; -1 (padding) counts as token 0.
+  std::span<const int32_t> token_ids = {};
   const Capture* capture = nullptr;
   int layer = 0;
   int64_t first_token = 0;
@@ -94,11 +94,11 @@ struct RouteInputs {
 
 // Outputs, written whole; the caller owns the memory.
 struct Routing {
-  std::span<int32_t>
-      ids;  // [tokens, picks_per_token] logical, best first; -1 where a zero expert was picked
+  // [tokens, picks_per_token] logical, best first; -1 where a zero expert was picked.
+  std::span<int32_t> ids;
   std::span<float> weights;  // [tokens, picks_per_token]; 0 where a zero expert was picked
-  std::span<float> identity =
-      {};  // [tokens] sum of the weights of zero experts; may be empty when there are none
+  // [tokens] sum of the weights of zero experts; may be empty when there are none.
+  std::span<float> identity = {};
 };
 
 // Immutable. Distinct ids for each token, except those that a hash table or a custom function

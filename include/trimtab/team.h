@@ -19,8 +19,8 @@ namespace trimtab {
 
 class Team {
  public:
-  // Whose the threads are that help the caller: the team's, which sleep between calls, or others
-  // that visit it: those that are in help(). for_each waits for a visitor that is late.
+  // The threads that help the caller are the team's own, which sleep between calls, or visitors:
+  // threads of others that are in help(). for_each waits for a visitor that is late.
   enum class Helpers { kOwn, kVisitors };
 
   // threads >= 1, the caller's included.

@@ -107,7 +107,7 @@ class TraceSteps {
 // One row of the drawing.
 struct TraceTrack {
   int rank = 0;      // the trace's process
-  int thread = 0;    // of the rank; 0 is the one that runs the steps
+  int thread = 0;    // the thread of the rank; 0 is the one that runs the steps
   std::string name;  // e.g. "steps"
   const TraceBuffer* buffer = nullptr;
 };

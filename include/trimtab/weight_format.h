@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights are stored, and with it what the rows that meet them are rounded to.
+// A WeightFormat says how weights are stored, and so what the rows that meet them are rounded to.
 #pragma once
 
 #include <string>

@@ -21,10 +21,10 @@ struct Quantization {
   int64_t block_rows = 1, block_cols = 1;
   int64_t scale_row_stride = 0, scale_col_stride = 1;
 
-  // Of the elements' own type, kI8 or kU4. Null: the zero is 8 for kU4 and 0 for all others. Block
-  // (b, c) has its zero point at zeros[b / n * zero_row_stride + c * zero_col_stride + b % n] (in
-  // zero points), where n is zero_rows_per_word: 1, or 8 where eight rows share a 32-bit word, as
-  // in compressed-tensors.
+  // The zero points, of the elements' own type, kI8 or kU4. Null: the zero is 8 for kU4 and 0 for
+  // all others. Block (b, c) has its zero point at zeros[b / n * zero_row_stride + c *
+  // zero_col_stride + b % n] (in zero points), where n is zero_rows_per_word: 1, or 8 where eight
+  // rows share a 32-bit word, as in compressed-tensors.
   const std::byte* zeros = nullptr;
   int64_t zero_row_stride = 0, zero_col_stride = 1;
   int64_t zero_rows_per_word = 1;
@@ -41,9 +41,9 @@ struct MatrixSource {
   Quantization quantization = {};
 
   bool is_quantised() const { return quantization.scales != nullptr; }
-  float at(int64_t i, int64_t j) const;        // what the element stands for; slow
-  float scale(int64_t b, int64_t c) const;     // of block (b, c); 1 when not quantised
-  int zero_point(int64_t b, int64_t c) const;  // of block (b, c)
+  float at(int64_t i, int64_t j) const;        // the value of an element; slow
+  float scale(int64_t b, int64_t c) const;     // the scale of block (b, c); 1 when not quantised
+  int zero_point(int64_t b, int64_t c) const;  // the zero point of block (b, c)
 };
 
 struct VectorSource {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of one call in flight. A Workspace is reserved for the worst case once, handed out by
-// bumping a pointer, and given back all at once when the call ends; it throws when asked for more
-// than was reserved and never grows, so the forward pass does not allocate.
+// A Workspace is the memory of one call in flight. It is reserved for the worst case once, handed
+// out by bumping a pointer, and given back all at once when the call ends; it throws when asked for
+// more than was reserved and never grows, so the forward pass does not allocate.
 #pragma once
 
 #include <cstddef>

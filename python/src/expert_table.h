@@ -26,8 +26,8 @@ struct ExpertArrays {
   StackedMatrices gate_up;  // [experts, 2 * intermediate, hidden]
   StackedMatrices down;     // [experts, hidden, intermediate]
   StackedVectors gate_up_bias, down_bias;
-  bool transposed =
-      false;  // gate_up: [experts, hidden, 2 * intermediate], down: [experts, intermediate, hidden]
+  // gate_up is [experts, hidden, 2 * intermediate], down [experts, intermediate, hidden].
+  bool transposed = false;
   bool interleaved = false;  // gate and up take turns, instead of all of gate, then all of up
 };
 

@@ -100,8 +100,8 @@ class MoeRuntime {
   std::vector<Layer> layers_;
   std::unique_ptr<RankThreads> threads_;
   size_t rank_bytes_ = 0;  // workspace that any layer takes at most
-  std::vector<std::unique_ptr<RankState>>
-      rank_states_;  // [ranks], or none: to be made by the next call
+  // [ranks], or none: then the next call makes them.
+  std::vector<std::unique_ptr<RankState>> rank_states_;
 };
 
 }  // namespace trimtab::python

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What somebody may have meant by a name that does not exist.
+// Finds the name that somebody may have meant by one that does not exist.
 #pragma once
 
 #include <span>

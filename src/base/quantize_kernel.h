@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantising one row, as plain loops over plain arrays that every instruction set vectorises in its
-// own way with the same bits. Compiled once for each of them: includes nothing but fixed-size
-// integers, and everything is local to the including file (see experts/gemm.h). bf16 elements are
-// uint16_t here. The definitions are in quantize_rows.h.
+// Quantises one row with plain loops over plain arrays, which every instruction set vectorises in
+// its own way with the same bits. This file is compiled once for each of them: it includes nothing
+// but fixed-size integers, and everything is local to the including file (see experts/gemm.h). bf16
+// elements are uint16_t here. The definitions are in quantize_rows.h.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What many modules do to whole rows: convert them to another element type and add them up.
+// Converts whole rows to another element type and adds them up, for many modules.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sleeping until a number in memory changes. Processes may share the number, and the sleep has a
-// timeout; std::atomic::wait can do neither.
+// A thread sleeps here until a number in memory changes. Processes may share the number, and the
+// sleep has a timeout; std::atomic::wait can do neither.
 #pragma once
 
 #include <linux/futex.h>

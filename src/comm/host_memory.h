@@ -54,9 +54,9 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
 
   const int rank_;
   const std::vector<int32_t> hosts_;
-  std::vector<int> ranks_;  // of this host
+  std::vector<int> ranks_;  // the ranks of this host
   size_t self_ = 0;         // where this rank stands in ranks_
-  std::string name_;        // of the object, until it is unlinked
+  std::string name_;        // the name of the shared object, until it is unlinked
   std::vector<int> files_;  // [ranks_]
   std::byte* base_ = nullptr;
   size_t window_bytes_ = 0;

@@ -35,8 +35,8 @@ struct Memory {
   std::span<std::byte> outbox;  // a block for each rank: the records of this rank's picks, by slot
   std::span<int64_t> bases;     // [ranks] record i of all stands at bases[its rank] + i records
   std::span<int64_t> sent_bytes;  // [ranks]
-  std::span<std::byte>
-      inbox;  // a block from each rank: the records for this rank's experts, by slot
+  // A block from each rank: the records for this rank's experts, by slot.
+  std::span<std::byte> inbox;
   std::span<int64_t> inbox_bytes;   // [ranks]
   Table<int32_t> all_counts;        // kGathered: [ranks, slots]
   std::span<int64_t> count_bytes;   // kGathered: [ranks]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What exchanges over collectives have in common: the ranks' terms are gathered beside the first
+// The common part of exchanges over collectives. They gather the ranks' terms beside the first
 // rows, so comparing them costs no round trip.
 #pragma once
 

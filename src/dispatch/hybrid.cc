@@ -25,8 +25,8 @@ struct HybridShape : RankShape {
               std::span<const int32_t> hosts);
 
   std::vector<int32_t> destinations;  // [ranks] the rank of its host that takes this rank's tokens
-  std::vector<int32_t>
-      slots_on_host;  // [slots] as the exchange inside this rank's host numbers them, -1 on others
+  // [slots] as the exchange inside this rank's host numbers them, -1 on others.
+  std::vector<int32_t> slots_on_host;
   int64_t max_arriving = 0;  // tokens
   std::unique_ptr<const Dispatcher> inside;
 };

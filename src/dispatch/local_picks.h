@@ -27,8 +27,8 @@ class LocalPicks {
   // The tokens that are here, in the order in which an expert's rows stand.
   struct Source {
     ConstScaledRows rows;  // [tokens]
-    std::span<int32_t>
-        ids;  // [tokens, top_k] of any rank or -1; arrange() leaves the row of each pick or -1
+    // [tokens, top_k] of any rank or -1; arrange() leaves the row of each pick or -1.
+    std::span<int32_t> ids;
     std::span<const float> weights;  // [tokens, top_k]
     int top_k = 0;
     bool weight_on_input = false;

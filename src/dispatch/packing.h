@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens with their picks, each token once to every rank that it has to go to: a block of records
-// for each rank, what comes out of the blocks there, and the sum of what comes back.
+// Packs tokens with their picks, each token once for every rank that it has to go to, into a block
+// of records for each rank; unpacks the blocks there; and sums what comes back.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class Packing {
     std::span<int32_t> cursors;     // [ranks] scratch
     std::span<int32_t> record_of;  // [max_tokens, top_k] the record of each pick, -1 without a slot
     std::span<int32_t> first_picks;  // [records] the first pick of each record
-    std::span<int32_t>
-        picks_before;  // [records + 1] picks of all records before each; with exact_order only
+    // [records + 1] picks of all records before each; with exact_order only.
+    std::span<int32_t> picks_before;
   };
   static Memory plan(Carver& carver, const RankShape& shape);
 

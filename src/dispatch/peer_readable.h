@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes on a board must be memory that peers can read. Where ranks are threads any memory is;
+// Memory that goes on a board must be readable by peers. Where ranks are threads any memory is;
 // where they are processes the lane's workspace is, but a caller's memory may not be.
 #pragma once
 

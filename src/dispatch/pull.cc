@@ -28,8 +28,8 @@ namespace {
 struct Offer {
   ConstScaledRows rows;            // [tokens]
   std::span<const float> weights;  // [tokens, top_k]
-  std::span<const int32_t>
-      picks;  // token * top_k + k of every pick with an expert, by expert, then in order
+  // The number token * top_k + k of every pick with an expert, by expert, then in order.
+  std::span<const int32_t> picks;
   std::span<const int32_t> counts;  // [slots], or [num_experts] with replicas: picks of each expert
   int top_k = 0;
   bool weight_on_input = false;
@@ -58,8 +58,8 @@ struct Memory {
   std::span<float> weights;   // [max_tokens * top_k] the same for Offer::weights
   std::span<int32_t> picks;   // [max_tokens * top_k] Offer::picks
   std::span<int32_t> counts;  // [slots] Offer::counts
-  std::span<int32_t>
-      starts;  // [slots] where this rank's rows begin in the owner's order; first a cursor
+  // [slots] where this rank's rows begin in the owner's order; first a cursor.
+  std::span<int32_t> starts;
   std::span<int32_t> places;         // [max_tokens * top_k] row of each pick in the owner's order
   std::span<const Offer*> offers;    // [ranks]
   std::span<const int32_t*> sent;    // [ranks][slots] picks that a rank sends to each

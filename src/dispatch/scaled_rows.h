@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows together with the scales that go with them (none for unquantised ones): what travels for a
-// token.
+// Rows together with their scales (none for unquantised rows), as they travel for a token.
 #pragma once
 
 #include <cassert>
@@ -30,7 +29,7 @@ struct BasicScaledRows {
 using ScaledRows = BasicScaledRows<Rows>;
 using ConstScaledRows = BasicScaledRows<ConstRows>;
 
-// Of rows that lie side by side.
+// The same for rows that lie side by side.
 inline std::span<std::byte> bytes_of(Rows rows) {
   return {rows.data, cells(rows.rows, rows.row_bytes())};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of an exchange, common to all dispatchers: each step once, after the one before it,
-// whether the caller polls or waits; and the end of one that is dropped half way.
+// Keeps the order of an exchange for all dispatchers: each step happens once, after the one before
+// it, whether the caller polls or waits. It also ends an exchange that is dropped half way.
 #pragma once
 
 #include <memory>
@@ -75,7 +75,7 @@ class StagedExchange : public Exchange {
   Lane& lane_;
   State state_ = State::kDispatched;
   Tokens tokens_;
-  ConstRows y_;  // of send_back()
+  ConstRows y_;  // the rows that send_back() was given
 };
 
 }  // namespace trimtab

@@ -18,8 +18,8 @@ namespace {
 // In front of every block. Little is checked by its own field: the checksums come first, and what
 // they let through is what a rank has written.
 struct Header {
-  static constexpr uint64_t kMagic =
-      0x3174727078656274;  // "tbexprt1"; another in another byte order
+  // "tbexprt1"; it reads differently in another byte order.
+  static constexpr uint64_t kMagic = 0x3174727078656274;
 
   uint64_t magic;
   int32_t layer, logical;

@@ -16,19 +16,19 @@
 
 namespace trimtab {
 
-// What experts must have in common to take each other's place. Plain bytes, which ranks exchange
-// and compare.
+// The properties that experts must have in common to take each other's place. They are plain bytes,
+// which ranks exchange and compare.
 struct ExpertKind {
   // panels, scales, zeros and bias, of gate_up and then of down.
   static constexpr int kParts = 8;
   static constexpr uint32_t kZeroPoints = 1U << 2 | 1U << 6;  // in present
 
   int64_t hidden, intermediate;
-  int32_t scheme, group;        // of the WeightFormat
+  int32_t scheme, group;        // as in WeightFormat
   int32_t activation;           // an ActivationKind
   uint32_t alpha, limit, beta;  // the bits of the Activation's floats
   char isa[16];
-  int32_t width;     // of the kernels' panels
+  int32_t width;     // columns of the kernels' panels
   uint32_t present;  // bit p: part p is there
 
   bool operator==(const ExpertKind&) const = default;
@@ -36,12 +36,13 @@ struct ExpertKind {
 static_assert(std::has_unique_object_representations_v<ExpertKind>);
 
 ExpertKind kind_of(const Mlp& mlp);
-// What differs, and how, as "f32, not bf16"; kNone and no text where nothing does.
+// Says what differs, and how, as "f32, not bf16"; kNone and no text where nothing does.
 ExpertSlots::Finding difference(const ExpertKind& found, const ExpertKind& wanted);
 
 class ExpertBlock {
  public:
-  // The blocks of this kind. Throws InvalidArgument when this machine has no such kernels.
+  // Describes the blocks of this kind. Throws InvalidArgument when this machine has no such
+  // kernels.
   explicit ExpertBlock(const ExpertKind& kind);
 
   const ExpertKind& kind() const { return kind_; }

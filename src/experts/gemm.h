@@ -36,10 +36,10 @@ struct PanelTask {
   // Weights, 64-byte aligned: [steps, width] pieces as above. The columns from `cols` on (of each
   // half) are zero.
   const std::byte* panel;
-  const std::byte* next_panel;  // what will be read next: fetched into L2 meanwhile; null: nothing
+  const std::byte* next_panel;  // the panel to fetch into L2 meanwhile, as it is read next; or null
   size_t next_bytes;
   int64_t steps;
-  int64_t group_steps;  // of one scale, where there are scales
+  int64_t group_steps;  // the steps that share a scale, where there are scales
   // kInt8, kInt4, kFP8, kBF16Group: f32 [groups, width]; kMX8, kMX4: e8m0 [groups, width].
   const std::byte* weight_scales;
   // kInt8, kInt4: the weight that stands for 0; one for all, or [groups, width] if not null.
@@ -79,7 +79,7 @@ struct GemmKernels {
 
   const char* isa;
   int width;                   // outputs of a panel: two vectors
-  int max_rows[kNumProducts];  // of a tile of packed rows
+  int max_rows[kNumProducts];  // the most rows of a tile of packed rows
   Run linear[kNumProducts];    // null: unpack first
   Run gated[kNumProducts];
   Unpack unpack[kNumProducts];  // null: nothing to unpack

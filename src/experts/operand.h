@@ -13,7 +13,7 @@ namespace trimtab {
 // Rows as the caller has them.
 struct RowSource {
   ConstRows x;
-  ConstRows scales = {};  // of x, if it comes quantised (quantize_rows.h)
+  ConstRows scales = {};  // the scales of x, if it comes quantised (quantize_rows.h)
   RowPointers at = {};    // where they are, if x and scales do not say
 
   const std::byte* row(int64_t i) const { return at.x.empty() ? x.row(i) : at.x[i]; }

@@ -72,7 +72,7 @@ class StagedProduct {
   Operand operand_;
   Rows out_;
   int team_size_;
-  int64_t tiles_ = 0;  // of all parts
+  int64_t tiles_ = 0;  // the tiles of all parts together
   int64_t panels_, group_panels_,
       groups_;          // panels of a part; panels that are one item; items of a part
   Progress* progress_;  // [parts]

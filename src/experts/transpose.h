@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of 4-byte steps to columns: what panels of weights and tiles of rows are made of.
+// Turns rows of 4-byte steps into the columns that panels of weights and tiles of rows are made of.
 #pragma once
 
 #include <algorithm>

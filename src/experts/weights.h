@@ -20,7 +20,7 @@ struct Storage {
   int step_bytes;     // bytes of a step of one column
   int64_t padded_in;  // inputs, padded to whole steps and groups
   int64_t group;      // inputs that share a scale; padded_in if all do or there is none
-  int scale_bytes;    // of one scale; 0: none
+  int scale_bytes;    // the size of one scale; 0: there are none
 
   int64_t steps() const { return padded_in / step_inputs; }
   int64_t groups() const { return padded_in / group; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which experts of a layer have several slots.
+// Says which experts of a layer have several slots.
 #pragma once
 
 #include <cstdint>

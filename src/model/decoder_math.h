@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the decoder does to single rows between its linear maps. All sums have an order that depends
-// on the length alone.
+// The decoder's operations on single rows, between its linear maps. All sums have an order that
+// depends on the length alone.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,7 @@ class QuantisedModules {
 
  private:
   const QuantizationConfig& config_;
-  std::vector<ModuleList> targets_;  // of each group
+  std::vector<ModuleList> targets_;  // [groups] the modules of each group
   ModuleList ignore_;
 };
 

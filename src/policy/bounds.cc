@@ -8,15 +8,15 @@
 namespace trimtab {
 namespace {
 
-// Whether slots for ceil(w / peak) copies of every expert exist. Copies beyond one a rank share
+// Whether slots for ceil(w / peak) replicas of every expert exist. Replicas beyond one a rank share
 // that rank's peak.
-bool copies_fit(std::span<const int64_t> expert_load, double peak, int64_t num_slots,
-                int64_t num_ranks) {
+bool replicas_fit(std::span<const int64_t> expert_load, double peak, int64_t num_slots,
+                  int64_t num_ranks) {
   int64_t needed = 0;
   for (const int64_t w : expert_load) {
-    const double copies = std::max(1.0, std::ceil(static_cast<double>(w) / peak * (1 - 1e-12)));
-    if (copies > static_cast<double>(num_ranks)) return false;
-    needed += static_cast<int64_t>(copies);
+    const double replicas = std::max(1.0, std::ceil(static_cast<double>(w) / peak * (1 - 1e-12)));
+    if (replicas > static_cast<double>(num_ranks)) return false;
+    needed += static_cast<int64_t>(replicas);
     if (needed > num_slots) return false;
   }
   return true;
@@ -46,10 +46,10 @@ class PairBound {
   }
 
  private:
-  // By its number of copies, an expert's copies are larger than `large`, in the middle, or at most
-  // `small`.
+  // By its number of replicas, an expert's replicas are larger than `large`, in the middle, or at
+  // most `small`.
   struct Zones {
-    double least = 1;   // copies that B needs
+    double least = 1;   // replicas that B needs
     double middle = 1;  // from here on not larger than `large`
     double small = 1;   // from here on small
     bool operator==(const Zones&) const = default;
@@ -74,10 +74,10 @@ class PairBound {
     }
   }
 
-  // Whether no numbers of copies that fill the slots have as many small copies as large ones. For
-  // any price of a slot, the sum of what each expert alone does best is at least the best of all
-  // together; it is convex in the price, with the slots that are left over as slope, so the price
-  // that proves the most is found by bisection.
+  // Whether no numbers of replicas that fill the slots have as many small replicas as large ones.
+  // For any price of a slot, the sum of what each expert alone does best is at least the best of
+  // all together; it is convex in the price, with the slots that are left over as slope, so the
+  // price that proves the most is found by bisection.
   bool balance_impossible() const {
     constexpr int kSteps = 14;
     double low = -2;
@@ -89,7 +89,7 @@ class PairBound {
       for (const Kind& kind : kinds_) {
         const Choice choice = best_of(kind.zones, price);
         value += kind.experts * choice.value;
-        slope -= kind.experts * choice.copies;
+        slope -= kind.experts * choice.replicas;
       }
       if (value < -1e-6) return true;
       // Convex: nowhere between the ends is it below what its slope here promises.
@@ -102,18 +102,18 @@ class PairBound {
 
   struct Choice {
     double value = -1e300;
-    double copies = 0;
+    double replicas = 0;
   };
 
-  // Every copy counts -1 in the first zone, +1 in the last, and costs the price: linear, so only
+  // Every replica counts -1 in the first zone, +1 in the last, and costs the price: linear, so only
   // the zones' ends matter.
   Choice best_of(const Zones& zones, double price) const {
     Choice best;
     const auto zone = [&](double from, double to, double worth) {
       if (from > to) return;
-      const double copies = worth > price ? to : from;
-      if ((worth - price) * copies > best.value)
-        best = {.value = (worth - price) * copies, .copies = copies};
+      const double replicas = worth > price ? to : from;
+      if ((worth - price) * replicas > best.value)
+        best = {.value = (worth - price) * replicas, .replicas = replicas};
     };
     zone(zones.least, zones.middle - 1, -1);
     zone(zones.middle, std::min(zones.small - 1, most_), 0);
@@ -124,7 +124,7 @@ class PairBound {
   static constexpr int kThresholds = 20;
 
   std::vector<double> load_;  // ascending
-  double most_;               // copies of an expert: one a rank
+  double most_;               // replicas of an expert: one a rank
   int proved_ = 0;            // the threshold that last proved a peak impossible
   std::vector<Kind> kinds_;
 };
@@ -161,11 +161,11 @@ PeakBounds peak_bounds(std::span<const int64_t> expert_load, std::span<const int
     num_ranks += first_slots[r + 1] > first_slots[r] ? 1 : 0;
   double low = total / static_cast<double>(num_ranks);
   double high = std::max(low, largest);
-  if (!copies_fit(expert_load, low, first_slots.back(), num_ranks)) {
+  if (!replicas_fit(expert_load, low, first_slots.back(), num_ranks)) {
     // `low` never fits, so it is a bound at every step.
     for (int i = 0; i < 60 && high - low > 1e-9 * high; ++i) {
       const double middle = 0.5 * (low + high);
-      (copies_fit(expert_load, middle, first_slots.back(), num_ranks) ? high : low) = middle;
+      (replicas_fit(expert_load, middle, first_slots.back(), num_ranks) ? high : low) = middle;
     }
   }
   return {.equal = with_pairs(expert_load, first_slots, low), .exact = low};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lower bounds on the peak rank load of placements with the same slots.
+// Lower bounds on the peak rank load that any placement with the same slots can reach.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct PeakBounds {
 // on different ranks) fit into all slots: an expert with c slots has a rank with at least w_e / c
 // of its tokens. equal: the same and, where every rank has two slots: for every t >= B / 2,
 // replicas larger than t cannot meet, so there must be as many others of at most B - t to share
-// their ranks. Copies that satisfy this for one t are sought by Lagrangian relaxation; if even that
-// finds none, no peak of B is possible. O(E) times a constant of some thousands.
+// their ranks. Replicas that satisfy this for one t are sought by Lagrangian relaxation; if even
+// that finds none, no peak of B is possible. O(E) times a constant of some thousands.
 PeakBounds peak_bounds(std::span<const int64_t> expert_load, std::span<const int32_t> first_slots);
 
 }  // namespace trimtab

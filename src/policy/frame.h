@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every policy shares: a policy checks its Problem, proposes a map, and finish_plan makes the
-// Plan: experts that stay keep their slots, limits hold, and every number is computed here, from
-// the loads, the same way for all policies.
+// The frame that all policies share. A policy checks its Problem and proposes a placement, and
+// finish_plan makes the Plan: experts that stay keep their slots, limits hold, and every number is
+// computed here from the loads, the same way for all policies.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct FinishOptions {
   // loads only change places.
   bool align_ranks = true;
   bool align_slots = true;  // an expert that stays on its rank stays in its slot
-  // Keep the map of a layer whose mean per-step PAR the proposal does not lower.
+  // Keep the placement of a layer whose mean per-step PAR the proposal does not lower.
   bool require_gain = true;
 };
 
 // proposal: [layers][slots], logical ids, numbered like `problem.current`. Whatever the policy, a
-// layer without load, or that is level in every step already, keeps its map. Throws InvalidArgument
-// when an id is out of range or an expert has no slot (a policy's mistake). `problem` must have
-// passed validate().
+// layer without load, or that is level in every step already, keeps its placement. Throws
+// InvalidArgument when an id is out of range or an expert has no slot (a policy's mistake).
+// `problem` must have passed validate().
 Plan finish_plan(const Problem& problem, std::vector<int32_t> proposal,
                  const FinishOptions& options = {});
 

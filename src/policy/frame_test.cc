@@ -206,8 +206,8 @@ TEST(FinishPlan, RefusesAPolicysMistakes) {
   EXPECT_THROW(finish_plan({.load = load, .current = current}, {0, 1, 1, 0}), InvalidArgument);
 }
 
-TEST(PeakBounds, CountsTheCopiesThatAPeakNeeds) {
-  // 2 ranks x 2 slots, 3 experts: one spare slot. 12 needs two copies below 12: then 5 cannot be
+TEST(PeakBounds, CountsTheReplicasThatAPeakNeeds) {
+  // 2 ranks x 2 slots, 3 experts: one spare slot. 12 needs two replicas below 12: then 5 cannot be
   // split.
   const std::vector<int64_t> load = {12, 5, 1};
   const std::vector<int32_t> first_slots = {0, 2, 4};

@@ -10,13 +10,13 @@
 namespace trimtab {
 namespace {
 
-bool holds(std::span<const int32_t> map, int32_t begin, int32_t end, int32_t expert) {
-  const auto first = map.begin() + begin;
-  const auto last = map.begin() + end;
+bool holds(std::span<const int32_t> placement, int32_t begin, int32_t end, int32_t expert) {
+  const auto first = placement.begin() + begin;
+  const auto last = placement.begin() + end;
   return std::find(first, last, expert) != last;
 }
 
-// One layer on its way from the current map to the proposal.
+// One layer on its way from the current placement to the proposal.
 class Walk {
  public:
   Walk(std::span<const int32_t> current, std::span<const int32_t> proposal,
@@ -26,11 +26,11 @@ class Walk {
         first_slots_(first_slots),
         expert_load_(expert_load) {}
 
-  // The map after slot `start` has taken its final expert, and every slot that must follow so that
-  // no expert is lost: the last copy of a displaced expert goes straight to a slot where the
-  // proposal wants it.
-  std::vector<int32_t> chain(std::span<const int32_t> map, size_t start) const {
-    std::vector<int32_t> next(map.begin(), map.end());
+  // The placement after slot `start` has taken its final expert, and every slot that must follow so
+  // that no expert is lost: the last replica of a displaced expert goes straight to a slot where
+  // the proposal wants it.
+  std::vector<int32_t> chain(std::span<const int32_t> placement, size_t start) const {
+    std::vector<int32_t> next(placement.begin(), placement.end());
     for (size_t slot = start;;) {
       const int32_t displaced = next[slot];
       next[slot] = proposal_[slot];
@@ -40,20 +40,21 @@ class Walk {
     }
   }
 
-  bool allowed(std::span<const int32_t> map, int64_t max_moves, int64_t max_receive) const {
-    const std::vector<int64_t> in = received(current_, map, first_slots_);
+  bool allowed(std::span<const int32_t> placement, int64_t max_moves, int64_t max_receive) const {
+    const std::vector<int64_t> in = received(current_, placement, first_slots_);
     return std::accumulate(in.begin(), in.end(), int64_t{0}) <= max_moves &&
            *std::max_element(in.begin(), in.end()) <= max_receive;
   }
 
   // Twice the same expert on a rank where neither end of the walk has it.
-  bool adds_duplicate(std::span<const int32_t> map) const {
-    return duplicate_slots(map, first_slots_) > std::max(duplicate_slots(current_, first_slots_),
-                                                         duplicate_slots(proposal_, first_slots_));
+  bool adds_duplicate(std::span<const int32_t> placement) const {
+    return duplicate_slots(placement, first_slots_) >
+           std::max(duplicate_slots(current_, first_slots_),
+                    duplicate_slots(proposal_, first_slots_));
   }
 
-  double peak(std::span<const int32_t> map) const {
-    const std::vector<double> loads = rank_loads(map, first_slots_, expert_load_);
+  double peak(std::span<const int32_t> placement) const {
+    const std::vector<double> loads = rank_loads(placement, first_slots_, expert_load_);
     return *std::max_element(loads.begin(), loads.end());
   }
 
@@ -88,15 +89,15 @@ std::vector<int32_t> within_move_limits(std::span<const int32_t> current,
                                         int64_t max_receive) {
   const Walk walk(current, proposal, first_slots, expert_load);
   if (walk.allowed(proposal, max_moves, max_receive)) return {proposal.begin(), proposal.end()};
-  std::vector<int32_t> map(current.begin(), current.end());
-  std::vector<int32_t> best = map;
-  double best_peak = walk.peak(map);
-  for (size_t step = 0; step < map.size(); ++step) {
+  std::vector<int32_t> placement(current.begin(), current.end());
+  std::vector<int32_t> best = placement;
+  double best_peak = walk.peak(placement);
+  for (size_t step = 0; step < placement.size(); ++step) {
     std::vector<int32_t> chosen;
     double chosen_peak = 0;
-    for (size_t slot = 0; slot < map.size(); ++slot) {
-      if (map[slot] == proposal[slot]) continue;
-      std::vector<int32_t> next = walk.chain(map, slot);
+    for (size_t slot = 0; slot < placement.size(); ++slot) {
+      if (placement[slot] == proposal[slot]) continue;
+      std::vector<int32_t> next = walk.chain(placement, slot);
       if (!walk.allowed(next, max_moves, max_receive) || walk.adds_duplicate(next)) continue;
       const double peak = walk.peak(next);
       if (chosen.empty() || peak < chosen_peak) {
@@ -105,9 +106,9 @@ std::vector<int32_t> within_move_limits(std::span<const int32_t> current,
       }
     }
     if (chosen.empty()) break;
-    map = std::move(chosen);
+    placement = std::move(chosen);
     if (chosen_peak < best_peak) {
-      best = map;
+      best = placement;
       best_peak = chosen_peak;
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Holding a finished proposal to the limits of a problem, for policies that do not search within
-// them.
+// These functions hold a finished proposal to the limits of a problem, for policies that do not
+// search within them.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,25 @@
 
 namespace trimtab {
 
-// Experts that each rank receives when a layer's map `from` becomes `to`: [ranks]. A rank that gets
-// several slots of one expert receives it once. With R ranks of S slots, O(R S^2).
+// Returns the number of experts that each rank receives when the placement `from` of a layer
+// becomes `to`, both [slots]: [ranks]. A rank that gets several slots of one expert receives it
+// once. With R ranks of S slots this takes O(R S^2).
 std::vector<int64_t> received(std::span<const int32_t> from, std::span<const int32_t> to,
                               std::span<const int32_t> first_slots);
 
 // Goes from `current` towards `proposal` (both [slots]) as far as max_moves weights over the layer
 // and max_receive per rank allow, in steps that keep every expert in place somewhere, each chosen
-// to lower the peak load the most. Returns the best map on the way, `proposal` itself when the
-// limits allow it.
+// to lower the peak load the most. Returns the best placement on the way, or `proposal` itself when
+// the limits allow it: [slots].
 std::vector<int32_t> within_move_limits(std::span<const int32_t> current,
                                         std::span<const int32_t> proposal,
                                         std::span<const int32_t> first_slots,
                                         std::span<const int64_t> expert_load, int64_t max_moves,
                                         int64_t max_receive);
 
-// Which layers may change, given what each would move and gain: largest gain first until max_layers
-// layers or max_moves weights over all layers are used up; layers that do not fit are passed over.
+// Returns which layers may change, given what each would move and gain: [layers]. The layers with
+// the largest gains come first, until max_layers layers or max_moves weights over all layers are
+// used up; layers that do not fit are passed over.
 std::vector<bool> choose_layers(std::span<const double> gains, std::span<const int64_t> moves,
                                 int64_t max_layers, int64_t max_moves);
 

@@ -14,7 +14,7 @@ namespace trimtab {
 std::vector<int> drawn_layers(const Report& report);
 
 constexpr size_t kMostTableRows = 512;
-constexpr size_t kMostPoints = 400;   // of the timeline: one for about two pixels
-constexpr size_t kMostMarkTexts = 4;  // of one point; the page says how many more there are
+constexpr size_t kMostPoints = 400;   // points of the timeline: one for about two pixels
+constexpr size_t kMostMarkTexts = 4;  // texts of one point; the page says how many more there are
 
 }  // namespace trimtab

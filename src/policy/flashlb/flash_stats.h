@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What FlashLB plans on: the loads of a layer over consecutive episodes of a window, their mean,
-// variance and covariance.
+// The statistics that FlashLB plans on: the loads of a layer over consecutive episodes of a window,
+// their mean, variance and covariance.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct EpisodeStats {
   int num_experts = 0;
   std::vector<double> load;  // [experts, episodes]
   std::vector<double> mean;  // [experts]
-  std::vector<double>
-      covariance;  // [experts, experts]; empty with fewer than two episodes, when all is 0
+  // [experts, experts]; empty with fewer than two episodes, when all is 0.
+  std::vector<double> covariance;
   std::vector<double> total;  // [episodes]
 
   double variance(int expert) const {

@@ -24,7 +24,7 @@ struct FlashOptions {
   int small_ranks = 32;
   double history = 0.9, value = 0.85;
   double small_history = 0.95, small_value = 0.9;
-  double min_gain = 0.002;  // of the ratio, for a new placement to be worth its moves
+  double min_gain = 0.002;  // the gain of the ratio from which a placement is worth its moves
 };
 
 struct FlashPlacement {

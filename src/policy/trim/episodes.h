@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From recorded steps to the few episodes that trim plans on, and what it remembers of them.
+// Condenses recorded steps into the few episodes that trim plans on, and into the history that it
+// remembers.
 #pragma once
 
 #include "policy/trim/layer_task.h"
@@ -17,9 +18,9 @@ Episodes layer_episodes(const Load& window, const History* history, int layer, i
 // steps into episodes dampens swings that single steps, and later loads, show in full.
 void exaggerate(Episodes& episodes, float factor);
 
-// What to hand on: the old history, aged by the window's steps (weights halve every half_life
-// steps), and the window in runs of about run_steps steps; at most max_episodes in all, the oldest
-// dropped.
+// Returns the history to hand on: the old one, aged by the window's steps (weights halve every
+// half_life steps), and the window in runs of about run_steps steps; at most max_episodes in all,
+// the oldest dropped.
 History remember(const History* history, const Load& window, double half_life, int64_t run_steps,
                  int64_t max_episodes);
 

@@ -14,10 +14,10 @@ namespace trimtab {
 
 struct Effort {
   int max_episodes = 48;
-  int sweeps = 24;  // of the heat bath for each start
+  int sweeps = 24;  // sweeps of the heat bath for each start
   // Visits of rank pairs by one heat bath: where ranks are very many, there are fewer sweeps.
   int64_t max_visits = 1'000'000;
-  bool all_families = true;         // of search_replicas()
+  bool all_families = true;         // search_replicas() tries all families
   int replica_iterations = 1500;    // packings tried where slots are tight
   int64_t proof_nodes = 1'000'000;  // steps of the branch and bound of a small layer
   double target = 1.0009;           // peak of a single load vector that is good enough

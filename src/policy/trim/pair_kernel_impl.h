@@ -2,8 +2,8 @@
 // The body of pair_kernel.h, compiled once for each instruction set inside its own namespace, which
 // says how many floats a register holds: kNativeLanes.
 
-constexpr int32_t kNoIndex =
-    -1;  // below every index, so that an equal score does not replace `limit`
+// Below every index, so that an equal score does not replace `limit`.
+constexpr int32_t kNoIndex = -1;
 
 // Vectors of the compiler (GCC, Clang): any width works everywhere, in as many registers as it
 // takes.
