@@ -16,19 +16,26 @@ ImportError.
 """
 
 import logging
-import os
 import weakref
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 import transformers
 from transformers import PreTrainedModel
 
-from ._core import ExpertWeights, MoeRuntime
-from ._gates import find_gate
+from ._core import ExpertWeights
+from ._layer_group import LayerGroup
 from ._marks import Marks
-from .balancer import Balancer
+from ._moe_modules import (
+    FORMATS,
+    TENSORS,
+    experts_that_are_not_dispatched,
+    gate_or_reason,
+    tensors_of,
+)
+from ._moe_modules import experts_modules as _experts_modules
+from ._options import Options, check_options, is_dynamic, placement_rows, replaced
 
 __all__ = ["NAME", "Options", "Report", "configure", "enable"]
 
@@ -42,150 +49,6 @@ except ImportError as error:
         f"transformers {transformers.__version__} has no ALL_EXPERTS_FUNCTIONS, by which experts "
         "implementations are registered; 5.24 is known to work"
     ) from error
-
-
-@dataclass(frozen=True)
-class Options:
-    """How experts are run.
-
-    ranks: parts that each layer's experts are divided into, a rank each; None: one for each NUMA
-        node.
-    threads: of each rank; None: torch.get_num_threads() / ranks, so that Trimtab and torch use the
-        same threads.
-    quantization: None keeps the precision that the weights have; else a format such as "w8a8",
-        "w4a8", "mxfp8".
-    dispatcher: a name of docs/dispatch.md, or "auto".
-    eplb: None for experts in order; "dynamic", or a dict of trimtab.Balancer's settings, for
-        experts that move while the model serves; or a placement that stays: a trimtab.Placement
-        with as many slots on each rank, or array-like [MoE layers, slots] of logical experts, the
-        slots of rank r being those from r * (slots / ranks) on.
-    max_tokens: of one pass; longer prompts take several. Memory for activations grows with it.
-    free_originals: give the memory of the packed tensors back: they become meta tensors. False
-        keeps both.
-    """
-
-    ranks: int | None = None
-    threads: int | None = None
-    quantization: str | None = None
-    dispatcher: str = "auto"
-    eplb: object = None
-    max_tokens: int = 2048
-    free_originals: bool = True
-
-    def resolved(self):
-        """These options with numbers in the places of None."""
-        ranks, threads = self.ranks, self.threads
-        if ranks is None:
-            ranks = min(_numa_nodes(), torch.get_num_threads())
-        if threads is None:
-            threads = max(1, torch.get_num_threads() // max(1, ranks))
-        return replace(self, ranks=ranks, threads=threads)
-
-
-def _numa_nodes():
-    try:
-        names = os.listdir("/sys/devices/system/node")
-        return sum(name.startswith("node") and name[4:].isdigit() for name in names) or 1
-    except OSError:
-        return 1
-
-
-class _Group:
-    """Layers of one model that are alike, and so share a runtime."""
-
-    def __init__(self, options):
-        self.options = options
-        self.layers = []
-        self.rows = []  # with a placement: of each layer, the experts in its slots
-        self.runtimes = {}  # by top_k; one as a rule
-        self.balancers = {}  # likewise, with eplb="dynamic", from the second step on
-        self.stepped = set()  # top_k of those that have begun a step
-
-    def add(self, weights, row=None):
-        self.layers.append(weights)
-        self.rows.append(row)
-        for runtime in self.runtimes.values():
-            runtime.add_layer(weights)
-        return len(self.layers) - 1
-
-    def before(self, layer, top_k):
-        """What is to be done before a layer's call: the first layer begins a step."""
-        eplb = self.options.eplb
-        if layer != 0 or not _is_dynamic(eplb):
-            return
-        if top_k in self.balancers:
-            self.balancers[top_k].step()
-        elif top_k in self.stepped:
-            # Now all layers are there, also those that are packed when they are first used.
-            self.balancers[top_k] = Balancer(
-                self.runtimes[top_k], **(eplb if isinstance(eplb, dict) else {})
-            )
-        self.stepped.add(top_k)
-
-    def runtime(self, top_k):
-        runtime = self.runtimes.get(top_k)
-        if runtime is None:
-            o = self.options
-            runtime = MoeRuntime(
-                self.layers,
-                top_k,
-                ranks=o.ranks,
-                threads=o.threads,
-                dispatcher=o.dispatcher,
-                max_tokens=o.max_tokens,
-            )
-            for layer, row in enumerate(self.rows):
-                if row is not None:
-                    runtime.place(layer, row)
-            self.runtimes[top_k] = runtime
-        return runtime
-
-
-def _is_dynamic(eplb):
-    return isinstance(eplb, (str, dict))
-
-
-def _rows(eplb, experts, ranks):
-    """The placement of each layer, checked. experts: [layers] how many each has."""
-    eplb = getattr(eplb, "logical", eplb)
-    rows = eplb.tolist() if hasattr(eplb, "tolist") else [list(row) for row in eplb]
-    if len(rows) != len(experts):
-        raise ValueError(
-            f"eplb places {len(rows)} layers, the model has {len(experts)} that Trimtab runs"
-        )
-    for layer, (row, num_experts) in enumerate(zip(rows, experts)):
-        if set(row) != set(range(num_experts)) or len(row) % ranks != 0:
-            raise ValueError(
-                f"eplb, layer {layer}: {len(row)} slots hold {len(set(row))} experts; wanted a "
-                f"multiple of {ranks} ranks, and each of experts 0 to {num_experts - 1}"
-            )
-    return rows
-
-
-def _check(options):
-    """Raises the ValueError that packing or running would raise later, when originals are gone
-    already."""
-    if isinstance(options.eplb, str) and options.eplb != "dynamic":
-        raise ValueError(
-            f'eplb is None, "dynamic", a dict of settings or a placement, not "{options.eplb}"'
-        )
-    one = torch.ones(1, 64, 32)
-    weights = ExpertWeights(
-        one, one[:, :32], format="f32" if options.quantization is None else options.quantization
-    )
-    runtime = MoeRuntime(
-        [weights],
-        1,
-        ranks=options.ranks,
-        threads=options.threads,
-        dispatcher=options.dispatcher,
-        max_tokens=options.max_tokens,
-    )
-    if isinstance(options.eplb, dict):
-        try:
-            Balancer(runtime, **options.eplb)
-        except TypeError as error:
-            raise ValueError(f"eplb: {error}") from None
 
 
 class _Bound:
@@ -258,8 +121,6 @@ class Report:
         return "\n".join(lines)
 
 
-_TENSORS = ("gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias")
-_FORMATS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _defaults = Options()
 
 
@@ -269,19 +130,9 @@ def configure(**options):
 
     ValueError: an option that is not there, or a value that it can't have."""
     global _defaults
-    changed = _replace(_defaults, options)
-    _check(changed.resolved())
+    changed = replaced(_defaults, options)
+    check_options(changed.resolved())
     _defaults = changed
-
-
-def _replace(options, changes):
-    try:
-        return replace(options, **changes)
-    except TypeError:
-        unknown = sorted(set(changes) - set(Options.__dataclass_fields__))
-        raise ValueError(
-            f"no option {', '.join(unknown)}; there are {', '.join(Options.__dataclass_fields__)}"
-        ) from None
 
 
 def enable(model, **options):
@@ -300,12 +151,12 @@ def enable(model, **options):
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"enable() wants a transformers model, not {type(model).__name__}")
-    chosen = _replace(_defaults, options).resolved()
-    _check(chosen)
-    report = Report(chosen, left=dict(_experts_that_are_not_dispatched(model)))
+    chosen = replaced(_defaults, options).resolved()
+    check_options(chosen)
+    report = Report(chosen, left=dict(experts_that_are_not_dispatched(model)))
     modules = dict(_experts_modules(model))
     _unbind_changed(modules)
-    reasons = {name: _gate_or_reason(module)[1] for name, module in modules.items()}
+    reasons = {name: gate_or_reason(module)[1] for name, module in modules.items()}
     before = {name: module.config._experts_implementation for name, module in modules.items()}
     ours = {name: module for name, module in modules.items() if reasons[name] is None}
     rows = _rows_of(chosen, ours)
@@ -359,9 +210,7 @@ def _unbind_changed(modules):
         )
     for name, module in bound.items():
         freed = [
-            tensor
-            for tensor in _tensors_of(module)
-            if getattr(module, tensor).device.type == "meta"
+            tensor for tensor in tensors_of(module) if getattr(module, tensor).device.type == "meta"
         ]
         if freed:
             raise ValueError(
@@ -375,9 +224,11 @@ def _unbind_changed(modules):
 def _rows_of(options, modules):
     """With a placement: its row for each of the modules that are to be packed, by their names. Else
     nothing."""
-    if options.eplb is None or _is_dynamic(options.eplb):
+    if options.eplb is None or is_dynamic(options.eplb):
         return {}
-    rows = _rows(options.eplb, [module.num_experts for module in modules.values()], options.ranks)
+    rows = placement_rows(
+        options.eplb, [module.num_experts for module in modules.values()], options.ranks
+    )
     if len({(m.num_experts, m.down_proj.shape, m.down_proj.dtype) for m in modules.values()}) > 1:
         raise ValueError(
             "eplb needs layers that are alike; those of this model differ in sizes or dtype"
@@ -395,70 +246,7 @@ class _Shared:
 
     @staticmethod
     def key(module):
-        return tuple(id(getattr(module, name)) for name in _tensors_of(module))
-
-
-def _experts_that_are_not_dispatched(model):
-    """Names of modules that hold experts in a form which transformers does not dispatch, and why
-    they are left."""
-    reason = "transformers does not dispatch it by experts_implementation"
-    dispatched = [name for name, _ in _experts_modules(model)]
-    inside = tuple(name + "." for name in dispatched)
-    found = []
-    for name, module in model.named_modules():
-        if name in dispatched or name.startswith((*inside, *(f + "." for f in found))):
-            continue
-        stacked = any(p.dim() == 3 for p in module.parameters(recurse=False))
-        says_so = hasattr(module, "num_experts") or "expert" in type(module).__name__.lower()
-        is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) and len(module) > 1
-        if (stacked and says_so) or (is_list and name.rpartition(".")[2].endswith("experts")):
-            found.append(name)
-            yield name, reason
-
-
-def _tensors_of(module):
-    return _TENSORS[: 4 if module.has_bias else 2]
-
-
-def _experts_modules(model):
-    """The modules that transformers dispatches by the name of an implementation, and their
-    names."""
-    for name, module in model.named_modules():
-        if all(
-            hasattr(module, flag)
-            for flag in ("has_gate", "has_bias", "is_transposed", "num_experts", "config")
-        ):
-            yield name, module
-
-
-def _refusal(module):
-    """Why Trimtab can't run this module, its gate apart, or None."""
-    if not module.has_gate:
-        return "its experts have no gate"
-    if getattr(module, "has_post_expert_norm", False):
-        return "its experts end in a norm"
-    if getattr(module, "_is_expert_parallel", False):
-        return "its experts are sharded over processes by transformers"
-    for name in _tensors_of(module):
-        tensor = getattr(module, name, None)
-        if tensor is None or tensor.dim() != (2 if name.endswith("bias") else 3):
-            return f"it has no {name} of all experts in one tensor"
-        if type(tensor) not in (torch.nn.Parameter, torch.Tensor):
-            return f"{name} is a {type(tensor).__name__}"
-        if tensor.device.type != "cpu":
-            return f"{name} is on {tensor.device}"
-        if tensor.dtype not in _FORMATS:
-            return f"{name} is {tensor.dtype}"
-    return None
-
-
-def _gate_or_reason(module):
-    """The module's Gate and None, or None and why Trimtab can't run it."""
-    reason = _refusal(module)
-    gate = find_gate(module) if reason is None else None
-    if gate is None:
-        return None, reason or f"{type(module).__name__}._apply_gate is no activation of Trimtab's"
-    return gate, None
+        return tuple(id(getattr(module, name)) for name in tensors_of(module))
 
 
 @torch.no_grad()
@@ -468,10 +256,10 @@ def _bind(module, options, groups, name, before, row=None, shared=None):
     name: for messages. before: the implementation that ran it, or would have. row: its slots in a
         placement.
     """
-    gate, reason = _gate_or_reason(module)
+    gate, reason = gate_or_reason(module)
     weights = None
     if reason is None:
-        tensors = {n: getattr(module, n) for n in _tensors_of(module)}
+        tensors = {n: getattr(module, n) for n in tensors_of(module)}
         key = shared and shared.key(module)
         if shared and key in shared.packed:
             weights = shared.packed[key][0]
@@ -484,7 +272,7 @@ def _bind(module, options, groups, name, before, row=None, shared=None):
         module._trimtab = _Refused(reason, _other_than_ours(before))
         return module._trimtab
     alike = (weights.num_experts, weights.hidden_size, weights.format)
-    group = groups.setdefault(alike, _Group(options))
+    group = groups.setdefault(alike, LayerGroup(options))
     bound = _Bound(group, group.add(weights, row), name)
     first = not shared or key not in shared.packed
     bound.packed_bytes = weights.nbytes if first else 0
@@ -502,13 +290,13 @@ def _bind(module, options, groups, name, before, row=None, shared=None):
 
 
 def _pack(module, gate, options, tensors):
-    gate_up, down = (tensors[n] for n in _TENSORS[:2])
+    gate_up, down = (tensors[n] for n in TENSORS[:2])
     return ExpertWeights(
         gate_up,
         down,
-        gate_up_bias=tensors.get(_TENSORS[2]),
-        down_bias=tensors.get(_TENSORS[3]),
-        format=_FORMATS[gate_up.dtype] if options.quantization is None else options.quantization,
+        gate_up_bias=tensors.get(TENSORS[2]),
+        down_bias=tensors.get(TENSORS[3]),
+        format=FORMATS[gate_up.dtype] if options.quantization is None else options.quantization,
         activation=gate.activation,
         transposed=module.is_transposed,
         interleaved=gate.interleaved,
@@ -524,7 +312,7 @@ def _refuse_loading(
     new weights."""
     names = [
         n
-        for n in _tensors_of(module)
+        for n in tensors_of(module)
         if prefix + n in state_dict and getattr(module, n).device.type == "meta"
     ]
     if names and not local_metadata.get("assign_to_params_buffers", False):
@@ -538,7 +326,7 @@ def _refuse_others(module, args):
     """Before a call by another experts implementation of a module whose originals were given
     back."""
     implementation = module.config._experts_implementation
-    freed = any(getattr(module, n).device.type == "meta" for n in _tensors_of(module))
+    freed = any(getattr(module, n).device.type == "meta" for n in tensors_of(module))
     if implementation != NAME and freed:
         raise RuntimeError(
             f'the experts implementation "{implementation}" has no weights: they were given back '
@@ -563,7 +351,7 @@ class _GroupsOf:
 
 
 def _bind_first_time(module):
-    if _defaults.eplb is not None and not _is_dynamic(_defaults.eplb):
+    if _defaults.eplb is not None and not is_dynamic(_defaults.eplb):
         raise ValueError(
             "a placement is put into effect by enable(model): here, layers are packed one at a time"
         )
