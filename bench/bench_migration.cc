@@ -15,6 +15,7 @@
 #include "bench/machine/stopwatch.h"
 #include "trimtab/error.h"
 #include "trimtab/migrator.h"
+#include "trimtab/table.h"
 
 namespace {
 
@@ -38,7 +39,7 @@ Times timed(const Body& body) {
 std::shared_ptr<const Mlp> random_expert(const ModelShape& shape, WeightFormat format) {
   std::mt19937 random(1);
   const auto matrix = [&](int64_t rows, int64_t cols) {
-    std::vector<float> values(static_cast<size_t>(rows * cols));
+    std::vector<float> values(cells(rows, cols));
     for (float& v : values) v = static_cast<float>(random()) * 0x1p-32F - 0.5F;
     return values;
   };
@@ -70,7 +71,7 @@ void print(const char* what, double bytes, const std::vector<Times>& times) {
 
 void measure(const ModelShape& shape, WeightFormat format, int experts, int repeat) {
   const auto expert = random_expert(shape, format);
-  std::vector<int32_t> logical(static_cast<size_t>(kRanks * experts)), other(logical.size());
+  std::vector<int32_t> logical(cells(kRanks, experts)), other(logical.size());
   std::iota(logical.begin(), logical.end(), 0);
   std::rotate_copy(logical.begin(), logical.begin() + experts, logical.end(), other.begin());
   const std::vector<int> slots_each(kRanks, experts);
@@ -80,8 +81,7 @@ void measure(const ModelShape& shape, WeightFormat format, int experts, int repe
   double bytes = 0;
   run_ranks(kRanks, [&](Communicator& comm) {
     const auto source = [&](int, int slot) {
-      return ExpertSlots::Expert{expert,
-                                 logical[static_cast<size_t>(comm.rank() * experts + slot)]};
+      return ExpertSlots::Expert{expert, logical[comm.rank() * experts + slot]};
     };
     ExpertSlots slots(1, experts, experts, source, comm);
     Migrator migrator(slots, placements[0].first_slots(), comm.duplicate());

@@ -91,7 +91,7 @@ double step_par(const Placement& placement, const Load& load, double* worst = nu
 struct Figures {
   double window = 0, window_worst = 0, train = 0, test = 0, test_worst = 0, bound = 0, moves = 0,
          receive = 0, seconds = 0;
-  int64_t duplicates = 0;
+  long long duplicates = 0;
 };
 
 Figures figures_of(const Plan& plan, const Load& test) {
@@ -110,27 +110,25 @@ Figures figures_of(const Plan& plan, const Load& test) {
   return f;
 }
 
-void print(const Options& options, const std::string& name, std::string_view policy,
+void print(const Options& options, const std::string& name, const std::string& policy,
            const Figures& f) {
   if (options.json) {
     std::printf(
-        "{\"workload\": \"%s\", \"policy\": \"%.*s\", \"preset\": \"%s\", \"par_window\": %.6f, "
+        "{\"workload\": \"%s\", \"policy\": \"%s\", \"preset\": \"%s\", \"par_window\": %.6f, "
         "\"par_window_worst\": %.6f, \"par_bound\": %.6f, \"par_step\": %.6f, \"par_next\": %.6f, "
         "\"par_next_worst\": %.6f, \"moves_per_layer\": %.3f, \"receive_peak\": %.3f, "
         "\"duplicates\": %lld, "
         "\"cpu_seconds\": %.6f}\n",
-        name.c_str(), static_cast<int>(policy.size()), policy.data(), options.policy.preset.c_str(),
-        f.window, f.window_worst, f.bound, f.train, f.test, f.test_worst, f.moves, f.receive,
-        static_cast<long long>(f.duplicates), f.seconds);
+        name.c_str(), policy.c_str(), options.policy.preset.c_str(), f.window, f.window_worst,
+        f.bound, f.train, f.test, f.test_worst, f.moves, f.receive, f.duplicates, f.seconds);
     return;
   }
   std::printf(
-      "%-22s %-9.*s window %.5f (worst %.5f, bound %.5f) step %.4f next %.4f (worst %.4f) moves "
+      "%-22s %-9s window %.5f (worst %.5f, bound %.5f) step %.4f next %.4f (worst %.4f) moves "
       "%6.1f "
       "receive %4.1f dup %lld cpu %.4f s\n",
-      name.c_str(), static_cast<int>(policy.size()), policy.data(), f.window, f.window_worst,
-      f.bound, f.train, f.test, f.test_worst, f.moves, f.receive,
-      static_cast<long long>(f.duplicates), f.seconds);
+      name.c_str(), policy.c_str(), f.window, f.window_worst, f.bound, f.train, f.test,
+      f.test_worst, f.moves, f.receive, f.duplicates, f.seconds);
 }
 
 // NAME_RxS gives ranks and slots where the options do not.

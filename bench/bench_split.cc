@@ -120,7 +120,7 @@ void run(const Options& options) {
     for (const int tokens : options.tokens) {
       std::vector<std::vector<int32_t>> batches;
       for (int b = 0; b < options.batches; ++b) {
-        batches.push_back(counts_of_batch(options, routing, tokens, static_cast<uint64_t>(b)));
+        batches.push_back(counts_of_batch(options, routing, tokens, b));
       }
       const SplitTable table(plan(options, batches), 0);
       for (const auto& [name, rule] : kRules) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <span>
@@ -15,6 +16,7 @@
 #include "bench/dispatch/source_pipeline.h"
 #include "bench/machine/stopwatch.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 namespace {
@@ -57,18 +59,18 @@ class Batch {
  public:
   Batch(const DispatchCase& subject, int rank)
       : scales_(scale_shape(subject.dtype, subject.hidden)),
-        values_(static_cast<size_t>(subject.tokens * subject.hidden)),
+        values_(cells(subject.tokens, subject.hidden)),
         rows_(shape_bytes(subject.dtype, values_.size())),
-        row_scales_(static_cast<size_t>(subject.tokens) * scales_.row_bytes()),
+        row_scales_(cells(subject.tokens) * scales_.row_bytes()),
         x_(rows_.data(), subject.tokens, subject.hidden, subject.hidden, subject.dtype) {
-    std::mt19937 random(static_cast<uint32_t>(rank) + 1);
+    std::mt19937 random(rank + 1);
     std::uniform_real_distribution<float> value(-1.0F, 1.0F);
     for (float& v : values_) v = value(random);
     fill_rows();
     std::vector<int32_t> experts(subject.num_experts);
-    for (size_t e = 0; e < experts.size(); ++e) experts[e] = static_cast<int32_t>(e);
+    std::iota(experts.begin(), experts.end(), 0);
     for (int64_t t = 0; t < subject.tokens; ++t) {
-      for (size_t k = 0; k < static_cast<size_t>(subject.top_k); ++k) {
+      for (size_t k = 0; k < cells(subject.top_k); ++k) {
         std::swap(experts[k],
                   experts[std::uniform_int_distribution<size_t>(k, experts.size() - 1)(random)]);
         ids_.push_back(experts[k]);
@@ -81,11 +83,11 @@ class Batch {
   // Is out the sum of the weights times x?
   void verify(ConstRows out, const DispatchCase& subject) const {
     std::vector<float> x(x_.cols);
-    const auto top_k = static_cast<size_t>(subject.top_k);
+    const size_t top_k = subject.top_k;
     for (int64_t t = 0; t < x_.rows; ++t) {
       read_row(t, x);
       double weight = 0, magnitude = 0;
-      for (const float w : std::span(weights_).subspan(static_cast<size_t>(t) * top_k, top_k)) {
+      for (const float w : std::span(weights_).subspan(cells(t) * top_k, top_k)) {
         weight += w;
         magnitude += std::abs(w);
       }
@@ -141,7 +143,7 @@ void fill_answers(const Tokens& tokens, Rows y) {
   if (tokens.board != nullptr) reading.emplace(*tokens.board);
   int64_t begin = 0;
   for (size_t e = 0; e < tokens.counts.size(); ++e) {
-    if (tokens.format == Format::kBatched) begin = static_cast<int64_t>(e) * tokens.capacity;
+    if (tokens.format == Format::kBatched) begin = e * tokens.capacity;
     for (int64_t row = begin; row < begin + tokens.counts[e]; ++row) {
       Batch::copy_as_f32(tokens.row(row), tokens.row_scales(row), y.row_as<float>(row));
     }
@@ -170,9 +172,8 @@ class RankBench {
         owned_groups_(dispatcher_->make_groups(comm)),
         groups_(pointers_to(owned_groups_)),
         workspace_(comm.allocate(dispatcher_->workspace_bytes())),
-        y_(comm.allocate(static_cast<size_t>(dispatcher_->max_rows() * subject.hidden) *
-                         sizeof(float))),
-        out_(static_cast<size_t>(subject.tokens * subject.hidden)) {
+        y_(comm.allocate(cells(dispatcher_->max_rows(), subject.hidden) * sizeof(float))),
+        out_(cells(subject.tokens, subject.hidden)) {
     Times ignored;
     exchange(ignored, true);
     batch_.verify(out(), subject_);
@@ -204,8 +205,8 @@ class RankBench {
     if (first) {
       fill_answers(tokens, y);
       const size_t results =
-          static_cast<size_t>(subject_.tokens * subject_.top_k * subject_.hidden) * sizeof(float);
-      from_ = Buffer(static_cast<size_t>(rows_of(tokens)) * tokens.x.row_bytes() + results);
+          cells(subject_.tokens, subject_.top_k, subject_.hidden) * sizeof(float);
+      from_ = Buffer(cells(rows_of(tokens)) * tokens.x.row_bytes() + results);
       to_ = Buffer(from_.bytes());
       std::memset(from_.data(), 1, from_.bytes());
       std::memset(to_.data(), 1, to_.bytes());

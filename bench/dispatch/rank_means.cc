@@ -7,7 +7,7 @@
 namespace trimtab::bench {
 
 void take_means_over_ranks(Communicator& comm, std::span<double> values) {
-  const auto ranks = static_cast<size_t>(comm.size());
+  const size_t ranks = comm.size();
   std::vector<double> all(ranks * values.size());
   std::vector<int64_t> bytes(ranks);
   Pending pending =

@@ -20,7 +20,7 @@ using Index = std::vector<int32_t>;
 template <class AnyRows>
 void select_rows(const AnyRows& from, const Index& index, int64_t divisor, Rows to) {
   for (size_t i = 0; i < index.size(); ++i) {
-    std::memcpy(to.row(static_cast<int64_t>(i)), from.row(index[i] / divisor), to.row_bytes());
+    std::memcpy(to.row(i), from.row(index[i] / divisor), to.row_bytes());
   }
 }
 
@@ -34,7 +34,7 @@ Index argsort(const std::vector<int32_t>& keys) {
 
 Index inverse(const Index& order) {
   Index at(order.size());
-  for (size_t i = 0; i < order.size(); ++i) at[order[i]] = static_cast<int32_t>(i);
+  for (int32_t i = 0; i < std::ssize(order); ++i) at[order[i]] = i;
   return at;
 }
 
@@ -43,8 +43,8 @@ struct Buffers {
       : permuted(shape_bytes(s.dtype, s.max_tokens, s.top_k, s.hidden)),
         arrived(shape_bytes(s.dtype, s.max_rows(), s.hidden)),
         sorted(arrived.bytes()),
-        unsorted(static_cast<size_t>(s.max_rows() * s.hidden) * sizeof(float)),
-        returned(static_cast<size_t>(s.max_tokens * s.top_k * s.hidden) * sizeof(float)),
+        unsorted(cells(s.max_rows(), s.hidden) * sizeof(float)),
+        returned(cells(s.max_tokens, s.top_k, s.hidden) * sizeof(float)),
         restored(returned.bytes()) {}
   Buffer permuted, arrived, sorted, unsorted, returned, restored;
 };
@@ -64,13 +64,12 @@ class SourceExchange final : public Exchange {
   const Tokens& tokens() const override { return tokens_; }
 
   void send_back(ConstRows y, Left) override {
-    const auto rows = static_cast<int64_t>(order_.size());
+    const int64_t rows = std::ssize(order_);
     const Rows unsorted(b_.unsorted.as<float>(), rows, shape_.hidden);
     select_rows(y, inverse(order_), 1, unsorted);
     const size_t row_bytes = unsorted.row_bytes();
     std::vector<int64_t> counts(bytes_in_), sizes(bytes_in_.size());
-    for (int64_t& bytes : counts)
-      bytes = bytes / static_cast<int64_t>(row_size()) * static_cast<int64_t>(row_bytes);
+    for (int64_t& bytes : counts) bytes = bytes / row_size() * row_bytes;
     Pending pending = comm_.all_to_all_v(bytes_of(ConstRows(unsorted)), counts,
                                          {b_.returned.data(), b_.returned.bytes()}, sizes);
     pending.wait();
@@ -79,7 +78,7 @@ class SourceExchange final : public Exchange {
 
   // Un-permute to [tokens, top_k], then multiply by the weights and sum.
   void finish(Rows out) override {
-    const auto picks = static_cast<int64_t>(permutation_.size());
+    const int64_t picks = std::ssize(permutation_);
     const ConstRows returned(b_.returned.as<float>(), picks, shape_.hidden);
     const Rows restored(b_.restored.as<float>(), picks, shape_.hidden);
     select_rows(returned, inverse(permutation_), 1, restored);
@@ -103,27 +102,24 @@ class SourceExchange final : public Exchange {
   // Histogram over all experts, gathered; the counts are needed on the host before rows can be
   // sent.
   void preprocess() {
-    const auto slots = static_cast<size_t>(shape_.num_slots());
-    std::vector<int32_t> histogram(slots);
+    std::vector<int32_t> histogram(shape_.num_slots());
     for (const int32_t id : request_.ids) ++histogram[id];
-    all_counts_.resize(slots * static_cast<size_t>(shape_.ranks));
+    all_counts_.resize(cells(shape_.num_slots(), shape_.ranks));
     std::vector<int64_t> sizes(shape_.ranks);
     Pending pending = comm_.all_gather_v(std::as_bytes(std::span(histogram)),
                                          std::as_writable_bytes(std::span(all_counts_)), sizes);
     pending.wait();
     pending.wait_released();
     for (int r = 0; r < shape_.ranks; ++r) {
-      const auto first = static_cast<size_t>(shape_.first_slots[r]);
       int64_t rows = 0;
-      for (int s = 0; s < shape_.num_slots_of(r); ++s)
-        rows += histogram[first + static_cast<size_t>(s)];
-      bytes_out_.push_back(rows * static_cast<int64_t>(row_size()));
+      for (int s = 0; s < shape_.num_slots_of(r); ++s) rows += histogram[shape_.first_slots[r] + s];
+      bytes_out_.push_back(rows * row_size());
     }
   }
 
   void permute() {
     permutation_ = argsort({request_.ids.begin(), request_.ids.end()});
-    const auto picks = static_cast<int64_t>(permutation_.size());
+    const int64_t picks = std::ssize(permutation_);
     select_rows(request_.x, permutation_, request_.top_k,
                 Rows(b_.permuted.data(), picks, shape_.hidden, shape_.hidden, shape_.dtype));
   }
@@ -140,13 +136,13 @@ class SourceExchange final : public Exchange {
     counts_.assign(shape_.num_local(), 0);
     for (int s = 0; s < shape_.ranks; ++s) {
       for (int e = 0; e < shape_.num_local(); ++e) {
-        const auto slot = static_cast<size_t>(s * shape_.num_slots() + shape_.first_slot() + e);
+        const int slot = s * shape_.num_slots() + shape_.first_slot() + e;
         experts.insert(experts.end(), all_counts_[slot], e);
         counts_[e] += all_counts_[slot];
       }
     }
     order_ = argsort(experts);
-    const auto rows = static_cast<int64_t>(order_.size());
+    const int64_t rows = std::ssize(order_);
     const ConstRows arrived(b_.arrived.data(), rows, shape_.hidden, shape_.hidden, shape_.dtype);
     const Rows sorted(b_.sorted.data(), rows, shape_.hidden, shape_.hidden, shape_.dtype);
     select_rows(arrived, order_, 1, sorted);

@@ -57,8 +57,7 @@ struct World {
         VectorSource{}, DType::kF32);
     router = std::make_shared<const Router>(
         RouterConfig{.num_experts = c.num_experts, .top_k = c.top_k});
-    fill_random(Rows(x.data(), c.tokens, c.hidden), 1, static_cast<uint64_t>(comm.rank()) + 2,
-                team);
+    fill_random(Rows(x.data(), c.tokens, c.hidden), 1, comm.rank() + 2, team);
   }
 
   Team team{1};
@@ -184,7 +183,7 @@ class Runner {
 
 void compare(std::span<const float> got, std::span<const float> wanted, const LayerCase& c,
              const std::string& name) {
-  const auto hidden = static_cast<size_t>(c.hidden);
+  const size_t hidden = c.hidden;
   for (size_t row = 0; row < wanted.size(); row += hidden) {
     double largest = 0;
     for (const float value : wanted.subspan(row, hidden))

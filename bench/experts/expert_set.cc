@@ -13,9 +13,9 @@ constexpr int64_t kStep = 64;  // elements from the weights of one operand to th
 
 void fill_row(Rows rows, int64_t i, double scale, uint64_t seed) {
   const auto unit = static_cast<float>(scale * 0x1p-31);
-  const uint64_t key = split_mix64(seed) ^ (static_cast<uint64_t>(i) << 32);
+  const uint64_t key = split_mix64(seed) ^ (i << 32);
   for (int64_t j = 0; j < rows.cols; ++j) {
-    const auto random = static_cast<int32_t>(split_mix64(key + static_cast<uint64_t>(j)) >> 32);
+    const auto random = static_cast<int32_t>(split_mix64(key + j) >> 32);
     const float value = static_cast<float>(random) * unit;
     if (rows.dtype == DType::kF32) {
       rows.row_as<float>(i)[j] = value;

@@ -38,7 +38,7 @@ class ExpertSet {
  public:
   ExpertSet(const WeightDType& dtype, int64_t hidden, int64_t intermediate, int64_t count,
             Team& team);
-  int64_t size() const { return static_cast<int64_t>(mlps_.size()); }
+  int64_t size() const { return std::ssize(mlps_); }
   const std::shared_ptr<const Mlp>& mlp(int64_t i) const { return mlps_[i]; }
   MlpSource source(int64_t i) const;
 
@@ -51,7 +51,7 @@ class ExpertSet {
 class LinearSet {
  public:
   LinearSet(const WeightDType& dtype, int64_t out, int64_t in, int64_t count, Team& team);
-  int64_t size() const { return static_cast<int64_t>(linears_.size()); }
+  int64_t size() const { return std::ssize(linears_); }
   const Linear& linear(int64_t i) const { return linears_[i]; }
   MatrixSource source(int64_t i) const { return pool_.matrix(i, 0, out_, in_); }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/machine/stopwatch.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 namespace {
@@ -35,7 +36,7 @@ ExpertStage::ExpertStage(const ModelShape& model, std::unique_ptr<Experts> exper
       experts_(std::move(experts)),
       dispatcher_(make_stage_dispatcher(model, experts_->dtype(), max_tokens)),
       workspace_(dispatcher_->workspace_bytes()),
-      y_(static_cast<size_t>(max_tokens * model.top_k * model.hidden) * sizeof(float)),
+      y_(cells(max_tokens, model.top_k, model.hidden) * sizeof(float)),
       scratch_(experts_->scratch_bytes(max_tokens * model.top_k)),
       lane_{comm, workspace_, team} {}
 

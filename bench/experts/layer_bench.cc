@@ -26,7 +26,7 @@ class LayerBench {
         context_(context),
         stage_(model, make_experts(model, dtype, set), max_tokens, comm, context.team),
         x_memory_(shape_bytes(dtype.rows, max_tokens, model.hidden)),
-        out_memory_(static_cast<size_t>(max_tokens * model.hidden) * sizeof(float)),
+        out_memory_(cells(max_tokens, model.hidden) * sizeof(float)),
         x_(x_memory_.data(), max_tokens, model.hidden, model.hidden, dtype.rows),
         out_(out_memory_.as<float>(), max_tokens, model.hidden) {
     fill_random(x_, 1.0, 4, context.team);
@@ -82,7 +82,7 @@ LayerCalls::LayerCalls(const ModelShape& model, const WeightDType& dtype, int64_
                        RoutingKind routing) {
   const int64_t count = std::clamp<int64_t>(4096 / tokens, 2, 64);
   for (int64_t c = 0; c < count; ++c) {
-    picks.push_back(route(routing, tokens, model.experts, model.top_k, static_cast<uint64_t>(c)));
+    picks.push_back(route(routing, tokens, model.experts, model.top_k, c));
     parts.push_back(layer_parts(model, dtype, picks.back()));
     active_experts += static_cast<double>(parts.back().size()) / static_cast<double>(count);
   }

@@ -9,6 +9,7 @@
 
 #include "bench/experts/gemm_bench.h"
 #include "bench/experts/routing.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 
@@ -30,7 +31,7 @@ std::vector<Part> layer_parts(const ModelShape& model, const WeightDType& dtype,
 struct LayerCalls {
   LayerCalls(const ModelShape& model, const WeightDType& dtype, int64_t tokens,
              RoutingKind routing);
-  size_t at(int64_t call) const { return static_cast<size_t>(call) % picks.size(); }
+  size_t at(int64_t call) const { return cells(call) % picks.size(); }
 
   std::vector<Picks> picks;
   std::vector<std::vector<Part>> parts;

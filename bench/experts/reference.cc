@@ -6,6 +6,7 @@
 
 #include "base/quantize_rows.h"
 #include "experts/encode.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 namespace {
@@ -16,8 +17,8 @@ constexpr double kSiluRoundings = 16;    // of the kernels' exp, sum, division a
 constexpr double kTinyFloat = 0x1p-126;  // below it, results may be flushed to zero
 
 double read(const std::byte* p, DType dtype, int64_t i) {
-  if (dtype == DType::kF32) return static_cast<double>(reinterpret_cast<const float*>(p)[i]);
-  return static_cast<double>(to_float(reinterpret_cast<const bf16_t*>(p)[i]));
+  if (dtype == DType::kF32) return reinterpret_cast<const float*>(p)[i];
+  return to_float(reinterpret_cast<const bf16_t*>(p)[i]);
 }
 
 }  // namespace
@@ -31,7 +32,7 @@ Uncertain exact_row(const WeightDType& dtype, ConstRows x, int64_t i) {
     for (int64_t j = 0; j < x.cols; ++j) row.values.push_back(read(x.row(i), x.dtype, j));
     return row;
   }
-  const auto cols = static_cast<size_t>(x.cols);
+  const size_t cols = x.cols;
   std::vector<std::byte> codes(cols), scales(shape.row_bytes());
   std::vector<float> values(cols);
   const Rows q(codes.data(), 1, x.cols, x.cols, quantized),
@@ -44,9 +45,9 @@ Uncertain exact_row(const WeightDType& dtype, ConstRows x, int64_t i) {
 
 std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& source, int64_t row) {
   const Storage layout = storage(dtype.weights, source.cols);
-  const auto groups = static_cast<size_t>(layout.groups());
-  std::vector<std::byte> codes(static_cast<size_t>(layout.padded_in) * sizeof(float));
-  std::vector<std::byte> scales(groups * static_cast<size_t>(layout.scale_bytes));
+  const size_t groups = layout.groups();
+  std::vector<std::byte> codes(cells(layout.padded_in) * sizeof(float));
+  std::vector<std::byte> scales(groups * cells(layout.scale_bytes));
   RowEncoder(source, dtype.weights, layout).encode(row, codes.data(), scales.data(), nullptr);
   const auto scale = [&](int64_t j) {
     const int64_t group = j / layout.group;
@@ -65,8 +66,7 @@ std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& sou
         out.push_back(read(codes.data(), DType::kBF16, j));
         break;
       case Scheme::kF16:
-        out.push_back(
-            static_cast<double>(to_float(reinterpret_cast<const f16_t*>(codes.data())[j])));
+        out.push_back(to_float(reinterpret_cast<const f16_t*>(codes.data())[j]));
         break;
       case Scheme::kW8A8:
       case Scheme::kW4A8:
@@ -74,10 +74,10 @@ std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& sou
         break;
       case Scheme::kMXFP8:
       case Scheme::kFP8:
-        out.push_back(static_cast<double>(to_float(e4m3_t{code})) * scale(j));
+        out.push_back(to_float(e4m3_t{code}) * scale(j));
         break;
       case Scheme::kMXFP4:
-        out.push_back(static_cast<double>(to_float(e2m1_t{code})) * scale(j));
+        out.push_back(to_float(e2m1_t{code}) * scale(j));
         break;
     }
   }

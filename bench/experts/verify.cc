@@ -23,8 +23,7 @@ std::vector<int64_t> sampled(int64_t count, int64_t most) {
   const int64_t wanted = std::min(count, most);
   for (int64_t i = 0; i < wanted; ++i) {
     const int64_t begin = count * i / wanted, end = count * (i + 1) / wanted;
-    const auto offset = static_cast<int64_t>(split_mix64(static_cast<uint64_t>(i)) %
-                                             static_cast<uint64_t>(end - begin));
+    const int64_t offset = split_mix64(i) % (end - begin);
     places.push_back(i == 0 ? 0 : i + 1 == wanted ? count - 1 : begin + offset);
   }
   return places;
@@ -100,7 +99,7 @@ void verify_layer(const WeightDType& dtype, const std::function<MlpSource(int32_
     std::vector<Estimate> sums(columns.size());
     for (int64_t pick = token * top_k; pick < (token + 1) * top_k; ++pick) {
       const MlpSource mlp = mlp_of(ids[pick]);
-      const double weight = static_cast<double>(weights[pick]);
+      const double weight = weights[pick];
       const Uncertain act = activations(dtype, mlp, input);
       for (size_t c = 0; c < columns.size(); ++c) {
         const Estimate y = product(stored_row(dtype, mlp.down, columns[c]), act);

@@ -79,8 +79,8 @@ size_t cold_bytes(size_t wanted) {
 Ceilings::Ceilings(const IsaLoops& loops, Team& team, size_t memory)
     : loops_(loops), team_(team), memory_(std::max(memory / kPieceBytes, size_t{1}) * kPieceBytes) {
   // Memory that was never written is one page of zeros, which is always in the cache.
-  team_.for_each(static_cast<int64_t>(memory_.bytes() / kPieceBytes), [&](int64_t i) {
-    std::memset(memory_.data() + static_cast<size_t>(i) * kPieceBytes, 1, kPieceBytes);
+  team_.for_each(memory_.bytes() / kPieceBytes, [&](int64_t i) {
+    std::memset(memory_.data() + cells(i) * kPieceBytes, 1, kPieceBytes);
   });
 }
 
@@ -98,8 +98,7 @@ double Ceilings::stream() {
   const size_t pieces = memory_.bytes() / kPieceBytes;
   const auto read = [&](int64_t i) {
     alignas(64) std::byte sink[64];
-    loops_.read(memory_.data() + (next_ + static_cast<size_t>(i)) % pieces * kPieceBytes,
-                kPieceBytes, sink);
+    loops_.read(memory_.data() + (next_ + cells(i)) % pieces * kPieceBytes, kPieceBytes, sink);
   };
   const size_t timed = cells(kPieces, team_.size());
   // Memory that was idle, as it was while the peak was measured, starts slowly on some machines.

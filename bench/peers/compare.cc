@@ -111,7 +111,7 @@ void run(const Options& options, Communicator& comm) {
   const WeightDType& dtype = find_weight_dtype(options.dtype);
   const RoutingKind routing = find_routing(options.routing);
   Team team(options.threads);
-  const size_t cold = cold_bytes(static_cast<size_t>(options.cold_mb) << 20);
+  const size_t cold = cold_bytes(cells(options.cold_mb) << 20);
   Ceilings ceilings(chosen_loops(), team, cold);
   const int64_t count = num_cold_experts(model, dtype, cold);
   const ExpertSet set(dtype, model.hidden, model.intermediate, count, team);
@@ -120,7 +120,7 @@ void run(const Options& options, Communicator& comm) {
                    comm, team);
   ExpertStage ours(model, make_experts(model, dtype, set), most, comm, team);
   Buffer x_memory(shape_bytes(dtype.rows, most, model.hidden));
-  Buffer out_memory(static_cast<size_t>(most * model.hidden) * sizeof(float));
+  Buffer out_memory(cells(most, model.hidden) * sizeof(float));
   const Rows x_all(x_memory.data(), most, model.hidden, model.hidden, dtype.rows);
   fill_random(x_all, 1.0, 4, team);
   for (const int64_t tokens : options.tokens) {

@@ -11,6 +11,7 @@
 #include "bench/peers/peer_experts.h"
 #include "bench/peers/silu.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 namespace {
@@ -54,7 +55,7 @@ class Matrix {
   }
 
  private:
-  size_t bytes() const { return static_cast<size_t>(out_ * in_) * sizeof(uint16_t); }
+  size_t bytes() const { return cells(out_, in_) * sizeof(uint16_t); }
 
   int64_t out_, in_;
   Buffer panels_;

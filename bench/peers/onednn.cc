@@ -95,7 +95,7 @@ class OneDnnExperts final : public PeerExperts {
 
   void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch, Team&) const override {
     for_each_part(tokens, out, scratch, [&](const Part& part) {
-      const auto e = static_cast<size_t>(part.expert);
+      const size_t e = part.expert;
       gate_up_.run(part.x, gate_up_weights_[e], part.gate_up, stream_);
       activate(part);
       down_.run(part.act, down_weights_[e], part.out, stream_);

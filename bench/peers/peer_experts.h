@@ -12,6 +12,7 @@
 #include "bench/experts/model_shape.h"
 #include "bench/experts/weight_dtype.h"
 #include "trimtab/experts.h"
+#include "trimtab/table.h"
 
 namespace trimtab::bench {
 
@@ -46,7 +47,7 @@ class PeerExperts : public Experts {
   DType dtype() const final { return rows_dtype_; }
   // Gate and up in f32, and what they become.
   size_t scratch_bytes(int64_t rows) const final {
-    return static_cast<size_t>(rows * model_.intermediate) * (3 * sizeof(float));
+    return cells(rows, model_.intermediate) * (3 * sizeof(float));
   }
 
  protected:
@@ -64,8 +65,8 @@ class PeerExperts : public Experts {
                      const Body& body) const {
     const int64_t rows = tokens.x.rows, intermediate = model_.intermediate;
     const Rows gate_up(reinterpret_cast<float*>(scratch.data()), rows, 2 * intermediate);
-    const Rows act(scratch.data() + static_cast<size_t>(2 * rows * intermediate) * sizeof(float),
-                   rows, intermediate, intermediate, rows_dtype_);
+    const Rows act(scratch.data() + cells(2, rows, intermediate) * sizeof(float), rows,
+                   intermediate, intermediate, rows_dtype_);
     int64_t first = 0;
     for (size_t s = 0; s < tokens.counts.size(); ++s) {
       const int64_t m = tokens.counts[s];

@@ -24,7 +24,7 @@ std::vector<std::shared_ptr<const Mlp>> pack(const ModelShape& model, const Weig
                                              Team& team) {
   const int64_t hidden = model.hidden, intermediate = model.intermediate,
                 size = hidden * intermediate;
-  const auto bytes = static_cast<int64_t>(shape_bytes(dtype.source, 1));
+  const int64_t bytes = shape_bytes(dtype.source, 1);
   std::vector<std::shared_ptr<const Mlp>> slots(model.experts);
   std::vector<BufferArena> arenas(team.size());
   team.for_each(model.experts, [&](int64_t e, int member) {
