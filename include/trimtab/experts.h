@@ -146,7 +146,7 @@ std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const 
 // The instruction set that weights are packed for and the kernels run on: the best this CPU has, or
 // what TRIMTAB_ISA names (scalar; x86-64: avx2, avx2_vnni, avx512, avx512_bf16; AArch64: neon,
 // neon_dotprod, neon_bf16). Read once. Throws InvalidArgument with the choices when TRIMTAB_ISA
-// names one that is unknown or that the CPU lacks. Levels differ by rounding only.
+// names one that is unknown or that the CPU lacks. Instruction sets differ by rounding only.
 std::string_view kernel_isa();
 
 }  // namespace trimtab
