@@ -41,8 +41,9 @@ class GroupedExperts final : public Experts {
     Carver carver(nullptr);
     carver.take<ExpertRows>(std::ssize(slots_));
     carver.take_rows(rows, intermediate(), dtype());
-    carver.take_bytes(StagedProduct::bytes(slots_.front()->gate_up_packed(), parts, rows, dtype()));
-    carver.take_bytes(StagedProduct::bytes(slots_.front()->down_packed(), parts, rows, dtype()));
+    carver.take_bytes(
+        PipelinedProduct::bytes(slots_.front()->gate_up_packed(), parts, rows, dtype()));
+    carver.take_bytes(PipelinedProduct::bytes(slots_.front()->down_packed(), parts, rows, dtype()));
     return carver.used();
   }
 
@@ -54,10 +55,10 @@ class GroupedExperts final : public Experts {
     const std::span<const ExpertRows> parts = hottest_first(tokens, carver);
     if (parts.empty()) return;
     const Rows act = carver.take_rows(tokens.x.rows, intermediate(), dtype());
-    const StagedProduct products[] = {
-        StagedProduct(MlpHalf::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act,
-                      team.size(), carver),
-        StagedProduct(MlpHalf::kDown, parts, {act}, out, team.size(), carver)};
+    const PipelinedProduct products[] = {
+        PipelinedProduct(MlpHalf::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act,
+                         team.size(), carver),
+        PipelinedProduct(MlpHalf::kDown, parts, {act}, out, team.size(), carver)};
     std::optional<Board::Reading> reading;
     if (tokens.board != nullptr) reading.emplace(*tokens.board);
     run_pipeline(products, tokens.x.rows * hidden_ * intermediate(), team);

@@ -60,7 +60,7 @@ void run_one(MlpHalf half, const Mlp& mlp, const ConstRows& x, const Rows& out,
     throw InvalidArgument("mlp: scratch overlaps x or the output");
   const ExpertRows part = {0, x.rows, &mlp};
   Carver carver(scratch.data());
-  const StagedProduct product(half, std::span(&part, 1), {x}, out, team.size(), carver);
+  const PipelinedProduct product(half, std::span(&part, 1), {x}, out, team.size(), carver);
   run_pipeline(std::span(&product, 1), x.rows * x.cols * out.cols, team);
 }
 
@@ -81,8 +81,8 @@ void Mlp::down(ConstRows act, Rows y, std::span<std::byte> scratch, Team& team) 
 
 size_t Mlp::scratch_bytes(int64_t m) const {
   // Rows of f32 take most.
-  return std::max(StagedProduct::bytes(gate_up_, 1, m, DType::kF32),
-                  StagedProduct::bytes(down_, 1, m, dtype()));
+  return std::max(PipelinedProduct::bytes(gate_up_, 1, m, DType::kF32),
+                  PipelinedProduct::bytes(down_, 1, m, dtype()));
 }
 
 }  // namespace trimtab

@@ -109,8 +109,8 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   }
 }
 
-StagedProduct::StagedProduct(MlpHalf half, std::span<const ExpertRows> parts, const RowSource& x,
-                             Rows out, int team_size, Carver& carver)
+PipelinedProduct::PipelinedProduct(MlpHalf half, std::span<const ExpertRows> parts,
+                                   const RowSource& x, Rows out, int team_size, Carver& carver)
     : half_(half),
       parts_(parts),
       operand_(weights(parts.front()), x, carver),
@@ -126,21 +126,21 @@ StagedProduct::StagedProduct(MlpHalf half, std::span<const ExpertRows> parts, co
   }
 }
 
-size_t StagedProduct::bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x) {
+size_t PipelinedProduct::bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x) {
   return Operand::bytes(weights, rows, x) + Workspace::padded(cells(parts, sizeof(Progress)));
 }
 
-int64_t StagedProduct::items_before(Step step, int64_t part) const {
+int64_t PipelinedProduct::items_before(Step step, int64_t part) const {
   if (step == Step::kMultiply) return part * groups_;
   return part < num_parts() ? progress_[part].first_tile : tiles_;
 }
 
-size_t StagedProduct::scratch() const {
+size_t PipelinedProduct::scratch() const {
   return std::max(operand_.prepare_scratch(), unpack_scratch(weights(parts_.front())));
 }
 
-void StagedProduct::run(Step step, int64_t part, int64_t item, const StagedProduct* before,
-                        std::byte* scratch) const noexcept {
+void PipelinedProduct::run(Step step, int64_t part, int64_t item, const PipelinedProduct* before,
+                           std::byte* scratch) const noexcept {
   if (step == Step::kPrepare) {
     prepare(part, item, before, scratch);
   } else {
@@ -148,8 +148,8 @@ void StagedProduct::run(Step step, int64_t part, int64_t item, const StagedProdu
   }
 }
 
-void StagedProduct::prepare(int64_t p, int64_t tile, const StagedProduct* before,
-                            std::byte* scratch) const noexcept {
+void PipelinedProduct::prepare(int64_t p, int64_t tile, const PipelinedProduct* before,
+                               std::byte* scratch) const noexcept {
   const ExpertRows& part = parts_[p];
   if (before != nullptr) before->wait_until_finished(p);
   const int64_t tiles = operand_.tiles(part.count);
@@ -159,8 +159,8 @@ void StagedProduct::prepare(int64_t p, int64_t tile, const StagedProduct* before
   progress_[p].tiles.fetch_add(1, std::memory_order_release);
 }
 
-void StagedProduct::multiply(int64_t p, int64_t group, const StagedProduct* before,
-                             std::byte* scratch) const noexcept {
+void PipelinedProduct::multiply(int64_t p, int64_t group, const PipelinedProduct* before,
+                                std::byte* scratch) const noexcept {
   const ExpertRows& part = parts_[p];
   // Rows that are read in place have no tiles to wait for.
   if (operand_.tiles(part.count) == 0 && before != nullptr) before->wait_until_finished(p);
@@ -175,7 +175,7 @@ void StagedProduct::multiply(int64_t p, int64_t group, const StagedProduct* befo
   progress_[p].groups.fetch_add(1, std::memory_order_release);
 }
 
-void StagedProduct::wait_until_finished(int64_t part) const noexcept {
+void PipelinedProduct::wait_until_finished(int64_t part) const noexcept {
   wait_for(progress_[part].groups, groups_);
 }
 
@@ -186,7 +186,7 @@ namespace {
 // then.
 class Pipeline {
  public:
-  explicit Pipeline(std::span<const StagedProduct> products)
+  explicit Pipeline(std::span<const PipelinedProduct> products)
       : products_(products),
         stages_(2 * std::ssize(products)),
         rounds_(products.front().num_parts() + stages_ - 1) {}
@@ -202,7 +202,7 @@ class Pipeline {
     for (int64_t k = 0; k < stages_; ++k) {
       const int64_t items = items_before(k, round + 1) - items_before(k, round);
       if (item < items) {
-        const StagedProduct* const before = k < 2 ? nullptr : &products_[k / 2 - 1];
+        const PipelinedProduct* const before = k < 2 ? nullptr : &products_[k / 2 - 1];
         return products_[k / 2].run(step(k), round - k, item, before, scratch);
       }
       item -= items;
@@ -210,11 +210,11 @@ class Pipeline {
   }
 
  private:
-  using Step = StagedProduct::Step;
+  using Step = PipelinedProduct::Step;
 
   static Step step(int64_t k) { return k % 2 == 0 ? Step::kPrepare : Step::kMultiply; }
   int64_t items_before(int64_t k, int64_t round) const {
-    const StagedProduct& product = products_[k / 2];
+    const PipelinedProduct& product = products_[k / 2];
     return product.items_before(step(k), std::clamp<int64_t>(round - k, 0, product.num_parts()));
   }
   int64_t items_before(int64_t round) const {
@@ -223,15 +223,15 @@ class Pipeline {
     return items;
   }
 
-  std::span<const StagedProduct> products_;
+  std::span<const PipelinedProduct> products_;
   int64_t stages_, rounds_;
 };
 
 }  // namespace
 
-void run_pipeline(std::span<const StagedProduct> products, int64_t multiply_adds, Team& team) {
+void run_pipeline(std::span<const PipelinedProduct> products, int64_t multiply_adds, Team& team) {
   size_t scratch = 0;
-  for (const StagedProduct& product : products) scratch = std::max(scratch, product.scratch());
+  for (const PipelinedProduct& product : products) scratch = std::max(scratch, product.scratch());
   team.reserve_scratch(scratch);
   const Pipeline pipeline(products);
   for_each_item(team, pipeline.items(), multiply_adds, [&](int64_t item, int member) noexcept {

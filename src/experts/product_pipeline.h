@@ -29,7 +29,7 @@ void check_product(const PackedWeights& weights, const ConstRows& x, const Const
 enum class MlpHalf { kGateUp, kDown };
 
 // Rows of x times the panels of one half of their experts' weights.
-class StagedProduct {
+class PipelinedProduct {
  public:
   // An expert's rows are prepared tile by tile, then multiplied group of panels by group.
   enum class Step { kPrepare, kMultiply };
@@ -37,8 +37,8 @@ class StagedProduct {
   // parts: not empty, all of one shape and format; stay the caller's. Memory for counters and
   // prepared rows comes from the carver. Before items run, every member of the team, of this size,
   // needs scratch() bytes of its own.
-  StagedProduct(MlpHalf half, std::span<const ExpertRows> parts, const RowSource& x, Rows out,
-                int team_size, Carver& carver);
+  PipelinedProduct(MlpHalf half, std::span<const ExpertRows> parts, const RowSource& x, Rows out,
+                   int team_size, Carver& carver);
   // The memory that a product takes for `parts` parts and `rows` rows of this type.
   static size_t bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x);
 
@@ -49,7 +49,7 @@ class StagedProduct {
   // Items may run at the same time: a multiplication waits for its part's tiles, and tiles for what
   // they are made of in `before`, the product whose output is x. So all of these must have been
   // begun. scratch: the running member's.
-  void run(Step step, int64_t part, int64_t item, const StagedProduct* before,
+  void run(Step step, int64_t part, int64_t item, const PipelinedProduct* before,
            std::byte* scratch) const noexcept;
 
  private:
@@ -61,9 +61,9 @@ class StagedProduct {
   const PackedWeights& weights(const ExpertRows& part) const {
     return half_ == MlpHalf::kGateUp ? part.mlp->gate_up_packed() : part.mlp->down_packed();
   }
-  void prepare(int64_t part, int64_t tile, const StagedProduct* before,
+  void prepare(int64_t part, int64_t tile, const PipelinedProduct* before,
                std::byte* scratch) const noexcept;
-  void multiply(int64_t part, int64_t group, const StagedProduct* before,
+  void multiply(int64_t part, int64_t group, const PipelinedProduct* before,
                 std::byte* scratch) const noexcept;
   void wait_until_finished(int64_t part) const noexcept;
 
@@ -95,7 +95,7 @@ void for_each_item(Team& team, int64_t count, int64_t multiply_adds, const Body&
 // Runs products of the same parts, each on the output of the one before: a pipeline of their steps,
 // through which the parts go in order. While one part is multiplied the rows of the next are
 // fetched from where they are, and what a part gives is used while it is still in cache.
-void run_pipeline(std::span<const StagedProduct> products, int64_t multiply_adds, Team& team);
+void run_pipeline(std::span<const PipelinedProduct> products, int64_t multiply_adds, Team& team);
 
 // The outputs of panels [first, first + count) for all rows of a task, which has x and m. scratch:
 // unpack_scratch().
