@@ -58,10 +58,10 @@ class Command {
   Command(CLI::App& app, std::function<void()>& chosen) : app_(&app), chosen_(&chosen) {}
 
   Command add(const std::string& name, const std::string& about);
-  // What stands below the options in the help.
+  // Sets the text below the options in the help.
   void footer(const std::string& text);
-  // What the command does once the command line has been read, unless it names a subcommand. The
-  // body may throw UsageError and Error.
+  // Sets what the command does once the command line has been read, unless it names a subcommand.
+  // The body may throw UsageError and Error.
   void runs(std::function<void()> body);
 
   // Text that may not be empty: an empty variable of a script must not silently mean the default.

@@ -23,7 +23,7 @@ struct Output {
 };
 
 struct RunResult {
-  // What ran.
+  // The model and how it ran.
   std::string model;  // as it was named
   std::string model_type;
   int ranks = 0;
@@ -34,18 +34,18 @@ struct RunResult {
   int num_experts = 0;
   bool has_text = true;
   std::vector<int> moe_layers;  // which of the model's layers; the tables below count these alone
-  // What came out.
+  // The outputs.
   std::vector<Output> outputs;
   int64_t steps = 0;          // forward passes
   int64_t prompt_tokens = 0;  // of all prompts
   int64_t tokens = 0;         // new ones, of all prompts
   double seconds = 0.0;       // from the first prompt token to the last new one
-  // How level the ranks were. Rows are those that the experts of a rank got.
+  // Figures of how level the ranks were. Rows are those that the experts of a rank got.
   std::vector<double> par_per_layer;            // [layers]
   std::vector<std::vector<int64_t>> rank_load;  // [layers][ranks] rows
   std::vector<int64_t> expert_load;             // [layers, experts] rows
   RankLoads loads;                              // rows of every step
-  // Where experts were.
+  // The placements, and the balancing between them.
   Placement start, end;
   std::string split = {};  // the rule that shared tokens out over replicas; empty: none did
   std::string eplb_mode = "off";

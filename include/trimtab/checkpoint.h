@@ -144,7 +144,7 @@ struct ModelConfig {
 // Throws FormatError with the key for missing or impossible values, and for families and quantisers
 // that are not known (with the list of those that are).
 ModelConfig read_model_config(const std::string& directory);
-// The same from text; file names the source in errors.
+// Reads the same from text; errors name the source as `file`.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
 // The MoE tensors of one layer, found under the names that its family gives them. They are views

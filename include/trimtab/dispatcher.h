@@ -22,14 +22,15 @@
 
 namespace trimtab {
 
-// What the experts leave for the combine to do with the rows they return.
+// The work that the experts leave to the combine for the rows they return.
 enum class Left {
   kWeightAndSum,  // multiply by the router weight and sum over a token's picks
   kSum,           // weights are already in
   kNothing,       // already one row per token
 };
 
-// How the picks of logical experts are shared out over the replicas of each. Equal on every rank.
+// Says how the picks of logical experts are shared out over the replicas of each. It must be equal
+// on every rank.
 struct Replicas {
   const SplitTable* table = nullptr;
   SplitRule rule = SplitRule::kSplit;
@@ -51,9 +52,9 @@ struct Request {
   // Multiply the row by its weight before the experts instead of after (top_k == 1 only): in f32,
   // rounded to the dtype of the row. Tokens::weights and the combine then use 1.
   bool weight_on_input = false;
-  // What goes with quantised rows, else no rows. dtype I8: F32 [tokens, 1]; dtype F8_E4M3: F8_E8M0
-  // [tokens, hidden / 32]. They travel with their rows. weight_on_input multiplies the scale of an
-  // I8 row; F8_E4M3 rows can't be weighed so.
+  // The scales of quantised rows; no rows for other rows. dtype I8: F32 [tokens, 1]; dtype F8_E4M3:
+  // F8_E8M0 [tokens, hidden / 32]. They travel with their rows. weight_on_input multiplies the
+  // scale of an I8 row; F8_E4M3 rows can't be weighed so.
   ConstRows scales = {};
   // With a table: ids are its logical experts, and the dispatcher, which must share out, sends each
   // pick to a replica. It uses the counts of all ranks, which it exchanges anyway; every rank comes
@@ -75,9 +76,9 @@ struct RowPointers {
 // the end of the exchange.
 struct Tokens {
   Format format = Format::kStandard;
-  // By format; the dtype of the request. Inside an expert: by source rank, then by token and pick
-  // of that rank (hybrid: first by the rank of the host that took the tokens; all_gather in levels:
-  // as they were gathered).
+  // The rows, laid out as the format says, in the dtype of the request. Inside an expert they stand
+  // by source rank, then by token and pick of that rank (hybrid: first by the rank of the host that
+  // took the tokens; all_gather in levels: as they were gathered).
   ConstRows x;
   // [x.rows] the router weight of each row, if the dispatcher carries them; else empty
   std::span<const float> weights;
@@ -116,7 +117,7 @@ struct Lane {
   // do, exchanges how long the thread is blocked and how long it sorts rows. Null: nothing is
   // recorded.
   TraceBuffer* trace = nullptr;
-  // What is in flight here; set and cleared by the call and the exchange themselves.
+  // Say what is in flight here; the call and the exchange set and clear them.
   bool has_call = false, has_exchange = false;
 };
 
@@ -193,7 +194,7 @@ class Dispatcher {
   bool carries_weights() const { return kind().carries_weights; }
   // Is finish()'s output complete, or a part that the caller must still sum over the ranks?
   bool output_is_reduced() const { return kind().output_is_reduced; }
-  // What it was made for. first_slots is a view of its own copy.
+  // The shape that the dispatcher was made for. first_slots is a view of its own copy.
   virtual DispatchShape shape() const = 0;
   virtual int rank() const = 0;
   // May requests come with replicas?

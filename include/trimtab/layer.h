@@ -32,12 +32,12 @@ class Call {
   Call& operator=(Call&&) = delete;
   ~Call();
 
-  // A call that was moved from is an InvalidArgument everywhere.
+  // All functions throw InvalidArgument for a call that was moved from.
   bool finished() const;
-  // Goes on for as long as nothing has to be waited for. True when the call has finished. Rethrows
-  // its exception.
+  // Goes on for as long as nothing has to be waited for. Returns true when the call has finished.
+  // Rethrows its exception.
   bool advance();
-  // As advance(), but blocks at the first wait. Needs !finished().
+  // Goes on as advance() does, but blocks at the first wait. The call must not have finished().
   void block();
   // The lane that it runs in.
   const Lane& lane() const;
@@ -71,16 +71,16 @@ class SharedExperts {
                          std::shared_ptr<const Linear> gate = nullptr);
 
   int64_t hidden() const { return mlp_->hidden(); }
-  // Workspace that both halves of one call take together.
+  // The bytes of workspace that both halves of one call take together.
   size_t workspace_bytes(int64_t tokens) const;
 
-  // What the first half leaves for the second; its memory is in the lane's workspace.
+  // The state that the first half leaves for the second; its memory is in the lane's workspace.
   struct FirstHalf {
     Rows act;    // [tokens, intermediate]
     Rows scale;  // f32 [tokens, 1] sigmoid of the gate; no rows without a gate
     std::span<std::byte> scratch;
   };
-  // x: f32 [tokens, hidden], read by the gate; x_experts: the same rows in the experts' dtype.
+  // x: f32 [tokens, hidden], which the gate reads; x_experts: the same rows in the experts' dtype.
   FirstHalf first(ConstRows x, ConstRows x_experts, Lane& lane) const;
   // y: f32 [tokens, hidden], overwritten with the shared experts' output.
   void second(const FirstHalf& half, Rows y, Lane& lane) const;
@@ -106,14 +106,14 @@ class MoeLayer {
   struct Parts {
     std::shared_ptr<const Linear> gate;  // hidden -> num_experts + num_zero_experts logits; f32
     std::shared_ptr<const Router> router;
-    // Where the num_experts + num_appended_experts logical experts are.
+    // The slots of the num_experts + num_appended_experts logical experts.
     std::shared_ptr<const SplitTable> replicas;
-    // Which replica a pick goes to. kStatic: this rank's fixed one. The other rules choose batch by
-    // batch from the picks of all ranks and need a dispatcher that shares out. Outputs have the
-    // same bits under all of them.
+    // The rule that says which replica a pick goes to. kStatic: this rank's fixed one. The other
+    // rules choose batch by batch from the picks of all ranks and need a dispatcher that shares
+    // out. Outputs have the same bits under all of them.
     SplitRule split = SplitRule::kStatic;
-    // Moves rows of a dtype that the experts accept; for a quantised one rows are quantised before
-    // they travel, and the output is the same as if the experts did it.
+    // It moves rows of a dtype that the experts accept; for a quantised one rows are quantised
+    // before they travel, and the output is the same as if the experts did it.
     std::shared_ptr<const Dispatcher> dispatcher;
     std::shared_ptr<const Experts> experts;
     std::optional<SharedExperts> shared;

@@ -42,7 +42,7 @@ class MpiSession {
 };
 
 struct MpiOptions {
-  // As for threads. `hosts` must be empty: it is found out.
+  // The options are those for threads. `hosts` must be empty: it is found out.
   GroupOptions group = {};
   // The longest that a rank waits for the others to come to make_mpi_communicator().
   std::chrono::milliseconds start_timeout = std::chrono::seconds(60);

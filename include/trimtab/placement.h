@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each logical expert lives. A Placement says for every layer which logical expert each slot
+// A Placement says where each logical expert lives: for every layer, which logical expert each slot
 // (physical expert) holds; slots are numbered rank by rank. It is one immutable value with a
-// version; the expert map, log2phy and slot views that engines keep apart are all read from it, so
+// version. The expert map, log2phy and slot views that engines keep apart are all read from it, so
 // they can't disagree.
 #pragma once
 
@@ -21,7 +21,7 @@ class Placement {
   Placement(int num_layers, int num_experts, std::vector<int> slots_per_rank,
             std::vector<int32_t> logical, uint64_t version = 0);
 
-  // The same slots with other experts. Throws as the constructor.
+  // Makes a placement of the same slots with other experts. Throws as the constructor.
   Placement with(std::vector<int32_t> logical, uint64_t version) const;
 
   // Experts in order, no replicas; where ranks do not divide experts, the first ranks hold one

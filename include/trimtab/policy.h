@@ -19,7 +19,7 @@
 
 namespace trimtab {
 
-// Which node each rank is on. Empty: all on one.
+// The node of each rank. Empty: all ranks are on one node.
 struct Topology {
   std::vector<int32_t> node_of_rank;
   // Ranks numbered node by node, equally many on each. Throws InvalidArgument when nodes do not
@@ -34,7 +34,8 @@ struct Topology {
 // InvalidArgument naming the smallest legal sizes when there are fewer slots than experts.
 Placement default_placement(int num_layers, int num_experts, std::vector<int> slots_per_rank);
 
-// What a plan may cost. A limit that is reached stops further moves; it never makes a plan invalid.
+// The most that a plan may cost. A limit that is reached stops further moves; it never makes a plan
+// invalid.
 struct PlanLimits {
   static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   int64_t max_moves_per_layer = kNone;

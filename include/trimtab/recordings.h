@@ -32,7 +32,8 @@ enum class FileFormat {
   kVllmAscend,  // vLLM-Ascend's expert_map.json
 };
 
-// What a file holds. A .npy of two dimensions may hold either; one of three holds loads.
+// The kind of content of a file. A .npy of two dimensions may hold either; one of three holds
+// loads.
 enum class FileKind { kUnclear, kLoads, kPlacement };
 
 struct FileFormatInfo {

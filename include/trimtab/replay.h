@@ -19,10 +19,10 @@ struct ReplayConfig {
   // Steps of a window, at least 1. Steps at the end of the recording that fill no window are left
   // out.
   int64_t window = 0;
-  // How a step's tokens are shared out over replicas when a window is measured: as whole tokens, by
-  // a rule; nothing: equally, fractions included, as policies assume.
+  // The rule by which a step's tokens are shared out over replicas, as whole tokens, when a window
+  // is measured. None: they are shared out equally, fractions included, as policies assume.
   std::optional<SplitRule> split;
-  // What every plan gets: see Problem.
+  // Every plan gets these; see Problem.
   Topology topology;
   PlanLimits limits;
   int64_t expert_bytes = 0;

@@ -115,10 +115,10 @@ ReportState report_state(std::string name, const Placement& placement,
 // PAR of every step under a placement.
 ReportSeries report_series(std::string name, const Placement& placement, const Load& load);
 
-// What all pages mean by it.
+// The definition of the PAR of a step, which all pages show.
 ReportText par_of_a_step();
 
-// What a plan was made from, and the plan.
+// A plan, and what it was made from.
 struct PlanStory {
   const Load& load;
   const Placement& current;
@@ -127,16 +127,17 @@ struct PlanStory {
   std::vector<int64_t> step_ids;  // [steps]
   std::vector<int32_t> node_of_rank = {};
 };
-// A report on a plan: before and after, moves, a table of the layers. Title and facts are left to
-// the caller.
+// Makes a report on a plan: before and after, moves, a table of the layers. Title and facts are
+// left to the caller.
 Report plan_report(PlanStory story);
 
-// The page. The same report gives the same bytes. Long timelines are drawn in coarser points, and
-// of very large models the most uneven layers, so that the page stays under 2 MB; the page says so.
-// Throws InvalidArgument, with the values, when sizes do not fit each other or a number is not
+// Makes the page. The same report gives the same bytes. Long timelines are drawn in coarser points,
+// and of very large models the most uneven layers, so that the page stays under 2 MB; the page says
+// so. Throws InvalidArgument, with the values, when sizes do not fit each other or a number is not
 // finite.
 std::string report_html(const Report& report);
-// To a new file that replaces path when complete. Throws as above, and Error on I/O failure.
+// Writes the page to a new file, which replaces path when complete. Throws as above, and Error on
+// I/O failure.
 void write_report(const std::string& path, const Report& report);
 
 }  // namespace trimtab

@@ -60,9 +60,9 @@ class Team {
     }
   }
 
-  // Memory of its own for each member, 64-byte aligned, for what lasts no longer than one body.
-  // reserve() sees to it that each has at least so much; what was there is lost if it has to grow.
-  // Not while for_each runs.
+  // Each member has memory of its own, 64-byte aligned, for what lasts no longer than one body.
+  // reserve_scratch() sees to it that each has at least `bytes` of it; what was there is lost if it
+  // has to grow. It must not be called while for_each runs.
   void reserve_scratch(size_t bytes);
   std::byte* scratch(int member) const { return scratch_[member].data(); }
 

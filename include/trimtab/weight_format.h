@@ -34,12 +34,12 @@ struct WeightFormat {
 
   bool operator==(const WeightFormat&) const = default;
 
-  // What rows are given as: kF32 for kF32 and kF16, else kBF16.
+  // The type in which rows are given: kF32 for kF32 and kF16, else kBF16.
   DType rows() const {
     return scheme == Scheme::kF32 || scheme == Scheme::kF16 ? DType::kF32 : DType::kBF16;
   }
-  // What rows are rounded to before they are multiplied, and so what they may be given as, with
-  // their scales: kI8 for kW8A8 and kW4A8, kF8E4M3 for kMXFP8, else as rows().
+  // The type to which rows are rounded before they are multiplied, and in which they may be given
+  // too, with their scales: kI8 for kW8A8 and kW4A8, kF8E4M3 for kMXFP8, else as rows().
   DType quantized_rows() const;
 };
 

@@ -11,9 +11,9 @@
 
 namespace trimtab {
 
-// What the elements of a quantised matrix stand for: (q - zero) * scale, with one scale, and where
-// there are zero points one of them, for every block of block_rows x block_cols elements. Blocks at
-// the right and at the bottom may be cut off. Block (b, c) has its scale at scales[b *
+// The values of the elements of a quantised matrix are (q - zero) * scale, with one scale, and
+// where there are zero points one of them, for every block of block_rows x block_cols elements.
+// Blocks at the right and at the bottom may be cut off. Block (b, c) has its scale at scales[b *
 // scale_row_stride + c * scale_col_stride] (in scales).
 struct Quantization {
   const std::byte* scales = nullptr;  // null: the matrix is not quantised
@@ -61,11 +61,11 @@ struct MlpSource {
   VectorSource gate_bias, up_bias, down_bias;
 };
 
-// What the elements of a row stand for, as at() has it, the same bits: all of them, or [begin,
-// end). For any source that check_source() takes; fast where col_stride is 1.
+// Reads the values of a row's elements: all of them, or [begin, end), with the bits that at()
+// gives. Takes any source that check_source() takes; it is fast where col_stride is 1.
 void read_row(const MatrixSource& source, int64_t row, float* out);
 void read_row(const MatrixSource& source, int64_t row, int64_t begin, int64_t end, float* out);
-// Rows [first, first + out.rows); out: f32 [.., cols].
+// Reads the rows [first, first + out.rows) into out: f32 [.., cols].
 void read_rows(const MatrixSource& source, int64_t first, Rows out);
 
 }  // namespace trimtab

@@ -14,11 +14,11 @@
 
 namespace trimtab {
 
-// Not thread-safe: one call in flight uses it. Layers that run one after another share one.
+// Not thread-safe: one call in flight uses it. Layers that run one after another share it.
 class Workspace {
  public:
   explicit Workspace(size_t bytes) : buffer_(bytes) {}
-  // For lanes whose peers read in it: Communicator::allocate().
+  // Takes memory that peers can read: Communicator::allocate().
   explicit Workspace(Buffer buffer) : buffer_(std::move(buffer)) {}
 
   // 64-byte aligned, uninitialised. Throws InvalidArgument with the sizes when the reserve does not
@@ -40,7 +40,8 @@ class Workspace {
   size_t capacity() const { return buffer_.bytes(); }
   size_t peak() const { return peak_; }
 
-  // What take_bytes really uses for a request, for those who compute a reserve.
+  // The bytes that take_bytes() really uses for a request; whoever computes a reserve adds these
+  // up.
   static constexpr size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
  private:

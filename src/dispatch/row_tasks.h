@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a dispatcher shares work over rows with its team, and the sums that every combine makes. Rows
-// are never empty (hidden >= 1).
+// Shares a dispatcher's work over rows with its team, and makes the sums of every combine. Rows are
+// never empty (hidden >= 1).
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ inline void copy_rows(ConstRows from, Rows to, Team& team) {
   });
 }
 
-// What the combine multiplies a row by.
+// Returns the factor by which the combine multiplies a row.
 inline float combine_weight(Left left, bool weight_on_input, float weight) {
   return left == Left::kSum || weight_on_input ? 1.0F : weight;
 }

@@ -11,9 +11,9 @@
 
 namespace trimtab {
 
-// What is multiplied with what. A row of x is read in steps of 4 bytes (8 for kBF16F32), and a
-// panel holds the weights of one step for `width` outputs side by side, so that one load of weights
-// meets one broadcast of x.
+// The kinds of products, by the types of weights and rows. A row of x is read in steps of 4 bytes
+// (8 for kBF16F32), and a panel holds the weights of one step for `width` outputs side by side, so
+// that one load of weights meets one broadcast of x.
 enum Product : int {
   kF32Product,      // f32 weights, f32 rows: a step is 1 input
   kF16Product,      // f16 weights, f32 rows: 1

@@ -22,13 +22,13 @@ struct RowSource {
   }
 };
 
-// Where prepared rows are, for all parts of a product: part p, tile t stands at the row at which it
-// stands in x.
+// The prepared rows of all parts of a product: part p, tile t stands at the row at which it stands
+// in x.
 class Operand {
  public:
   enum Packing { kPacked, kUnpacked };
 
-  // What rows of x.dtype become for these weights. Memory comes from the carver.
+  // Prepares rows of x.dtype for these weights. Memory comes from the carver.
   Operand(const PackedWeights& weights, const RowSource& source, Carver& carver,
           Packing packing = kPacked);
   // The memory that `rows` rows of this type take.

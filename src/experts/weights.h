@@ -13,7 +13,7 @@
 
 namespace trimtab {
 
-// What a stored format means to the kernels.
+// The layout of a stored format, as the kernels read it.
 struct Storage {
   Product product;    // with rows of WeightFormat::quantized_rows()
   int step_inputs;    // inputs of a step
@@ -40,7 +40,8 @@ Panel panel(const PackedWeights& weights, int64_t index);
 // Bytes of one panel.
 size_t panel_bytes(const PackedWeights& weights);
 
-// What weights of this shape, format and kernels take; zeros and bias where there are any.
+// The bytes that weights of this shape, format and kernels take; zeros and bias where there are
+// any.
 struct PartBytes {
   size_t panels, scales, zeros, bias;
 };

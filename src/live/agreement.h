@@ -15,7 +15,7 @@
 
 namespace trimtab {
 
-// What one rank tells the others before a step. It travels as one number.
+// The status that one rank tells the others before a step. It travels as one number.
 struct RankStatus {
   uint64_t job = 0;  // the number of the rank's latest job: 1, 2, ...
   JobStatus status = JobStatus::kIdle;
@@ -31,7 +31,8 @@ enum class Agreed {
   kDone,    // every rank has done the job
   kFailed   // the job is over on every rank, and has failed on at least one
 };
-// What all ranks' statuses say about this job: the same answer on every rank. statuses: [ranks].
+// Says what all ranks' statuses mean for this job; the answer is the same on every rank. statuses:
+// [ranks].
 Agreed agreed(std::span<const uint64_t> statuses, uint64_t job);
 
 // Brings every rank's status to every rank, for callers that do not do it themselves: the statuses
