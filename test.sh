@@ -8,9 +8,8 @@
 #   ./test.sh           everything above
 #   ./test.sh --ci      fails where the wheel can't be built because PyPI is out of reach
 #   ./test.sh --heavy   also fuzzes each reader for a minute (clang), runs the planning commands
-# under
-#                       the sanitizers, dispatches 100,000 random batches, and sends more than 2 GiB
-#                       at once (5 GiB of memory)
+#                       under the sanitizers, dispatches 100,000 random batches, and sends more than
+#                       2 GiB at once (5 GiB of memory)
 set -euo pipefail
 cd "$(dirname "$0")"
 . tools/setup.sh
@@ -37,16 +36,41 @@ elif [ "$(cat /proc/sys/vm/mmap_rnd_bits 2>/dev/null || echo 0)" -gt 28 ]; then
   echo "if a sanitizer reports an unexpected memory mapping: on the host, as root," \
     "sysctl vm.mmap_rnd_bits=28"
 fi
+
+# Many tests wait for messages or for time to pass. They run while the next stage is built, which
+# takes what they leave of the processors; finish_tests prints what they said.
+running=()
+# start_tests NAME COMMAND...: runs the command in the background.
+start_tests() {
+  local log=build/$1.log
+  shift
+  "$@" >"$log" 2>&1 &
+  running+=("$! $log")
+}
+# finish_tests: waits for the tests in the background and fails if one of them did.
+finish_tests() {
+  local test pid log failed=0
+  for test in "${running[@]}"; do
+    read -r pid log <<<"$test"
+    wait "$pid" || failed=1
+    cat "$log"
+  done
+  running=()
+  [ "$failed" -eq 0 ] || fail "tests failed"
+}
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+
 for sanitizer in asan tsan; do
-  step "building and testing under $sanitizer"
+  step "building under $sanitizer"
   suites=(multirank)
   # Models and files share nothing between threads that layers do not.
   if [ "$sanitizer" = asan ]; then suites+=(model files); fi
   if [ "$sanitizer" = asan ] && [ "$heavy" -eq 1 ]; then suites+=(planning_commands); fi
-  for suite in "${suites[@]}"; do
-    build "$sanitizer" "tests_$suite"
-    "${fixed_addresses[@]}" ctest --preset "$sanitizer" -j "$jobs" -L "^$suite"
-  done
+  build "$sanitizer" "${suites[*]/#/tests_}"
+  finish_tests
+  step "testing under $sanitizer, while the next stage is built"
+  start_tests "$sanitizer" "${fixed_addresses[@]}" ctest --preset "$sanitizer" -j "$jobs" \
+    -L "^($(IFS='|'; echo "${suites[*]}"))"
 done
 
 if [ "$heavy" -eq 1 ]; then
@@ -66,24 +90,38 @@ if [ "$heavy" -eq 1 ]; then
 fi
 
 if [ "$(uname -m)" != aarch64 ]; then
-  step "testing the AArch64 kernels in an emulator"
+  step "building the AArch64 kernels for an emulator"
   if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then
     build aarch64 experts_test
-    ctest --preset aarch64 -j "$jobs" -R "^(experts_on_.*|kernel_codegen)\$"
+    start_tests aarch64 ctest --preset aarch64 -j "$jobs" -R "^(experts_on_.*|kernel_codegen)\$"
   else
     echo "no g++-aarch64-linux-gnu and qemu-user: left out"
   fi
 fi
 
-step "building and testing"
+step "building the tests"
 if package_python=$(test_python); then
   build dev all -DTRIMTAB_PYTHON=ON -DPython_EXECUTABLE="$package_python"
-  step "the Python package ($package_python)"
-  PYTHONPATH=build/dev/python "$package_python" -m pytest -q -rs python/tests
 else
   echo "the Python package is left out: its build needs packages from PyPI" \
     "(python/requirements.txt)"
   build dev all
+fi
+finish_tests
+step "testing, while the wheel is built"
+start_tests dev ctest --preset dev -j "$jobs"
+step "the wheel, built and installed as a user does"
+result=0
+nice tests/wheel/run.sh build/wheel || result=$?
+if [ "$result" -eq 77 ] && [ "$ci" -eq 0 ]; then
+  echo "the wheel is left out: its build needs packages from PyPI"
+elif [ "$result" -ne 0 ]; then
+  fail "the wheel does not work"
+fi
+
+if [ -n "$package_python" ]; then
+  step "the Python package ($package_python)"
+  PYTHONPATH=build/dev/python "$package_python" -m pytest -q -rs python/tests
 fi
 if python=$(tools/find_torch_python.sh); then
   step "live comparison with transformers ($python)"
@@ -91,18 +129,10 @@ if python=$(tools/find_torch_python.sh); then
 else
   echo "the live comparison with transformers is left out"
 fi
-ctest --preset dev -j "$jobs"
+finish_tests
 if [ "$heavy" -eq 1 ]; then
   step "every dispatcher with every type of rows, and 100,000 random batches"
   TRIMTAB_HEAVY=1 timeout 3600 build/dev/src/dispatch/dispatch_matrix_test --gtest_brief=1
   step "more than 2 GiB between two hosts"
   TRIMTAB_HEAVY=1 ctest --preset dev -R "^hosts_long_messages\$"
-fi
-step "the wheel, built and installed as a user does"
-result=0
-tests/wheel/run.sh build/wheel || result=$?
-if [ "$result" -eq 77 ] && [ "$ci" -eq 0 ]; then
-  echo "the wheel is left out: its build needs packages from PyPI"
-elif [ "$result" -ne 0 ]; then
-  fail "the wheel does not work"
 fi

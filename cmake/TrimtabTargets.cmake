@@ -35,7 +35,11 @@ if(TRIMTAB_DEVELOPER)
       -Wno-sign-conversion)
   endif()
 endif()
+# Of the code whose speed is what the project is about. Under a sanitizer it would take the compiler
+# twice as long, and run hardly faster.
+set(TRIMTAB_OPTIMISE_MORE -O3)
 if(TRIMTAB_SANITIZE)
+  set(TRIMTAB_OPTIMISE_MORE)
   target_compile_options(trimtab_options INTERFACE -fsanitize=${TRIMTAB_SANITIZE}
     -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
@@ -101,17 +105,24 @@ function(trimtab_program name)
   target_link_libraries(${name} PRIVATE trimtab_options)
 endfunction()
 
-# trimtab_test(NAME [READS_SOURCE_TREE] SOURCES a_test.cc ... MODULES modules... [LIBRARIES ...]
-# [LABELS ...]): a GoogleTest binary linked with these modules and what they use. The target
-# tests_<label> builds all tests of a label.
+# trimtab_test(NAME [READS_SOURCE_TREE] [OPTIMISED] SOURCES a_test.cc ... MODULES modules...
+# [LIBRARIES ...] [LABELS ...]): a GoogleTest binary linked with these modules and what they use.
+# The target tests_<label> builds all tests of a label.
 # READS_SOURCE_TREE: TRIMTAB_SOURCE_DIR names the checkout, for tests that read files of it.
+# OPTIMISED: the test computes so much itself that it is compiled as the modules are.
 function(trimtab_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 test "READS_SOURCE_TREE" "" "SOURCES;MODULES;LIBRARIES;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 test "READS_SOURCE_TREE;OPTIMISED" ""
+    "SOURCES;MODULES;LIBRARIES;LABELS")
   trimtab_program(${name} SOURCES ${test_SOURCES} MODULES ${test_MODULES})
   target_link_libraries(${name} PRIVATE GTest::gtest_main ${test_LIBRARIES})
+  # What a test itself does takes no time worth optimising, and GoogleTest's macros cost the compiler
+  # much of it. The modules that it links are optimised as the preset says.
+  if(NOT test_OPTIMISED)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   if(test_READS_SOURCE_TREE)
     target_compile_definitions(${name} PRIVATE TRIMTAB_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   endif()
@@ -125,22 +136,26 @@ function(trimtab_test name)
   endforeach()
 endfunction()
 
-# trimtab_multirank_test(NAME SOURCES a_test.cc ... MODULES modules...): a test whose ranks are
+# trimtab_multirank_test(NAME [OPTIMISED] SOURCES a_test.cc ... MODULES modules...): a test whose ranks are
 # threads, label multirank, and with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4 with
 # processes under mpiexec, label multirank_mpi. Its tests use comm/testing.h.
 function(trimtab_multirank_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "" "SOURCES;MODULES")
+  cmake_parse_arguments(PARSE_ARGV 1 test "OPTIMISED" "" "SOURCES;MODULES")
   set(libraries)
+  set(optimised)
+  if(test_OPTIMISED)
+    set(optimised OPTIMISED)
+  endif()
   if(TRIMTAB_MPI)
     list(APPEND test_MODULES mpi)
     set(libraries MPI::MPI_CXX)
   endif()
-  trimtab_test(${name} SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc MODULES
-    ${test_MODULES}
-    LIBRARIES ${libraries} LABELS multirank)
+  trimtab_test(${name} ${optimised}
+    SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc
+    MODULES ${test_MODULES} LIBRARIES ${libraries} LABELS multirank)
   if(NOT TRIMTAB_MPI)
     return()
   endif()

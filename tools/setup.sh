@@ -100,15 +100,17 @@ fuzz_compiler=clang++-19
 has_fuzzer() { echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' |
   "$fuzz_compiler" -fsanitize=fuzzer,address -x c++ -o /dev/null -; }
 
-# build PRESET TARGET [cmake options...]: configures and builds in build/PRESET.
+# build PRESET "TARGETS..." [cmake options...]: configures and builds in build/PRESET.
 build() {
-  local preset=$1 target=$2
+  local preset=$1 targets
+  read -ra targets <<<"$2"
   shift 2
   # With a cache too, a target's files are compiled as one: the first build counts here.
   local options=(-DTRIMTAB_FILE_BY_FILE=OFF)
   if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
   cmake --preset "$preset" "${options[@]}" "$@" >/dev/null || fail "configuring $preset failed"
-  cmake --build --preset "$preset" --target "$target" || fail "building $preset failed"
+  # Tests of an earlier stage that still run come first.
+  nice cmake --build --preset "$preset" --target "${targets[@]}" || fail "building $preset failed"
 }
 
 # test_python: prints the Python that the package is built for and tested with: a virtual
