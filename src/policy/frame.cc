@@ -95,13 +95,13 @@ class Finisher {
   void check_experts(int layer) {
     const int num_experts = problem_.current.num_experts();
     std::vector<bool> placed(num_experts, false);
-    const std::span<const int32_t> map = new_map(layer);
-    for (size_t s = 0; s < map.size(); ++s) {
-      if (map[s] < 0 || map[s] >= num_experts) {
+    const std::span<const int32_t> placement = new_map(layer);
+    for (size_t s = 0; s < placement.size(); ++s) {
+      if (placement[s] < 0 || placement[s] >= num_experts) {
         throw InvalidArgument(
-            cat("layer ", layer, ", slot ", s, ": expert ", map[s], " of ", num_experts));
+            cat("layer ", layer, ", slot ", s, ": expert ", placement[s], " of ", num_experts));
       }
-      placed[map[s]] = true;
+      placed[placement[s]] = true;
     }
     const auto lost = std::find(placed.begin(), placed.end(), false);
     if (lost != placed.end()) {
@@ -141,19 +141,19 @@ class Finisher {
 
   // Aligns the proposal of a layer and holds it to the limits that concern one layer.
   void fit(int layer, std::span<const int64_t> window) {
-    const std::span<int32_t> map = new_map(layer);
+    const std::span<int32_t> placement = new_map(layer);
     const auto replace = [&](const std::vector<int32_t>& with) {
-      std::copy(with.begin(), with.end(), map.begin());
+      std::copy(with.begin(), with.end(), placement.begin());
     };
     if (options_.align_ranks) {
-      replace(align_ranks(old_map(layer), map, first_slots(), problem_.load.num_experts,
+      replace(align_ranks(old_map(layer), placement, first_slots(), problem_.load.num_experts,
                           problem_.topology));
     }
-    if (options_.align_slots) replace(align_slots(old_map(layer), map, first_slots()));
+    if (options_.align_slots) replace(align_slots(old_map(layer), placement, first_slots()));
     const PlanLimits& limits = problem_.limits;
     if (limits.max_moves_per_layer != PlanLimits::kNone ||
         limits.max_receive_per_rank != PlanLimits::kNone) {
-      replace(within_move_limits(old_map(layer), map, first_slots(), window,
+      replace(within_move_limits(old_map(layer), placement, first_slots(), window,
                                  limits.max_moves_per_layer, limits.max_receive_per_rank));
     }
   }
@@ -176,8 +176,8 @@ class Finisher {
     std::vector<int64_t> moves;
     std::vector<int> changed;
     for (int layer = 0; layer < layers(); ++layer) {
-      const std::span<const int32_t> map = new_map(layer);
-      if (std::equal(map.begin(), map.end(), old_map(layer).begin())) continue;
+      const std::span<const int32_t> placement = new_map(layer);
+      if (std::equal(placement.begin(), placement.end(), old_map(layer).begin())) continue;
       changed.push_back(layer);
       gains.push_back(predictions_[layer].par_step_before - predictions_[layer].par_step_after);
       moves.push_back(moves_[layer]);
@@ -197,11 +197,11 @@ class Finisher {
     std::vector<int64_t> duplicates;
     bool changed = false;
     for (int layer = 0; layer < layers(); ++layer) {
-      const std::span<const int32_t> map = new_map(layer);
-      changed |= !std::equal(map.begin(), map.end(), old_map(layer).begin());
-      const std::vector<int64_t> in = received(old_map(layer), map, first_slots());
+      const std::span<const int32_t> placement = new_map(layer);
+      changed |= !std::equal(placement.begin(), placement.end(), old_map(layer).begin());
+      const std::vector<int64_t> in = received(old_map(layer), placement, first_slots());
       receive_peak.push_back(*std::max_element(in.begin(), in.end()));
-      duplicates.push_back(duplicate_slots(map, first_slots()));
+      duplicates.push_back(duplicate_slots(placement, first_slots()));
       list_moves(layer, moves);
     }
     const uint64_t version = problem_.current.version() + (changed ? 1 : 0);
@@ -216,14 +216,15 @@ class Finisher {
   }
 
   void list_moves(int layer, std::vector<Move>& moves) {
-    const std::span<const int32_t> map = new_map(layer);
+    const std::span<const int32_t> placement = new_map(layer);
     for (size_t r = 0; r + 1 < first_slots().size(); ++r) {
       const auto old_rank =
           old_map(layer).subspan(first_slots()[r], first_slots()[r + 1] - first_slots()[r]);
       for (int32_t s = first_slots()[r]; s < first_slots()[r + 1]; ++s) {
-        const int32_t expert = map[s];
-        const auto begin = map.begin() + first_slots()[r];
-        const bool duplicate = std::find(begin, map.begin() + s, expert) != map.begin() + s;
+        const int32_t expert = placement[s];
+        const auto begin = placement.begin() + first_slots()[r];
+        const bool duplicate =
+            std::find(begin, placement.begin() + s, expert) != placement.begin() + s;
         if (duplicate || std::find(old_rank.begin(), old_rank.end(), expert) != old_rank.end())
           continue;
         moves.push_back({.layer = layer, .slot = s, .expert = expert});
@@ -236,7 +237,7 @@ class Finisher {
   std::vector<int32_t> map_;  // [layers][slots], the proposal, becomes the plan's
   std::vector<int64_t> moves_;
   std::vector<LayerPrediction> predictions_;
-  std::vector<double> high_before_;  // [layers] what par_step_after_high is when the map stays
+  std::vector<double> high_before_;  // [layers] par_step_after_high of a layer that stays as it is
 };
 
 }  // namespace
