@@ -23,15 +23,15 @@ struct BalanceEvent {
     kCommitted,   // all layers of the plan are switched or rolled back
   };
 
-  int64_t step = 0;  // at which it took effect
+  int64_t step = 0;  // the step at which it took effect
   Kind kind = Kind::kPlanned;
   int layer = -1;         // MoE layer; -1: the whole plan
   int64_t moves = 0;      // moves of this layer or plan
-  int64_t bytes = 0;      // that they take between ranks
-  double seconds = 0;     // that it took: to plan, to move
-  double predicted = 0;   // gain, on the window that the plan was made from
-  double realised = 0;    // gain, on the steps after the switch; 0 until these are measured
-  std::string text = {};  // why, for people; may be empty
+  int64_t bytes = 0;      // bytes sent between ranks for these moves
+  double seconds = 0;     // time that planning or moving took
+  double predicted = 0;   // gain on the window that the plan was made from
+  double realised = 0;    // gain on the steps after the switch; 0 until these are measured
+  std::string text = {};  // the reason, for people; may be empty
 
   bool operator==(const BalanceEvent&) const = default;
 };
@@ -45,12 +45,12 @@ struct BalanceMetrics {
   double balancedness_mean = 1;
   double balancedness_min = 1;
   int64_t rebalances = 0;     // plans of which at least one layer was switched
-  double plan_seconds = 0;    // in planners
-  double stall_seconds = 0;   // by which balancing held up steps
+  double plan_seconds = 0;    // time that planners took
+  double stall_seconds = 0;   // time that steps waited for balancing
   int64_t moves = 0;          // moves of layers that were switched
-  int64_t moved_bytes = 0;    // sent between ranks, those of layers that were rolled back included
-  double predicted_gain = 0;  // of the last plan that was applied
-  double realised_gain = 0;   // of the last plan whose next window has come
+  int64_t moved_bytes = 0;    // bytes sent between ranks, also for layers that were rolled back
+  double predicted_gain = 0;  // gain that the last applied plan promised
+  double realised_gain = 0;   // measured gain of the last plan whose next window has come
   int64_t rolled_back_layers = 0;
   int64_t plans_failed = 0;
   int64_t plans_late = 0;
@@ -58,11 +58,11 @@ struct BalanceMetrics {
   std::vector<int64_t> rank_tokens;  // [ranks] rows that each rank's experts got
 };
 
-// The text exposition format of Prometheus, 0.0.4: names trimtab_..., each with HELP and TYPE. As
-// many series as there are ranks, and 13 more; none per layer or expert.
+// Returns the metrics in the text exposition format of Prometheus, 0.0.4: names trimtab_..., each
+// with HELP and TYPE. There are as many series as ranks, and 13 more; none per layer or expert.
 std::string prometheus_text(const BalanceMetrics& metrics);
-// To a new file that replaces path when complete, as the node exporter's textfile collector wants
-// it: a path that ends in .prom, in its directory. Throws Error on I/O failure.
+// Writes them to a new file that replaces path when complete, as the node exporter's textfile
+// collector wants it: a path that ends in .prom, in its directory. Throws Error on I/O failure.
 void write_metrics(const std::string& path, const BalanceMetrics& metrics);
 
 }  // namespace trimtab
