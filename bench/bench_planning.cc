@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <exception>
 #include <memory>
@@ -15,11 +14,12 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/machine/stopwatch.h"
 #include "policy/frame.h"
 #include "trimtab/error.h"
-#include "trimtab/npy.h"
 #include "trimtab/par.h"
 #include "trimtab/policy.h"
+#include "trimtab/recordings.h"
 
 namespace {
 
@@ -41,41 +41,20 @@ struct Options {
   bool json = false;
 };
 
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-template <class T>
-void copy_counts(const std::vector<std::byte>& from, std::vector<int64_t>& to) {
-  std::vector<T> values(from.size() / sizeof(T));
-  std::memcpy(values.data(), from.data(), from.size());
-  to.assign(values.begin(), values.end());
-}
-
 Load read_load(const std::string& file, int max_layers) {
-  const NpyArray array = read_npy(file);
-  if (array.shape.size() != 3) throw InvalidArgument(file + " is not [steps, layers, experts]");
-  std::vector<int64_t> counts;
-  if (array.dtype == DType::kI64) {
-    copy_counts<int64_t>(array.data, counts);
-  } else if (array.dtype == DType::kI32) {
-    copy_counts<int32_t>(array.data, counts);
-  } else {
-    throw InvalidArgument(file + " is neither int32 nor int64");
-  }
-  const int64_t layers = array.shape[1];
-  const int64_t kept = max_layers > 0 ? std::min<int64_t>(layers, max_layers) : layers;
-  Load load{.num_steps = array.shape[0],
-            .num_layers = static_cast<int>(kept),
-            .num_experts = static_cast<int>(array.shape[2]),
+  Load load = read_recording(file).load;
+  if (max_layers <= 0 || max_layers >= load.num_layers) return load;
+  Load kept{.num_steps = load.num_steps,
+            .num_layers = max_layers,
+            .num_experts = load.num_experts,
             .counts = {}};
-  for (int64_t t = 0; t < load.num_steps; ++t) {
-    const auto row = counts.begin() + t * layers * array.shape[2];
-    load.counts.insert(load.counts.end(), row, row + kept * array.shape[2]);
+  for (int64_t step = 0; step < load.num_steps; ++step) {
+    for (int layer = 0; layer < max_layers; ++layer) {
+      const std::span<const int64_t> counts = load.at(step, layer);
+      kept.counts.insert(kept.counts.end(), counts.begin(), counts.end());
+    }
   }
-  return load;
+  return kept;
 }
 
 // Mean over layers of the mean PAR per step; worst: of the worst layer.
@@ -159,10 +138,10 @@ void run_train_test(const Options& options, const std::string& name) {
     std::vector<double> seconds;
     Figures figures;
     for (int i = 0; i < options.repeat; ++i) {
-      const double begin = cpu_seconds();
+      const bench::Stopwatch watch(CLOCK_PROCESS_CPUTIME_ID);
       const Plan plan =
           policy->rebalance({.load = train, .current = current, .limits = options.limits});
-      seconds.push_back(cpu_seconds() - begin);
+      seconds.push_back(watch.seconds());
       figures = figures_of(plan, test);
     }
     std::sort(seconds.begin(), seconds.end());
@@ -188,12 +167,12 @@ void run_replay(const Options& options, const std::string& file) {
     for (int64_t w = 0; w + 1 < windows; ++w) {
       const Load window = steps_of(load, {w == 0 ? 0 : end_of(w - 1), end_of(w)});
       const Load next = steps_of(load, {end_of(w), end_of(w + 1)});
-      const double begin = cpu_seconds();
+      const bench::Stopwatch watch(CLOCK_PROCESS_CPUTIME_ID);
       Plan plan = policy->rebalance({.load = window,
                                      .current = placement,
                                      .limits = options.limits,
                                      .history = w > 0 ? &history : nullptr});
-      seconds += cpu_seconds() - begin;
+      seconds += watch.seconds();
       (w == 0 ? first_moves : later_moves) += static_cast<double>(plan.moves.size()) / layers;
       const double next_par = step_par(plan.placement, next);
       own += step_par(plan.placement, window);
@@ -239,15 +218,15 @@ void run_small(const Options& options) {
         load.counts.push_back(
             static_cast<int64_t>(value * (i % 3 == 2 ? 800 + 400 * unit() : 1000)) + 1);
       }
-      double begin = cpu_seconds();
+      const bench::Stopwatch optimum_watch(CLOCK_PROCESS_CPUTIME_ID);
       const double optimum =
           make_policy("optimal")->rebalance({.load = load, .current = current}).layers[0].par_after;
-      optimum_seconds += cpu_seconds() - begin;
+      optimum_seconds += optimum_watch.seconds();
       optimum_mean += optimum / kInstances;
       for (size_t p = 0; p < options.policies.size(); ++p) {
-        begin = cpu_seconds();
+        const bench::Stopwatch watch(CLOCK_PROCESS_CPUTIME_ID);
         const Plan plan = policies[p]->rebalance({.load = load, .current = current});
-        seconds[p] += cpu_seconds() - begin;
+        seconds[p] += watch.seconds();
         const double over = plan.layers[0].par_after / optimum - 1;
         gap[p] += over / kInstances;
         worst[p] = std::max(worst[p], over);
