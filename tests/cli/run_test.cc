@@ -239,18 +239,35 @@ TEST(Run, ProcessesGiveWhatThreadsGive) {
   }
 }
 
-TEST(Run, SeveralHostsGiveWhatThreadsGive) {
-  for (const std::string dispatcher : {"all_gather", "all_to_all", "packed"}) {
-    const Scratch scratch;
-    const std::string options =
-        "--dispatcher " + dispatcher + " --chrome-trace " + scratch.file("trace.json");
-    const Json processes = run_under("hosts/run.sh 2 2 full", options);
-    if (processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
-    expect_run_in_trace(read_file(scratch.file("trace.json")), processes);
-    const Outcome threads = trimtab(
-        "run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + options);
-    ASSERT_EQ(threads.status, 0) << threads.err;
-    expect_same_run(processes, Json::parse(threads.out));
+// Each dispatcher that works over hosts, and what auto takes there, with one slot for each expert
+// and with replicas: the text is that of one rank.
+TEST(Run, SeveralHostsGiveWhatThreadsAndOneRankGive) {
+  const std::string sampled = "run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 ";
+  const auto run_here = [&](const std::string& options) {
+    const Outcome run = trimtab(sampled + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out, nullptr, false);
+  };
+  const Json alone = run_here("--ranks 1");
+  for (const std::string dispatcher :
+       {"auto", "all_gather", "all_to_all", "mc2", "packed", "hybrid"}) {
+    for (const bool replicas : {false, true}) {
+      SCOPED_TRACE(dispatcher + (replicas ? ", replicas" : ""));
+      const Scratch scratch;
+      const std::string options = "--dispatcher " + dispatcher +
+                                  (replicas ? " --redundant-experts 12" : "") + " --chrome-trace " +
+                                  scratch.file("trace.json");
+      const Json processes = run_under("hosts/run.sh 2 2 full", options);
+      if (processes.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
+      ASSERT_TRUE(processes.is_object());
+      EXPECT_EQ(processes.at("outputs"), alone.at("outputs"));
+      EXPECT_EQ(processes.at("ranks"), 4);
+      const std::string used = processes.at("dispatcher");
+      EXPECT_EQ(used, dispatcher != "auto" ? dispatcher : replicas ? "all_to_all" : "hybrid");
+      if (used != "hybrid") expect_run_in_trace(read_file(scratch.file("trace.json")), processes);
+      // How picks are shared out over replicas depends on the hosts.
+      if (!replicas) expect_same_run(processes, run_here("--ranks 4 " + options));
+    }
   }
 }
 
