@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -44,19 +45,23 @@ TEST(BoardTest, ARankMayRunAheadAndThenWaitsForTheSlowest) {
   std::atomic<int> ahead{0};
   run_ranks(2, [&](Communicator& comm) {
     Board& board = *comm.board();
-    const std::vector<int> items(20, comm.rank());
-    if (comm.rank() == 1) {
+    std::vector<int> items(20);
+    std::iota(items.begin(), items.end(), 1);
+    // Also while rank 1 may read item 1, which it may until its own post 2.
+    const auto expect_the_other_waits = [&] {
       while (ahead < 1 + Board::kMaxAhead) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       EXPECT_EQ(ahead, 1 + Board::kMaxAhead);
-    }
+    };
+    if (comm.rank() == 1) expect_the_other_waits();
     for (const int& item : items) {
       const uint64_t n = board.post(&item);
       if (comm.rank() == 0) ++ahead;
       if (comm.rank() == 1) {
         board.wait_posted(n, "test");
+        if (n == 1) expect_the_other_waits();
         const Board::Reading reading(board);
-        EXPECT_EQ(*static_cast<const int*>(board.item(0, n)), 0);
+        EXPECT_EQ(*static_cast<const int*>(board.item(0, n)), static_cast<int>(n));
       }
     }
     comm.barrier();

@@ -249,6 +249,23 @@ TEST(CollectiveErrors, SizesThatDoNotFitAreRefusedAtTheStart) {
   });
 }
 
+// Their sum is what is sent.
+TEST(CollectiveErrors, NegativeCountsAreRefusedAndTheGroupGoesOn) {
+  TRIMTAB_NEEDS_RANKS(2);
+  run_group(2, [](Communicator& comm) {
+    std::vector<float> two(2), three(3);
+    const std::vector<int64_t> floats{-1, 3}, bytes_of_ranks{-4, 12};
+    std::vector<int64_t> sizes(2);
+    if (comm.rank() == 1) {
+      EXPECT_THROW(comm.reduce_scatter_v(two, floats, three), InvalidArgument);
+    }
+    EXPECT_THROW(comm.all_to_all_v(std::as_bytes(std::span(two)), bytes_of_ranks,
+                                   std::as_writable_bytes(std::span(three)), sizes),
+                 InvalidArgument);
+    comm.barrier();
+  });
+}
+
 TEST(CollectiveErrors, OtherCountsOnAnotherRankAreTyped) {
   TRIMTAB_NEEDS_RANKS(3);
   EXPECT_THROW(run_group(3,

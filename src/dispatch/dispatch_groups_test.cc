@@ -144,5 +144,46 @@ TEST(SlicedDispatcher, RefusesPartsOfSumsAndLanesWithoutTheGroup) {
   });
 }
 
+// Their slices would not belong together.
+TEST(SlicedDispatcher, RanksWithOtherBatchesAreRefusedOnEachRank) {
+  const std::vector<int32_t> first{0, 2, 4};
+  run_ranks(2, [&](Communicator& comm) {
+    const int rank = comm.rank();
+    const int64_t tokens = 3 + rank;
+    const auto dispatcher =
+        make_sliced_dispatcher(make_pull_dispatcher({2, 8, 1, DType::kF32, first}, rank), 4);
+    Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
+    Team team(1);
+    const auto group = comm.duplicate();
+    Communicator* const groups[] = {group.get()};
+    Lane lane{comm, workspace, team, groups};
+    const std::vector<float> x(tokens * 8), weights(tokens, 1.0F);
+    const std::vector<int32_t> ids(tokens, 1);
+    const ExchangePtr exchange =
+        dispatcher->dispatch({ConstRows(x.data(), tokens, 8), ids, weights, 1}, lane);
+    try {
+      exchange->wait(Stage::kArrived);
+      ADD_FAILURE() << "rank " << rank << " goes on with " << tokens << " tokens";
+    } catch (const InvalidArgument& error) {
+      const std::string expected = "comes with " + std::to_string(tokens) + " tokens, rank " +
+                                   std::to_string(1 - rank) + " with " + std::to_string(4 - rank);
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+  });
+}
+
+// Between two hosts of three ranks each rank takes the tokens of one rank of the other host beside
+// its own. Were all to come through one, its exchange inside the host alone would take more memory
+// than all of a hybrid exchange does.
+TEST(HybridDispatcher, RanksOfAHostTakeTurns) {
+  const std::vector<int32_t> first{0, 2, 4, 6, 8, 10, 12}, on_host{0, 2, 4, 6},
+      hosts{0, 0, 0, 1, 1, 1};
+  const DispatchShape through_one{4 * 64, 256, 4, DType::kF32, on_host};
+  for (int rank = 0; rank < 6; ++rank) {
+    const auto hybrid = make_hybrid_dispatcher({64, 256, 4, DType::kF32, first}, hosts, rank);
+    EXPECT_LT(hybrid->workspace_bytes(), make_pull_dispatcher(through_one, 0)->workspace_bytes());
+  }
+}
+
 }  // namespace
 }  // namespace trimtab

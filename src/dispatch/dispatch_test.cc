@@ -32,6 +32,23 @@ void for_each_row(const Tokens& tokens, const Body& body) {
   }
 }
 
+// A sum adds 16 rows at a time; with 40 picks it goes on twice from what it has.
+TEST_P(EachDispatcher, AddsMorePicksThanAreAddedAtATime) {
+  Scene scene{.tokens = {9, 5}, .num_experts = 48, .top_k = 40};
+  scene.slots = place(Placing::kPermuted, scene.ranks(), scene.num_experts);
+  fill(scene, Routes::kUniform, 8);
+  std::vector<float> out(scene.x.size());
+  run_scene_ranks(GetParam(), scene.ranks(), [&](Communicator& comm) {
+    const TestedDispatcher dispatcher(
+        GetParam(), shape_of(scene, 9, scene.top_k, most_rows_of_a_slot(scene)), comm);
+    Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
+    Team team(2);
+    Lane lane{comm, workspace, team, dispatcher.groups()};
+    exchange_once(scene, *dispatcher, lane, Left::kWeightAndSum, out);
+  });
+  EXPECT_EQ(difference(scene, expect(scene), out, scene.top_k + scene.ranks()), "");
+}
+
 // Rows must stand by expert, source rank, token and pick; x carries the number of its token.
 Scene scene_of_numbered_tokens() {
   Scene scene{.tokens = {6, 0, 9}, .num_experts = kNumExperts, .hidden = 2, .top_k = 5};

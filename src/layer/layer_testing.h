@@ -96,6 +96,7 @@ struct Options {
   int threads = 1;
   bool hashed = false;  // routes by token id
   SplitRule split = SplitRule::kStatic;
+  int layer = 7;
 };
 
 // How picks come to replicas: a dispatcher and a rule.
@@ -171,7 +172,7 @@ struct World {
                      .shared = options.shared
                                    ? std::optional(SharedExperts(shared_packed, shared_gate))
                                    : std::nullopt,
-                     .layer = 7});
+                     .layer = options.layer});
   }
 
   std::vector<double> expected(const float* x) const {

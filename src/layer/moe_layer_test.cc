@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -92,6 +93,45 @@ TEST_P(MoeLayerTest, ReplicasAndPermutedPlacementsGiveTheSame) {
   if (dispatcher() != "all_gather" && dispatcher() != "packed") {
     EXPECT_EQ(permuted, linear);
   }
+}
+
+// With the same placement in all layers nothing else tells them apart.
+TEST_P(MoeLayerTest, RanksInDifferentLayersAreToldSo) {
+  if (ranks() == 1) return;
+  run_group(ranks(), [&](Communicator& comm) {
+    const World world({.dispatcher = dispatcher(),
+                       .shared = false,
+                       .split = split(),
+                       .layer = comm.rank() == 0 ? 8 : 7});
+    const MoeLayer layer = world.layer(Placement::linear(1, kExperts, ranks()), comm.rank());
+    Team team(1);
+    OwnLane own(comm, layer, team);
+    try {
+      forward(layer, input_of(comm.rank(), tokens_of(comm.rank())), own.lane);
+      ADD_FAILURE() << "no rank has noticed it";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find("in different layers"), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+// The static rule takes a rank's own replica where it has one: no row leaves its rank.
+TEST_P(MoeLayerTest, ARankWithAllExpertsKeepsItsRows) {
+  if (split() != SplitRule::kStatic) return;
+  const World world({.dispatcher = dispatcher(), .shared = false, .zero_experts = 0});
+  std::vector<int32_t> logical;
+  for (int s = 0; s < ranks() * kExperts; ++s) logical.push_back(s % kExperts);
+  const Placement placement(1, kExperts, std::vector<int>(ranks(), kExperts), logical);
+  run_group(ranks(), [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(placement, comm.rank());
+    Team team(1);
+    OwnLane own(comm, layer, team);
+    std::vector<int32_t> counts(kExperts);
+    const int64_t tokens = tokens_of(comm.rank());
+    forward(layer, input_of(comm.rank(), tokens), own.lane, {.local_counts = counts});
+    EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), tokens * kTopK);
+  });
 }
 
 // B27: a mistake made elsewhere: unset padding rows; capture sized for one way of padding; the

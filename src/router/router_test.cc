@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "router/router_testing.h"
@@ -313,6 +314,16 @@ TEST(Router, NanNamesLayerTokenAndExpertOnEveryPath) {
     FAIL();
   };
   expect_named(config);
+}
+
+TEST(Router, NanIsFoundInEveryColumnOfEveryToken) {
+  for (size_t at = 0; at < 24; ++at) {
+    std::vector<float> logits(24, 0.0F);
+    logits[at] = kNan;
+    EXPECT_EQ(refusal([&] { route(config_of(8, 2), logits); }),
+              "router: the logit of token " + std::to_string(at / 8) + " for expert " +
+                  std::to_string(at % 8) + " is NaN (layer 0)");
+  }
 }
 
 // R17: edges: no tokens, one pick, all picks; a NaN logit is a typed error that names token and
