@@ -13,8 +13,8 @@ namespace {
 struct Avx2 {
   using Reg = __m256;
   static constexpr int kLanes = 8;
-  static constexpr int kMaxRows = 6;      // 12 sums, 2 weights, 1 x: of 16 registers
-  static constexpr int kMaxPairRows = 4;  // 8 sums, 4 weights, 2 x, 1 on the way
+  static constexpr int kMaxRows = tile_rows(6);      // 12 sums, 2 weights, 1 x: of 16 registers
+  static constexpr int kMaxPairRows = tile_rows(4);  // 8 sums, 4 weights, 2 x, 1 on the way
 
   static Reg set(float x) { return _mm256_set1_ps(x); }
   static Reg broadcast(const float* p) { return set(*p); }

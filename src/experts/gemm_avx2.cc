@@ -11,7 +11,8 @@ struct Words : Avx2Ints {
     Ints even, odd;
   };
   using Bytes = Split;
-  static constexpr int kMaxRows = 4;  // 8 sums, 4 weights, 2 x, 1 on the way: of 16 registers
+  static constexpr int kMaxRows =
+      tile_rows(4);  // 8 sums, 4 weights, 2 x, 1 on the way: of 16 registers
 
   static Bytes load_bytes(const std::byte* p) { return split(load(p)); }
   static void load_nibbles(const std::byte* p, Bytes& even, Bytes& odd) {

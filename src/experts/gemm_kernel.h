@@ -18,6 +18,16 @@ namespace {
 // panel has one of each.
 constexpr int kVecs = 2;
 
+// The rows of a tile: as many as the registers hold, or 2 where the sanitizers shall soon have
+// compiled every height.
+constexpr int tile_rows(int most) {
+#ifdef TRIMTAB_SMALL_TILES
+  return most < 2 ? most : 2;
+#else
+  return most;
+#endif
+}
+
 // What is to be fetched into L2 while a tile is computed, a little every kUnroll steps: in one
 // burst the fetches would displace the loads of the tile itself.
 struct Prefetch {

@@ -10,7 +10,8 @@ struct Words : NeonInts {
   struct Bytes {
     int16x8_t at[4];
   };
-  static constexpr int kMaxRows = 4;  // 16 sums, 8 weights, 4 of LD4, 1 x: of 32 registers
+  static constexpr int kMaxRows =
+      tile_rows(4);  // 16 sums, 8 weights, 4 of LD4, 1 x: of 32 registers
 
   static Bytes load_bytes(const std::byte* p) {
     const uint8x8x4_t bytes = vld4_u8(as_bytes(p));

@@ -15,7 +15,7 @@ typedef int Ints128 __attribute__((vector_size(16)));
 struct Scalar {
   typedef float Reg __attribute__((vector_size(16)));
   static constexpr int kLanes = 4;
-  static constexpr int kMaxRows = 4;
+  static constexpr int kMaxRows = tile_rows(4);
   static constexpr int kMaxPairRows = 2;
 
   static Reg set(float x) { return Reg{x, x, x, x}; }

@@ -27,7 +27,6 @@ std::vector<const GemmKernels*> detect() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("f16c");
   if (avx2) found.push_back(&kAvx2Kernels);
-#if !defined(TRIMTAB_FEW_KERNELS)
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 16U) != 0) {
     found.push_back(&kAvx2VnniKernels);
@@ -41,7 +40,6 @@ std::vector<const GemmKernels*> detect() {
       __builtin_cpu_supports("avx512vbmi")) {
     found.push_back(&kAvx512Bf16Kernels);
   }
-#endif
 #elif defined(__aarch64__)
   found.push_back(&kNeonKernels);
 #if defined(__linux__)

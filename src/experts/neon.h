@@ -31,8 +31,8 @@ inline const uint8_t* as_bytes(const std::byte* p) {
 struct Neon {
   using Reg = Two<float32x4_t>;
   static constexpr int kLanes = 8;
-  static constexpr int kMaxRows = 6;      // 24 sums, 4 weights, 1 x: of 32 registers
-  static constexpr int kMaxPairRows = 5;  // 20 sums, 8 weights, 1 x, 1 mask
+  static constexpr int kMaxRows = tile_rows(6);      // 24 sums, 4 weights, 1 x: of 32 registers
+  static constexpr int kMaxPairRows = tile_rows(5);  // 20 sums, 8 weights, 1 x, 1 mask
 
   // An element of a row.
   template <int kLane>
