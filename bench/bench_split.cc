@@ -39,7 +39,11 @@ constexpr struct {
   SplitRule rule;
 } kRules[] = {{"static", SplitRule::kStatic},
               {"round_robin", SplitRule::kRoundRobin},
-              {"split", SplitRule::kSplit}};
+              {"split", SplitRule::kSplit},
+              {"time", SplitRule::kTime}};
+
+// An expert's weights cost as much as 14 rows, and the rows are hidden behind them at first.
+const CostModel kCost({{1, 300'000'000}, {8, 310'000'000}, {16, 400'000'000}, {64, 1'300'000'000}});
 
 // [ranks, experts]
 std::vector<int32_t> counts_of_batch(const Options& options, bench::RoutingKind routing, int tokens,
@@ -82,6 +86,7 @@ void sweep_caches() {
 struct Figures {
   bench::Spread cold, warm;  // microseconds
   double par = 0;            // mean over the batches
+  double peak = 0;           // milliseconds of the busiest rank by kCost, mean over the batches
 };
 
 Figures measure(SplitRule rule, const SplitTable& table,
@@ -96,11 +101,14 @@ Figures measure(SplitRule rule, const SplitTable& table,
     sweep_caches();
     for (std::vector<double>* times : {&cold, &warm}) {
       const bench::Stopwatch watch(CLOCK_THREAD_CPUTIME_ID);
-      split_tokens(rule, table, batches[b], workspace, shares);
+      split_tokens(rule, table, batches[b], workspace, shares, &kCost);
       times->push_back(1e6 * watch.seconds());
     }
     split_rank_loads(table, shares, loads);
     figures.par += par(loads) / static_cast<double>(batches.size() - first);
+    split_rank_times(table, shares, kCost, loads);
+    figures.peak += 1e-9 * static_cast<double>(*std::ranges::max_element(loads)) /
+                    static_cast<double>(batches.size() - first);
   }
   figures.cold = bench::spread_of(cold);
   figures.warm = bench::spread_of(warm);
@@ -114,7 +122,8 @@ void run(const Options& options) {
       options.ranks, options.experts, options.top_k, options.redundant, options.batches / 2,
       options.batches - options.batches / 2);
   std::printf(
-      "routing  tokens a rank  rule         us cold (quartiles)  us warm (quartiles)     PAR\n");
+      "routing  tokens a rank  rule         us cold (quartiles)  us warm (quartiles)     PAR  ms "
+      "peak\n");
   for (const bench::RoutingKind routing :
        {bench::RoutingKind::kNatural, bench::RoutingKind::kSkewed}) {
     for (const int tokens : options.tokens) {
@@ -125,9 +134,9 @@ void run(const Options& options) {
       const SplitTable table(plan(options, batches), 0);
       for (const auto& [name, rule] : kRules) {
         const Figures f = measure(rule, table, batches);
-        std::printf("%-8s %13d  %-11s %8.1f (%5.1f-%5.1f) %8.1f (%5.1f-%5.1f) %7.3f\n",
+        std::printf("%-8s %13d  %-11s %8.1f (%5.1f-%5.1f) %8.1f (%5.1f-%5.1f) %7.3f %8.3f\n",
                     bench::routing_name(routing).data(), tokens, name, f.cold.median, f.cold.low,
-                    f.cold.high, f.warm.median, f.warm.low, f.warm.high, f.par);
+                    f.cold.high, f.warm.median, f.warm.low, f.warm.high, f.par, f.peak);
         std::fflush(stdout);
       }
     }

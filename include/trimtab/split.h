@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trimtab/cost_model.h"
 #include "trimtab/placement.h"
 #include "trimtab/workspace.h"
 
@@ -23,9 +24,11 @@ enum class SplitRule {
                 // them
   kSplit,  // the peak rank load is as low as whole tokens allow; then most tokens stay on their
            // rank, then node
+  kTime,   // the largest rank time by a cost model is as low as a search finds: few replicas get
+           // tokens while reading weights costs most, all when arithmetic does
 };
 
-// "static", "round_robin", "split". Throws InvalidArgument listing the names.
+// "static", "round_robin", "split", "time". Throws InvalidArgument listing the names.
 SplitRule parse_split_rule(std::string_view name);
 std::string_view name(SplitRule rule);
 
@@ -75,14 +78,23 @@ size_t split_workspace_bytes(int num_ranks, int num_experts, int num_slots);
 // counts: [ranks, experts], tokens of each source rank for each logical expert, >= 0.
 // shares: [ranks, slots], tokens of each source rank that go to each slot; over the slots of an
 // expert they sum to the expert's count. Does not allocate. Throws InvalidArgument when sizes
-// differ, a count is negative (rank and expert are named), or the workspace is too small.
+// differ, a count is negative (rank and expert are named), or the workspace is too small, and as
+// check_cost(). cost: for kTime, else it may be null.
 //
 // kSplit is exact: with whole tokens no shares have a lower peak; among those none keeps more
 // tokens on the rank they come from, and among those none keeps more on the node. A second replica
 // of an expert on one rank gets none. It solves a min-cost flow whose size is that of the shared
 // experts; the cost of a path is how many tokens leave their rank and node.
+//
+// kTime aims at the least of the largest of split_rank_times() (time_flow.h says how, and
+// docs/live.md how near it comes). A replica that gets tokens gets those of its rank first, then
+// those of its node. With a proportional cost model it is kSplit.
 void split_tokens(SplitRule rule, const SplitTable& table, std::span<const int32_t> counts,
-                  Workspace& workspace, std::span<int32_t> shares);
+                  Workspace& workspace, std::span<int32_t> shares, const CostModel* cost = nullptr);
+
+// Throws InvalidArgument when the rule needs a cost model and has none, or when the model has
+// speeds of another number of ranks.
+void check_cost(SplitRule rule, const SplitTable& table, const CostModel* cost);
 
 // Turns the logical ids of one source rank's tokens into slots, in order: the first shares[slot]
 // tokens of an expert go to its first slot, and so on. ids: any length, changed in place; -1 stays.
@@ -93,5 +105,11 @@ void assign_slots(const SplitTable& table, std::span<int32_t> share_row, std::sp
 // Tokens that each rank receives under shares: [ranks].
 void split_rank_loads(const SplitTable& table, std::span<const int32_t> shares,
                       std::span<int64_t> loads);
+
+// The time that each rank takes for them by the cost model, in picoseconds: [ranks]. The sum over
+// its slots of the time for their rows, at the rank's speed; the largest of them is what the rule
+// kTime makes low, and their PAR is the PAR in time.
+void split_rank_times(const SplitTable& table, std::span<const int32_t> shares,
+                      const CostModel& cost, std::span<int64_t> times);
 
 }  // namespace trimtab

@@ -2,8 +2,10 @@
 #include "split/exact_split.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/cat.h"
+#include "split/time_flow.h"
 #include "trimtab/error.h"
 #include "trimtab/table.h"
 
@@ -12,9 +14,10 @@ namespace {
 
 class ExactSplit {
  public:
-  ExactSplit(const SplitTable& table, std::span<const int32_t> counts, Workspace& workspace,
-             std::span<int32_t> shares)
+  ExactSplit(const SplitTable& table, std::span<const int32_t> counts, const CostModel* cost,
+             Workspace& workspace, std::span<int32_t> shares)
       : table_(table),
+        cost_(cost),
         counts_(counts, table.num_experts),
         shares_(shares, table.num_slots),
         total_(workspace.take<int64_t>(table.num_experts)),
@@ -23,17 +26,32 @@ class ExactSplit {
         node_(workspace.take<int64_t>(table.hub_node.size())),
         own_(workspace.take<int64_t>(table.arc_slot.size())),
         flow_(workspace.take<int64_t>(table.arc_slot.size())),
+        whole_(workspace.take<SplitTable::Sole>(table.shared_expert.size())),
+        divided_(workspace.take<int32_t>(table.shared_expert.size())),
         left_(workspace.take<int32_t>(cells(table.shared_expert.size(), table.num_ranks)),
               table.num_ranks) {}
 
   void run(Workspace& workspace) {
     sum_experts();
-    place_unshared();
-    gather_shared();
-    for (int64_t s = 0; s < left_.rows(); ++s) sum_shared(s);
-    peak_flow(table_, {.shared = shared_, .fixed = fixed_, .node = node_, .own = own_}, workspace,
-              flow_);
-    for (int64_t s = 0; s < left_.rows(); ++s) fill(s);
+    sum_soles();
+    // Where tokens come from matters to peak_flow, and to times with a wire.
+    const bool early = cost_ == nullptr || cost_->wire_picoseconds() > 0;
+    if (early) {
+      std::iota(divided_.begin(), divided_.end(), 0);
+      gather(divided_);
+      for (int64_t s = 0; s < left_.rows(); ++s) sum_sources(s);
+    }
+    const BatchTotals batch = {.shared = shared_, .fixed = fixed_, .node = node_, .own = own_};
+    if (cost_ == nullptr) {
+      peak_flow(table_, batch, workspace, flow_);
+    } else {
+      time_flow(table_, batch, *cost_, workspace, flow_);
+    }
+    tell_whole_from_divided();
+    place(table_.soles);
+    place(whole_);
+    if (!early) gather(divided_);
+    for (const int32_t s : divided_) fill(s);
   }
 
  private:
@@ -47,28 +65,54 @@ class ExactSplit {
       const std::span<const int32_t> row = counts_[source];
       for (size_t e = 0; e < row.size(); ++e) total_[e] += row[e];
     }
+    for (int64_t s = 0; s < left_.rows(); ++s) shared_[s] = total_[table_.shared_expert[s]];
   }
 
   // Experts on one rank leave no choice.
-  void place_unshared() {
+  void sum_soles() {
     std::fill(fixed_.begin(), fixed_.end(), 0);
     for (const SplitTable::Sole& sole : table_.soles) {
-      fixed_[table_.rank_of_slot[sole.slot]] += total_[sole.expert];
+      const int32_t rank = table_.rank_of_slot[sole.slot];
+      fixed_[rank] += cost_of_sole(rank, sole.expert);
     }
+  }
+  int64_t cost_of_sole(int32_t rank, int32_t expert) const {
+    const int64_t tokens = total_[expert];
+    if (cost_ == nullptr) return tokens;
+    return cost_->time(tokens) + cost_->wire_picoseconds() * (tokens - counts_(rank, expert));
+  }
+
+  // Experts all of whose tokens go to one slot: source by source, as the shares stand in memory.
+  void place(std::span<const SplitTable::Sole> experts) {
     for (int64_t source = 0; source < counts_.rows(); ++source) {
-      for (const SplitTable::Sole& sole : table_.soles) {
+      for (const SplitTable::Sole& sole : experts)
         shares_(source, sole.slot) = counts_(source, sole.expert);
-      }
     }
   }
 
-  // Counts of shared experts, by expert. Sources go in blocks, so that what is written stays in
-  // cache between them.
-  void gather_shared() {
+  // Which shared experts have one replica that gets all tokens, and which are divided.
+  void tell_whole_from_divided() {
+    int64_t whole = 0, divided = 0;
+    for (int32_t s = 0; s < left_.rows(); ++s) {
+      int64_t all = begin_arc(s);
+      while (all < end_arc(s) && flow_[all] != shared_[s]) ++all;
+      if (all < end_arc(s)) {
+        whole_[whole++] = {table_.shared_expert[s], table_.arc_slot[all]};
+      } else {
+        divided_[divided++] = s;
+      }
+    }
+    whole_ = whole_.first(whole);
+    divided_ = divided_.first(divided);
+  }
+
+  // The counts of some shared experts, by expert. Sources go in blocks, so that what is written
+  // stays in cache between them.
+  void gather(std::span<const int32_t> some) {
     constexpr int64_t kBlock = 16;  // a cache line of counts
     for (int64_t block = 0; block < counts_.rows(); block += kBlock) {
       const int64_t end = std::min(block + kBlock, counts_.rows());
-      for (int64_t s = 0; s < left_.rows(); ++s) {
+      for (const int32_t s : some) {
         const int32_t expert = table_.shared_expert[s];
         for (int64_t source = block; source < end; ++source) {
           left_(s, source) = counts_(source, expert);
@@ -77,8 +121,7 @@ class ExactSplit {
     }
   }
 
-  void sum_shared(int64_t shared) {
-    shared_[shared] = total_[table_.shared_expert[shared]];
+  void sum_sources(int64_t shared) {
     const std::span<const int32_t> left = left_[shared];
     for (int64_t h = first_hub(shared); h < first_hub(shared + 1); ++h) {
       node_[h] = 0;
@@ -118,7 +161,9 @@ class ExactSplit {
   // Sources and arcs meet in order, so each is passed once.
   void give_in_order(std::span<const int32_t> sources, int64_t arc, int64_t end,
                      std::span<int32_t> left) {
+    while (arc < end && flow_[arc] == 0) ++arc;
     for (const int32_t source : sources) {
+      if (arc == end) return;
       while (arc < end && left[source] > 0) {
         give(source, arc, left);
         if (flow_[arc] == 0) ++arc;
@@ -127,25 +172,29 @@ class ExactSplit {
   }
 
   const SplitTable& table_;
+  const CostModel* cost_;              // null: the level is in tokens
   const Table<const int32_t> counts_;  // [ranks, experts]
   const Table<int32_t> shares_;        // [ranks, slots]
   std::span<int64_t> total_;           // [experts]
   std::span<int64_t> shared_, fixed_, node_, own_,
-      flow_;             // as in BatchTotals; flow_ counts down while it is filled
-  Table<int32_t> left_;  // [shared experts, ranks] tokens that have no slot yet
+      flow_;                           // as in BatchTotals; flow_ counts down while it is filled
+  std::span<SplitTable::Sole> whole_;  // shared experts with the slot that gets all their tokens
+  std::span<int32_t> divided_;         // the other shared experts
+  Table<int32_t> left_;                // [shared experts, ranks] tokens that have no slot yet
 };
 
 }  // namespace
 
-void exact_split(const SplitTable& table, std::span<const int32_t> counts, Workspace& workspace,
-                 std::span<int32_t> shares) {
+void exact_split(const SplitTable& table, std::span<const int32_t> counts, const CostModel* cost,
+                 Workspace& workspace, std::span<int32_t> shares) {
   const size_t mark = workspace.mark();
   const size_t bytes = exact_split_bytes(SplitSizes(table));
   if (workspace.capacity() - mark < bytes) {
     throw InvalidArgument(cat("split needs ", bytes, " bytes of workspace, ",
                               workspace.capacity() - mark, " left of ", workspace.capacity()));
   }
-  ExactSplit(table, counts, workspace, shares).run(workspace);
+  const bool in_tokens = cost == nullptr || cost->is_proportional();
+  ExactSplit(table, counts, in_tokens ? nullptr : cost, workspace, shares).run(workspace);
   workspace.release(mark);
 }
 
@@ -153,7 +202,9 @@ size_t exact_split_bytes(const SplitSizes& sizes) {
   return Workspace::padded(sizes.experts * 8) + Workspace::padded(sizes.shared * 8) +
          Workspace::padded(sizes.ranks * 8) + Workspace::padded(sizes.hubs * 8) +
          2 * Workspace::padded(sizes.arcs * 8) + Workspace::padded(sizes.shared * sizes.ranks * 4) +
-         peak_flow_bytes(sizes);
+         Workspace::padded(sizes.shared * sizeof(SplitTable::Sole)) +
+         Workspace::padded(sizes.shared * 4) +
+         std::max(peak_flow_bytes(sizes), time_flow_bytes(sizes));
 }
 
 }  // namespace trimtab

@@ -15,7 +15,8 @@ namespace {
 constexpr std::pair<std::string_view, SplitRule> kRules[] = {
     {"static", SplitRule::kStatic},
     {"round_robin", SplitRule::kRoundRobin},
-    {"split", SplitRule::kSplit}};
+    {"split", SplitRule::kSplit},
+    {"time", SplitRule::kTime}};
 
 void check(const SplitTable& table, std::span<const int32_t> counts, std::span<int32_t> shares) {
   if (counts.size() != cells(table.num_ranks, table.num_experts) ||
@@ -33,6 +34,13 @@ void check(const SplitTable& table, std::span<const int32_t> counts, std::span<i
   throw InvalidArgument(cat("rank ", bad / table.num_experts, " has ", counts[bad],
                             " tokens for expert ", bad % table.num_experts,
                             ", expected 0 or more"));
+}
+
+void check_speeds(const SplitTable& table, const CostModel& cost) {
+  if (cost.has_speeds() && std::ssize(cost.speeds()) != table.num_ranks) {
+    throw InvalidArgument(cat("the cost model has speeds of ", cost.speeds().size(),
+                              " ranks, expected ", table.num_ranks));
+  }
 }
 
 void split_static(const SplitTable& table, Table<const int32_t> counts, Table<int32_t> shares) {
@@ -77,7 +85,8 @@ SplitRule parse_split_rule(std::string_view name) {
   for (const auto& [known, rule] : kRules) {
     if (known == name) return rule;
   }
-  throw InvalidArgument(cat("no split rule '", name, "'; there are static, round_robin and split"));
+  throw InvalidArgument(
+      cat("no split rule '", name, "'; there are static, round_robin, split and time"));
 }
 
 std::string_view name(SplitRule rule) {
@@ -85,6 +94,12 @@ std::string_view name(SplitRule rule) {
     if (of == rule) return known;
   }
   return "";
+}
+
+void check_cost(SplitRule rule, const SplitTable& table, const CostModel* cost) {
+  if (rule == SplitRule::kTime && cost == nullptr)
+    throw InvalidArgument("split rule time needs a cost model");
+  if (cost != nullptr) check_speeds(table, *cost);
 }
 
 size_t split_workspace_bytes(const SplitTable& table) {
@@ -108,8 +123,9 @@ size_t split_workspace_bytes(int num_ranks, int num_experts, int num_slots) {
 }
 
 void split_tokens(SplitRule rule, const SplitTable& table, std::span<const int32_t> counts,
-                  Workspace& workspace, std::span<int32_t> shares) {
+                  Workspace& workspace, std::span<int32_t> shares, const CostModel* cost) {
   check(table, counts, shares);
+  check_cost(rule, table, cost);
   std::fill(shares.begin(), shares.end(), 0);
   switch (rule) {
     case SplitRule::kStatic:
@@ -117,7 +133,9 @@ void split_tokens(SplitRule rule, const SplitTable& table, std::span<const int32
     case SplitRule::kRoundRobin:
       return split_round_robin(table, {counts, table.num_experts}, {shares, table.num_slots});
     case SplitRule::kSplit:
-      return exact_split(table, counts, workspace, shares);
+      return exact_split(table, counts, nullptr, workspace, shares);
+    case SplitRule::kTime:
+      return exact_split(table, counts, cost, workspace, shares);
   }
 }
 
@@ -155,6 +173,25 @@ void split_rank_loads(const SplitTable& table, std::span<const int32_t> shares,
     const std::span<const int32_t> row = of_sources[source];
     for (int slot = 0; slot < table.num_slots; ++slot) loads[table.rank_of_slot[slot]] += row[slot];
   }
+}
+
+void split_rank_times(const SplitTable& table, std::span<const int32_t> shares,
+                      const CostModel& cost, std::span<int64_t> times) {
+  if (std::ssize(times) != table.num_ranks ||
+      shares.size() != cells(table.num_ranks, table.num_slots)) {
+    throw InvalidArgument(cat(shares.size(), " shares and ", times.size(), " times for ",
+                              table.num_ranks, " ranks x ", table.num_slots, " slots"));
+  }
+  check_speeds(table, cost);
+  std::ranges::fill(times, 0);
+  const Table<const int32_t> of_sources(shares, table.num_slots);
+  for (int slot = 0; slot < table.num_slots; ++slot) {
+    const int32_t rank = table.rank_of_slot[slot];
+    int64_t rows = 0;
+    for (int source = 0; source < table.num_ranks; ++source) rows += of_sources(source, slot);
+    times[rank] += cost.time(rows) + cost.wire_picoseconds() * (rows - of_sources(rank, slot));
+  }
+  for (int r = 0; r < table.num_ranks; ++r) times[r] = cost.time_on_rank(times[r], r);
 }
 
 }  // namespace trimtab

@@ -15,8 +15,9 @@ namespace {
 class Splitter {
  public:
   Splitter(const Placement& placement, int layer, SplitRule rule,
-           std::span<const int32_t> node_of_rank)
+           std::span<const int32_t> node_of_rank, const CostModel* cost = nullptr)
       : rule_(rule),
+        cost_(cost),
         table_(placement, layer, node_of_rank),
         workspace_(split_workspace_bytes(table_)),
         counts_(cells(table_.num_ranks, table_.num_experts)),
@@ -26,10 +27,15 @@ class Splitter {
   // loads: [ranks] of this step.
   void split(std::span<const int64_t> expert_load, std::span<double> loads) {
     const int shift = spread_over_senders(expert_load);
-    split_tokens(rule_, table_, counts_, workspace_, shares_);
-    split_rank_loads(table_, shares_, loads_);
-    std::ranges::transform(loads_, loads.begin(), [&](int64_t tokens) {
-      return std::ldexp(static_cast<double>(tokens), shift);
+    split_tokens(rule_, table_, counts_, workspace_, shares_, cost_);
+    if (cost_ == nullptr) {
+      split_rank_loads(table_, shares_, loads_);
+    } else {
+      split_rank_times(table_, shares_, *cost_, loads_);
+    }
+    const double unit = cost_ == nullptr ? 1 : 1e-12;
+    std::ranges::transform(loads_, loads.begin(), [&](int64_t load) {
+      return std::ldexp(static_cast<double>(load), shift) * unit;
     });
   }
 
@@ -56,12 +62,21 @@ class Splitter {
   }
 
   SplitRule rule_;
+  const CostModel* cost_;  // null: loads are in tokens, else in picoseconds
   SplitTable table_;
   Workspace workspace_;
   std::vector<int32_t> counts_;  // [ranks, experts]
   std::vector<int32_t> shares_;  // [ranks, slots]
   std::vector<int64_t> loads_;   // [ranks]
 };
+
+RankLoads split_steps(Splitter splitter, const Placement& placement, const Load& load, int layer) {
+  RankLoads loads(load.num_steps, 1, placement.num_ranks());
+  for (int64_t step = 0; step < load.num_steps; ++step)
+    splitter.split(load.at(step, layer), loads.at(step, 0));
+  loads.sum_up_window();
+  return loads;
+}
 
 }  // namespace
 
@@ -74,12 +89,13 @@ RankLoads rank_loads(const Placement& placement, const Load& load, int layer, Sh
                      std::span<const int32_t> node_of_rank) {
   if (!sharing) return rank_loads(placement, load, layer);
   check_fits(placement, load);
-  Splitter splitter(placement, layer, *sharing, node_of_rank);
-  RankLoads loads(load.num_steps, 1, placement.num_ranks());
-  for (int64_t step = 0; step < load.num_steps; ++step)
-    splitter.split(load.at(step, layer), loads.at(step, 0));
-  loads.sum_up_window();
-  return loads;
+  return split_steps(Splitter(placement, layer, *sharing, node_of_rank), placement, load, layer);
+}
+
+RankLoads rank_times(const Placement& placement, const Load& load, int layer, SplitRule rule,
+                     const CostModel& cost, std::span<const int32_t> node_of_rank) {
+  check_fits(placement, load);
+  return split_steps(Splitter(placement, layer, rule, node_of_rank, &cost), placement, load, layer);
 }
 
 }  // namespace trimtab

@@ -25,4 +25,9 @@ Sharing parse_sharing(std::string_view name);
 RankLoads rank_loads(const Placement& placement, const Load& load, int layer, Sharing sharing,
                      std::span<const int32_t> node_of_rank);
 
+// The same in time: the seconds that each rank takes by a cost model (split_rank_times), so that
+// par() of them is the PAR in time. Throws also as check_cost().
+RankLoads rank_times(const Placement& placement, const Load& load, int layer, SplitRule rule,
+                     const CostModel& cost, std::span<const int32_t> node_of_rank = {});
+
 }  // namespace trimtab

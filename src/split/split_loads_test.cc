@@ -59,5 +59,23 @@ TEST(SplitLoads, WithoutARuleTheyAreEqual) {
     EXPECT_THROW(rank_loads(placement, kLoad, 0, sharing, {}), InvalidArgument);
 }
 
+// Four experts with a row each, and two replicas of the first two: `time` reads two experts on each
+// rank, and `split` may read three.
+TEST(RankTimes, AreThoseOfTheExpertsWithRows) {
+  const Placement placement(1, 4, {3, 3}, {0, 1, 2, 0, 1, 3});
+  const Load load{
+      .num_steps = 2, .num_layers = 1, .num_experts = 4, .counts = {2, 2, 1, 1, 0, 0, 8, 4}};
+  const CostModel cost({{1, 1'000'000}, {2, 1'010'000}});
+  const RankLoads times = rank_times(placement, load, 0, SplitRule::kTime, cost);
+  EXPECT_DOUBLE_EQ(times.at(0, 0)[0], 2.01e-6);
+  EXPECT_DOUBLE_EQ(times.at(0, 0)[1], 2.01e-6);
+  EXPECT_DOUBLE_EQ(times.at(1, 0)[0], 1.07e-6);
+  EXPECT_DOUBLE_EQ(times.at(1, 0)[1], 1.03e-6);
+  EXPECT_DOUBLE_EQ(times.window(0)[0], 3.08e-6);
+  const RankLoads halves = rank_times(placement, load, 0, SplitRule::kRoundRobin, cost);
+  EXPECT_DOUBLE_EQ(halves.at(0, 0)[0], 3e-6);
+  EXPECT_THROW(rank_loads(placement, load, 0, SplitRule::kTime, {}), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace trimtab
