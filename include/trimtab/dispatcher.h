@@ -34,11 +34,13 @@ enum class Left {
 struct Replicas {
   const SplitTable* table = nullptr;
   SplitRule rule = SplitRule::kSplit;
+  const CostModel* cost = nullptr;  // for the rule kTime
 };
 
 // The inputs of one dispatch. All memory stays the caller's and unchanged until Stage::kDrained.
 // Ranks may have different numbers of tokens, 0 included. What must be the same on every rank is
-// compared: the DispatchShape, top_k, weight_on_input, the replicas and their rule, and placement.
+// compared: the DispatchShape, top_k, weight_on_input, the replicas, their rule and its cost model,
+// and placement.
 // Where ranks differ each of them gets an InvalidArgument at Stage::kArrived, with the values and
 // one rank that has others, and the group goes on (`grouped`, whose ranks exchange nothing, can't
 // notice).

@@ -112,6 +112,8 @@ class MoeLayer {
     // rules choose batch by batch from the picks of all ranks and need a dispatcher that shares
     // out. Outputs have the same bits under all of them.
     SplitRule split = SplitRule::kStatic;
+    // What an expert costs, for the rule kTime; the same on every rank.
+    std::shared_ptr<const CostModel> cost;
     // It moves rows of a dtype that the experts accept; for a quantised one rows are quantised
     // before they travel, and the output is the same as if the experts did it.
     std::shared_ptr<const Dispatcher> dispatcher;

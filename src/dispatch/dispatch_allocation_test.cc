@@ -60,7 +60,7 @@ void expect_no_allocations(const char* kind, const Scene& scene) {
                                 .ids = ids,
                                 .weights = weights,
                                 .top_k = 4,
-                                .replicas = {scene.table.get(), scene.rule}},
+                                .replicas = {scene.table.get(), scene.rule, scene.cost.get()}},
                                lane);
       exchange->wait(Stage::kArrived);
       const Tokens& arrived = exchange->tokens();

@@ -286,7 +286,7 @@ TEST_P(EachKind, RandomScenes) {
     fill(scene, kRoutes[pick(0, 3)], seed);
     const bool sharing =
         std::ranges::find(kSharingKinds, std::string_view(GetParam())) != std::end(kSharingKinds);
-    if (const int rule = pick(0, 3); sharing && rule < 3) share_out(scene, kSplitRules[rule]);
+    if (const int rule = pick(0, 4); sharing && rule < 4) share_out(scene, kSplitRules[rule]);
     const auto outs = run_scenes({scene}, GetParam());
     EXPECT_EQ(difference(scene, expect(scene), outs[0], scene.top_k + ranks), "");
     if (is_exact(GetParam())) {

@@ -36,6 +36,7 @@ struct RankSetup {
 
 struct Tables {
   SplitTable one, other;
+  CostModel cost = CostModel({{1, 700}}), other_cost = CostModel({{1, 701}});
 };
 Tables tables(int ranks) {
   std::vector<int32_t> logical(2 * kExperts), swapped;
@@ -72,6 +73,11 @@ void share(RankSetup& s, const Tables& t) {
   s.replicas = {&t.one, SplitRule::kSplit};
 }
 
+void share_by_time(RankSetup& s, const Tables& t) {
+  s.shape.num_experts = kExperts;
+  s.replicas = {&t.one, SplitRule::kTime, &t.cost};
+}
+
 constexpr Field kFields[] = {
     {"hidden", kAll, [](RankSetup& s, const Tables&) { s.shape.hidden = 32; }},
     {"rows of dtype", kAll, [](RankSetup& s, const Tables&) { s.shape.dtype = DType::kBF16; }},
@@ -97,6 +103,8 @@ constexpr Field kFields[] = {
      [](RankSetup& s, const Tables&) { s.replicas.rule = SplitRule::kRoundRobin; }, share},
     {"replicas", kSharing, [](RankSetup& s, const Tables& t) { s.replicas.table = &t.other; },
      share},
+    {"cost models", kSharing,
+     [](RankSetup& s, const Tables& t) { s.replicas.cost = &t.other_cost; }, share_by_time},
     {"placements", kAll, [](RankSetup& s, const Tables&) { s.placement = 8; }},
     {"placements", kAll, [](RankSetup& s, const Tables&) { s.placement = 0, s.tokens = 0; }},
 };

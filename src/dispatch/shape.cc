@@ -144,6 +144,7 @@ void RankShape::check_replicas(const Request& request) const {
                               table->num_slots, " slots of ", table->num_ranks, " ranks, expected ",
                               num_experts, ", ", num_slots(), " and ", ranks));
   }
+  check_cost(request.replicas.rule, *table, request.replicas.cost);
 }
 
 void RankShape::check_ids(const Request& request) const {

@@ -44,7 +44,9 @@ class ShareOut {
   // [ranks, experts] picks of each rank for each logical expert: to be filled in, then shared out
   // by compute().
   std::span<int32_t> counts() const { return m_.counts; }
-  void compute() const { split_tokens(replicas_.rule, table(), m_.counts, workspace_, m_.shares); }
+  void compute() const {
+    split_tokens(replicas_.rule, table(), m_.counts, workspace_, m_.shares, replicas_.cost);
+  }
   // [slots] picks that a rank sends to each.
   std::span<int32_t> shares_of(int rank) const { return Table(m_.shares, table().num_slots)[rank]; }
   // [tokens, top_k] the slots of this rank's picks, to be filled in.

@@ -53,6 +53,7 @@ Terms with_request(Terms terms, const Request& request) {
   if (const Replicas& replicas = request.replicas; replicas.table != nullptr) {
     terms.rule = 1 + static_cast<int32_t>(replicas.rule);
     terms.replicas = replicas.table->fingerprint;
+    if (replicas.rule == SplitRule::kTime) terms.cost = replicas.cost->fingerprint();
   }
   terms.placement = request.placement;
   return terms;
@@ -81,6 +82,7 @@ void throw_difference(std::string_view dispatcher, int rank, const Terms& mine, 
   same_hash("hosts or levels", mine.groups, theirs.groups);
   same("split rule", name_of_rule(mine.rule), name_of_rule(theirs.rule));
   same_hash("replicas", mine.replicas, theirs.replicas);
+  same_hash("cost models", mine.cost, theirs.cost);
   same_hash("placements, or in different layers", mine.placement, theirs.placement);
   throw InvalidArgument(cat(dispatcher, ": rank ", rank, " and rank ", other, " differ"));
 }

@@ -24,6 +24,7 @@ struct Terms {
   int32_t top_k = 0, weight_on_input = 0;
   int32_t rule = 0;       // 0: no replicas; else 1 + SplitRule
   uint64_t replicas = 0;  // SplitTable::fingerprint, 0 without replicas
+  uint64_t cost = 0;      // CostModel::fingerprint, 0 where the rule needs none
   uint64_t placement = 0;
 
   bool operator==(const Terms&) const = default;

@@ -145,6 +145,9 @@ void share_out(Scene& scene, SplitRule rule) {
   const Placement placement(1, scene.num_experts, slots_per_rank, scene.slots.logical);
   scene.table = std::make_shared<const SplitTable>(placement, 0);
   scene.rule = rule;
+  // Reading an expert costs as much as eight rows.
+  scene.cost = std::make_shared<const CostModel>(
+      std::vector<CostPoint>{{.rows = 1, .picoseconds = 900}, {.rows = 11, .picoseconds = 1900}});
   const auto experts = static_cast<size_t>(scene.num_experts);
   const auto picks_before = [&](size_t rank) {
     return static_cast<size_t>(scene.first_token(static_cast<int>(rank)) * scene.top_k);
@@ -158,7 +161,7 @@ void share_out(Scene& scene, SplitRule rule) {
   Workspace workspace(split_workspace_bytes(*scene.table));
   const size_t slots = scene.slots.logical.size();
   std::vector<int32_t> shares(scene.tokens.size() * slots);
-  split_tokens(rule, *scene.table, counts, workspace, shares);
+  split_tokens(rule, *scene.table, counts, workspace, shares, scene.cost.get());
   scene.rank_loads.resize(scene.tokens.size());
   split_rank_loads(*scene.table, shares, scene.rank_loads);
   scene.slot_ids = scene.ids;
@@ -294,7 +297,7 @@ RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
                                    scene.top_k,
                                    scene.weight_on_input,
                                    scales,
-                                   {scene.table.get(), scene.rule}},
+                                   {scene.table.get(), scene.rule, scene.cost.get()}},
                                   lane);
 }
 

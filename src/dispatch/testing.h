@@ -53,6 +53,7 @@ struct Scene {
   // What share_out() fills in.
   std::shared_ptr<const SplitTable> table = {};
   SplitRule rule = SplitRule::kStatic;
+  std::shared_ptr<const CostModel> cost = {};
   std::vector<int32_t> slot_ids = {};    // [all tokens, top_k]
   std::vector<int64_t> rank_loads = {};  // [ranks] rows that each receives
 
@@ -108,7 +109,8 @@ constexpr const char* kExactKinds[] = {"pull",       "pull_batched", "fused",
 bool is_exact(std::string_view kind);
 // Those that share picks out over replicas.
 constexpr const char* kSharingKinds[] = {"pull", "pull_batched", "fused", "all_to_all"};
-constexpr SplitRule kSplitRules[] = {SplitRule::kStatic, SplitRule::kRoundRobin, SplitRule::kSplit};
+constexpr SplitRule kSplitRules[] = {SplitRule::kStatic, SplitRule::kRoundRobin, SplitRule::kSplit,
+                                     SplitRule::kTime};
 
 // run_group, on the hosts that the kind wants.
 void run_scene_ranks(std::string_view kind, int ranks,

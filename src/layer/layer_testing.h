@@ -97,6 +97,9 @@ struct Options {
   bool hashed = false;  // routes by token id
   SplitRule split = SplitRule::kStatic;
   int layer = 7;
+  // Reading an expert costs as much as eight rows.
+  std::shared_ptr<const CostModel> cost = std::make_shared<const CostModel>(
+      std::vector<CostPoint>{{.rows = 1, .picoseconds = 900}, {.rows = 11, .picoseconds = 1900}});
 };
 
 // How picks come to replicas: a dispatcher and a rule.
@@ -105,15 +108,23 @@ struct Way {
   SplitRule split = SplitRule::kStatic;
 
   std::string name() const {
-    constexpr const char* kRules[] = {"", "_round_robin", "_split"};
+    constexpr const char* kRules[] = {"", "_round_robin", "_split", "_time"};
     return std::string(dispatcher) + kRules[static_cast<size_t>(split)];
   }
 };
-inline constexpr Way kWays[] = {
-    {"pull"},       {"pull", SplitRule::kRoundRobin},  {"pull", SplitRule::kSplit},
-    {"fused"},      {"fused", SplitRule::kSplit},      {"all_gather"},
-    {"all_to_all"}, {"all_to_all", SplitRule::kSplit}, {"mc2"},
-    {"packed"}};
+inline constexpr Way kWays[] = {{"pull"},
+                                {"pull", SplitRule::kRoundRobin},
+                                {"pull", SplitRule::kSplit},
+                                {"fused"},
+                                {"fused", SplitRule::kSplit},
+                                {"all_gather"},
+                                {"all_to_all"},
+                                {"all_to_all", SplitRule::kSplit},
+                                {"mc2"},
+                                {"pull", SplitRule::kTime},
+                                {"fused", SplitRule::kTime},
+                                {"all_to_all", SplitRule::kTime},
+                                {"packed"}};
 
 // What the slots of a rank hold, of the experts by logical number.
 inline std::vector<std::shared_ptr<const Mlp>> slots_of(
@@ -166,6 +177,7 @@ struct World {
                      .router = router,
                      .replicas = std::make_shared<const SplitTable>(placement, 0),
                      .split = options.split,
+                     .cost = options.cost,
                      .dispatcher = dispatcher(placement, rank),
                      .experts = make_grouped_experts(slots_of(placement, rank, packed), kHidden,
                                                      options.dtype, format()),

@@ -52,6 +52,7 @@ void check_replicas(const MoeLayer::Parts& p) {
     check(table.rank_of_slot[slot] == slots.rank_of(slot), "slot ", slot, " is on rank ",
           table.rank_of_slot[slot], " for the replicas, on another for the dispatcher");
   }
+  check_cost(p.split, table, p.cost.get());
   check(p.split == SplitRule::kStatic || shape.num_experts == num_placed, "dispatcher ",
         p.dispatcher->name(), " shares out over replicas of ", shape.num_experts,
         " experts, not of ", num_placed);
@@ -123,8 +124,9 @@ Travelling travelling(ConstRows rows, DType dtype, Lane& lane) {
 
 // For the dispatcher; the static rule is applied before it.
 Replicas shared_out(const MoeLayer::Parts& parts) {
-  return parts.split == SplitRule::kStatic ? Replicas{}
-                                           : Replicas{parts.replicas.get(), parts.split};
+  return parts.split == SplitRule::kStatic
+             ? Replicas{}
+             : Replicas{parts.replicas.get(), parts.split, parts.cost.get()};
 }
 
 int64_t rows_of(const Tokens& tokens) {

@@ -42,7 +42,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, SharedOut,
                          testing::Values(Way{"pull", SplitRule::kRoundRobin},
                                          Way{"pull", SplitRule::kSplit},
                                          Way{"all_to_all", SplitRule::kRoundRobin},
-                                         Way{"all_to_all", SplitRule::kSplit}),
+                                         Way{"all_to_all", SplitRule::kSplit},
+                                         Way{"pull", SplitRule::kTime},
+                                         Way{"all_to_all", SplitRule::kTime}),
                          [](const auto& param) { return param.param.name(); });
 
 // Each rank has one token, and the hashed router sends all of them to the experts 0, 1 and 4.
@@ -118,7 +120,7 @@ TEST_P(SharedOut, LoadsAreThoseOfTheSplit) {
     for (const float count : of_rank) counts.push_back(static_cast<int32_t>(count));
   }
   Workspace workspace(split_workspace_bytes(*table));
-  split_tokens(GetParam().split, *table, counts, workspace, shares);
+  split_tokens(GetParam().split, *table, counts, workspace, shares, world.options.cost.get());
   std::vector<int64_t> loads(kRanks);
   split_rank_loads(*table, shares, loads);
   for (size_t r = 0; r < loads.size(); ++r)

@@ -292,6 +292,7 @@ TEST_P(MoeLayerTest, AnAppendedExpertEqualsASharedOne) {
                           .router = std::make_shared<const Router>(router),
                           .replicas = std::make_shared<const SplitTable>(placement, 0),
                           .split = split(),
+                          .cost = world.options.cost,
                           .dispatcher = world.dispatcher(placement, rank, kTopK + 1),
                           .experts = make_grouped_experts(slots_of(placement, rank, experts),
                                                           kHidden, DType::kF32, world.format())});
