@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two AVX-512 levels have in common; see isa_loops.h.
+// The common part of the two AVX-512 instruction sets; see isa_loops.h.
 #pragma once
 
 #include <immintrin.h>

@@ -12,15 +12,15 @@
 
 namespace trimtab::bench {
 
-// Of the levels that the expert kernels have on this CPU, best last; the first is always scalar. A
-// level without loops of its own is left out.
+// The loops of the instruction sets that the expert kernels can use on this CPU, best last; the
+// first is always scalar. An instruction set without loops of its own is left out.
 std::vector<const IsaLoops*> available_loops();
 
-// Of the level that the kernels use: the best, or what TRIMTAB_ISA names, or the nearest below that
-// has loops. Throws InvalidArgument with the choices.
+// The loops of the instruction set that the kernels use: the best, or the one that TRIMTAB_ISA
+// names, or the nearest below that has loops. Throws InvalidArgument with the choices.
 const IsaLoops& chosen_loops();
 
-// The level's loop for a kind of dot product; where it has no instruction for it, the one for f32,
+// The loop for a kind of dot product; where the instruction set has none for it, the one for f32,
 // to which the elements would be widened.
 const DotLoop& dot_loop(const IsaLoops& loops, DotKind kind);
 

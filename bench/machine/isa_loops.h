@@ -14,7 +14,7 @@ namespace trimtab::bench {
 enum class DotKind { kF32, kBF16, kI8 };
 
 struct DotLoop {
-  const char* instruction;  // null: there is none at this level
+  const char* instruction;  // null: the instruction set has none
   double ops_per_round;     // multiplications and additions
   // operand: 64 bytes of zeros; sink: 64 bytes that take the sums, so that no compiler drops the
   // loop.

@@ -23,15 +23,15 @@ double median_of(const Measure& once) {
   return bench::spread_of(std::move(values)).median;
 }
 
-LevelResult measure_level(Ceilings& ceilings) {
-  LevelResult level{.isa = ceilings.loops().isa, .dots = {}, .peaks = {}, .stream = 0};
+IsaResult measure_isa(Ceilings& ceilings) {
+  IsaResult result{.isa = ceilings.loops().isa, .dots = {}, .peaks = {}, .stream = 0};
   for (const DotKind kind : {DotKind::kF32, DotKind::kBF16, DotKind::kI8}) {
     const auto k = static_cast<size_t>(kind);
-    level.dots[k] = &dot_loop(ceilings.loops(), kind);
-    level.peaks[k] = 1e-9 * median_of([&] { return ceilings.peak(kind); });
+    result.dots[k] = &dot_loop(ceilings.loops(), kind);
+    result.peaks[k] = 1e-9 * median_of([&] { return ceilings.peak(kind); });
   }
-  level.stream = 1e-9 * median_of([&] { return ceilings.stream(); });
-  return level;
+  result.stream = 1e-9 * median_of([&] { return ceilings.stream(); });
+  return result;
 }
 
 size_t cold_memory(const BenchOptions& options) {
@@ -56,7 +56,7 @@ void bench_isa(const BenchOptions& options) {
   for (const bench::IsaLoops* loops : bench::available_loops()) {
     printer.status(fmt::format("measuring {}", loops->isa));
     Ceilings ceilings(*loops, team, cold_memory(options));
-    result.levels.push_back(measure_level(ceilings));
+    result.isas.push_back(measure_isa(ceilings));
   }
   printer.finish("measured");
   print(options, result);
@@ -68,7 +68,7 @@ void bench_experts(const BenchOptions& options) {
   Team team(options.threads);
   printer.status("measuring the machine");
   Ceilings ceilings(bench::chosen_loops(), team, cold_memory(options));
-  result.levels.push_back(measure_level(ceilings));
+  result.isas.push_back(measure_isa(ceilings));
   const bench::BenchContext context{
       .team = team,
       .ceilings = ceilings,

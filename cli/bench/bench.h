@@ -14,7 +14,7 @@
 namespace trimtab::cli {
 
 // Of one instruction set; GFLOP/s, GB/s.
-struct LevelResult {
+struct IsaResult {
   std::string_view isa;
   const bench::DotLoop* dots[3];  // by DotKind
   double peaks[3];
@@ -24,7 +24,7 @@ struct LevelResult {
 struct BenchResult {
   std::string_view kernels;  // kernel_isa()
   int threads;
-  std::vector<LevelResult> levels;  // those of the CPU, or the one that is compared with
+  std::vector<IsaResult> isas;  // those of the CPU, or the one that is compared with
   std::vector<bench::GemmRow> gemms;
   std::vector<bench::LayerRow> layers;
 };

@@ -16,13 +16,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kDotNames[] = {"f32", "bf16", "int8"};
 
-Json level_json(const LevelResult& level) {
-  Json json = {{"isa", level.isa}};
+Json isa_json(const IsaResult& one) {
+  Json json = {{"isa", one.isa}};
   for (size_t k = 0; k < std::size(kDotNames); ++k) {
-    json[fmt::format("{}_gflops", kDotNames[k])] = level.peaks[k];
-    json[fmt::format("{}_instruction", kDotNames[k])] = level.dots[k]->instruction;
+    json[fmt::format("{}_gflops", kDotNames[k])] = one.peaks[k];
+    json[fmt::format("{}_instruction", kDotNames[k])] = one.dots[k]->instruction;
   }
-  json["stream_gbytes"] = level.stream;
+  json["stream_gbytes"] = one.stream;
   return json;
 }
 
@@ -45,11 +45,11 @@ std::string in_percent(const Timing& timing) {
                      timing.pct_roof.high);
 }
 
-void append_levels(std::string& to, const BenchResult& result) {
+void append_isas(std::string& to, const BenchResult& result) {
   to += "isa           f32 GFLOP/s  bf16 GFLOP/s  int8 GOP/s  stream GB/s\n";
-  for (const LevelResult& level : result.levels) {
-    fmt::format_to(std::back_inserter(to), "{:12} {:12.1f} {:13.1f} {:11.1f} {:12.1f}\n", level.isa,
-                   level.peaks[0], level.peaks[1], level.peaks[2], level.stream);
+  for (const IsaResult& one : result.isas) {
+    fmt::format_to(std::back_inserter(to), "{:12} {:12.1f} {:13.1f} {:11.1f} {:12.1f}\n", one.isa,
+                   one.peaks[0], one.peaks[1], one.peaks[2], one.stream);
   }
   fmt::format_to(std::back_inserter(to), "\n{} thread{}; the kernels use {}\n", result.threads,
                  result.threads == 1 ? "" : "s", result.kernels);
@@ -79,8 +79,8 @@ void append_layers(std::string& to, const BenchResult& result) {
 }  // namespace
 
 std::string bench_json_report(const BenchResult& result) {
-  Json levels = Json::array(), rows = Json::array();
-  for (const LevelResult& level : result.levels) levels.push_back(level_json(level));
+  Json isas = Json::array(), rows = Json::array();
+  for (const IsaResult& one : result.isas) isas.push_back(isa_json(one));
   for (const bench::GemmRow& row : result.gemms) {
     Json json = {{"shape", row.shape},    {"gemm", row.gemm}, {"dtype", row.dtype},
                  {"isa", result.kernels}, {"m", row.m},       {"threads", result.threads}};
@@ -100,14 +100,14 @@ std::string bench_json_report(const BenchResult& result) {
     rows.push_back(std::move(json));
   }
   Json report = {
-      {"isa", result.kernels}, {"threads", result.threads}, {"ceilings", std::move(levels)}};
+      {"isa", result.kernels}, {"threads", result.threads}, {"ceilings", std::move(isas)}};
   if (!rows.empty()) report["rows"] = std::move(rows);
   return report.dump(1) + "\n";
 }
 
 std::string bench_text_report(const BenchResult& result) {
   std::string report;
-  append_levels(report, result);
+  append_isas(report, result);
   if (!result.gemms.empty()) append_gemms(report, result);
   if (!result.layers.empty()) append_layers(report, result);
   if (result.gemms.empty() && result.layers.empty()) return report;

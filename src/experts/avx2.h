@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AVX2 with FMA and F16C, for the files of its levels.
+// AVX2 with FMA and F16C, for the files of its instruction sets.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AVX-512 (F, BW, DQ, VL), for the files of its levels.
+// AVX-512 (F, BW, DQ, VL), for the files of its instruction sets.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AArch64 with its Advanced SIMD, for the files of its levels.
+// AArch64 with its Advanced SIMD, for the files of its instruction sets.
 #pragma once
 
 #include <arm_neon.h>
