@@ -118,8 +118,8 @@ function(trimtab_test name)
     "SOURCES;MODULES;LIBRARIES;LABELS")
   trimtab_program(${name} SOURCES ${test_SOURCES} MODULES ${test_MODULES})
   target_link_libraries(${name} PRIVATE GTest::gtest_main ${test_LIBRARIES})
-  # What a test itself does takes no time worth optimising, and GoogleTest's macros cost the compiler
-  # much of it. The modules that it links are optimised as the preset says.
+  # What a test itself does takes no time worth optimising, and GoogleTest's macros cost the
+  # compiler much of it. The modules that it links are optimised as the preset says.
   if(NOT test_OPTIMISED)
     target_compile_options(${name} PRIVATE -O0)
   endif()
@@ -136,9 +136,9 @@ function(trimtab_test name)
   endforeach()
 endfunction()
 
-# trimtab_multirank_test(NAME [OPTIMISED] SOURCES a_test.cc ... MODULES modules...): a test whose ranks are
-# threads, label multirank, and with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4 with
-# processes under mpiexec, label multirank_mpi. Its tests use comm/testing.h.
+# trimtab_multirank_test(NAME [OPTIMISED] SOURCES a_test.cc ... MODULES modules...): a test whose
+# ranks are threads, label multirank, and with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4
+# with processes under mpiexec, label multirank_mpi. Its tests use comm/testing.h.
 function(trimtab_multirank_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()

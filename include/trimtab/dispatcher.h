@@ -40,10 +40,9 @@ struct Replicas {
 // The inputs of one dispatch. All memory stays the caller's and unchanged until Stage::kDrained.
 // Ranks may have different numbers of tokens, 0 included. What must be the same on every rank is
 // compared: the DispatchShape, top_k, weight_on_input, the replicas, their rule and its cost model,
-// and placement.
-// Where ranks differ each of them gets an InvalidArgument at Stage::kArrived, with the values and
-// one rank that has others, and the group goes on (`grouped`, whose ranks exchange nothing, can't
-// notice).
+// and placement. Where ranks differ each of them gets an InvalidArgument at Stage::kArrived, with
+// the values and one rank that has others, and the group goes on (`grouped`, whose ranks exchange
+// nothing, can't notice).
 struct Request {
   ConstRows x;                   // [tokens, hidden], the dtype of the DispatchShape
   std::span<const int32_t> ids;  // [tokens, top_k] physical experts (logical ones with `replicas`);

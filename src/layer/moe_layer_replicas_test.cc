@@ -38,14 +38,12 @@ class SharedOut : public testing::TestWithParam<Way> {
                   .split = GetParam().split});
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ways, SharedOut,
-                         testing::Values(Way{"pull", SplitRule::kRoundRobin},
-                                         Way{"pull", SplitRule::kSplit},
-                                         Way{"all_to_all", SplitRule::kRoundRobin},
-                                         Way{"all_to_all", SplitRule::kSplit},
-                                         Way{"pull", SplitRule::kTime},
-                                         Way{"all_to_all", SplitRule::kTime}),
-                         [](const auto& param) { return param.param.name(); });
+INSTANTIATE_TEST_SUITE_P(
+    Ways, SharedOut,
+    testing::Values(Way{"pull", SplitRule::kRoundRobin}, Way{"pull", SplitRule::kSplit},
+                    Way{"all_to_all", SplitRule::kRoundRobin}, Way{"all_to_all", SplitRule::kSplit},
+                    Way{"pull", SplitRule::kTime}, Way{"all_to_all", SplitRule::kTime}),
+    [](const auto& param) { return param.param.name(); });
 
 // Each rank has one token, and the hashed router sends all of them to the experts 0, 1 and 4.
 // Expert 0 is on both ranks, with other weights on the second: so both replicas work, each with its

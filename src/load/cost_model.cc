@@ -59,6 +59,11 @@ uint64_t hash_of_values(std::span<const Value> values) {
   return checksum(std::as_bytes(values));
 }
 
+// For products and quotients that fit in 64 bits.
+int64_t narrow(Wide value) {
+  return static_cast<int64_t>(value);
+}
+
 }  // namespace
 
 CostModel::CostModel(std::vector<CostPoint> points, std::vector<int32_t> speeds,
@@ -95,13 +100,13 @@ int64_t CostModel::of_many(int64_t rows) const {
   const Wide time = begin->picoseconds + Wide{rows - begin->rows} *
                                              (end->picoseconds - begin->picoseconds) /
                                              (end->rows - begin->rows);
-  return static_cast<int64_t>(std::min<Wide>(time, kMostPicoseconds));
+  return narrow(std::min<Wide>(time, kMostPicoseconds));
 }
 
 int64_t CostModel::rows_within(int64_t picoseconds) const {
   if (picoseconds < few_rows_[1]) return 0;
   if (picoseconds < few_rows_.back()) {
-    const auto part = static_cast<size_t>(picoseconds >> part_bits_);
+    const int64_t part = picoseconds >> part_bits_;
     const auto times = few_rows_.begin();
     return std::upper_bound(times + below_part_[part], times + below_part_[part + 1], picoseconds) -
            times - 1;
@@ -114,18 +119,18 @@ int64_t CostModel::rows_within(int64_t picoseconds) const {
   if (more == 0) return kMostRows;
   const Wide rows =
       (Wide{picoseconds - begin->picoseconds + 1} * (end->rows - begin->rows) - 1) / more;
-  return static_cast<int64_t>(std::min<Wide>(begin->rows + rows, kMostRows));
+  return narrow(std::min<Wide>(begin->rows + rows, kMostRows));
 }
 
 int64_t CostModel::time_on_rank(int64_t work, int64_t rank) const {
   if (speeds_.empty()) return work;
   const int32_t speed = speeds_[rank];
-  return static_cast<int64_t>((Wide{work} * kNominalSpeed + speed - 1) / speed);
+  return narrow((Wide{work} * kNominalSpeed + speed - 1) / speed);
 }
 
 int64_t CostModel::work_within(int64_t picoseconds, int64_t rank) const {
   if (speeds_.empty()) return picoseconds;
-  return static_cast<int64_t>(Wide{picoseconds} * speeds_[rank] / kNominalSpeed);
+  return narrow(Wide{picoseconds} * speeds_[rank] / kNominalSpeed);
 }
 
 CostModel cost_of_measured(std::span<const int64_t> rows, std::span<const double> seconds) {
@@ -137,7 +142,7 @@ CostModel cost_of_measured(std::span<const int64_t> rows, std::span<const double
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!(seconds[i] >= 0 && seconds[i] * 1e12 <= static_cast<double>(CostModel::kMostPicoseconds)))
       throw InvalidArgument(cat(rows[i], " rows took ", seconds[i], " s"));
-    longest = std::max(longest, static_cast<int64_t>(std::llround(seconds[i] * 1e12)));
+    longest = std::max<int64_t>(longest, std::llround(seconds[i] * 1e12));
     points.push_back({.rows = rows[i], .picoseconds = longest});
   }
   return CostModel(std::move(points));
