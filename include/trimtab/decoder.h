@@ -140,6 +140,11 @@ struct DecoderOptions {
   int threads = 1;
   // The rule that says which replica a pick goes to; the same on every rank.
   SplitRule split = SplitRule::kStatic;
+  // What an expert costs, for the rule kTime; the same on every rank.
+  std::shared_ptr<const CostModel> cost = {};
+  // Above 0: rank 0 measures what its experts cost for about so long, and all ranks take what it
+  // found. For the rule kTime, in place of `cost`.
+  double measure_cost_seconds = 0;
   // Gets what the thread that calls step() does; outlives the decoder. Null: nothing is recorded.
   TraceBuffer* trace = nullptr;
 };
@@ -151,7 +156,7 @@ class Decoder {
   // the decoder, and nobody else uses it during step(). The placement may have redundant experts.
   // Throws InvalidArgument when things do not fit, and on all ranks when they differ in what must
   // be the same: the model's sizes and formats, the placement, the dispatcher, max_tokens, the
-  // split rule. Collective.
+  // split rule and its cost model. Collective.
   Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
           Communicator& comm, const DecoderOptions& options = {},
           const ExpertSlots* slots = nullptr);
@@ -186,7 +191,8 @@ class Decoder {
   struct Place;  // where a token stands in its sequence
 
   std::shared_ptr<const Dispatcher> make_dispatcher(Communicator& comm) const;
-  std::vector<MoeLayer> make_moe_layers(Communicator& comm, const ExpertSlots* slots) const;
+  std::vector<MoeLayer> make_moe_layers(Communicator& comm, const ExpertSlots* slots);
+  void measure_cost(const Experts& experts, Communicator& comm);
   std::shared_ptr<const Experts> experts_of(const LayerWeights& weights, int rank) const;
   size_t workspace_bytes() const;
   void check(std::span<const Chunk> batch, Rows logits) const;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Construction of a decoder: its dispatcher, its MoE layers and the memory of its steps.
 #include <algorithm>
+#include <optional>
 
 #include "base/cat.h"
 #include "model/decoder_rows.h"
@@ -8,6 +9,7 @@
 #include "model/rope.h"
 #include "trimtab/dispatch_choice.h"
 #include "trimtab/error.h"
+#include "trimtab/measure_cost.h"
 #include "trimtab/require_equal.h"
 
 namespace trimtab {
@@ -43,17 +45,20 @@ void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
   for (int layer = 0; layer < placement.num_layers(); ++layer)
     slots = digest_of(std::as_bytes(placement.logical(layer)), slots);
   require_equal(
-      comm, std::vector<NamedDigest>{
-                named_value("the model", cat(model.model_type, ", ", model.num_hidden_layers,
-                                             " layers of ", model.hidden_size, ", top-",
-                                             model.router.top_k, " of ", model.router.num_experts,
-                                             " experts of ", model.moe_intermediate_size)),
-                named_value("the dtype of the weights", std::string(name(weights.dtype()))),
-                named_value("the format of the experts", name(weights.expert_format())),
-                named_value("DecoderOptions::dispatcher", options.dispatcher),
-                named_value("DecoderOptions::max_tokens", cat(options.max_tokens)),
-                named_value("DecoderOptions::split", std::string(name(options.split))),
-                {"the placement", slots, {}}});
+      comm,
+      std::vector<NamedDigest>{
+          named_value("the model",
+                      cat(model.model_type, ", ", model.num_hidden_layers, " layers of ",
+                          model.hidden_size, ", top-", model.router.top_k, " of ",
+                          model.router.num_experts, " experts of ", model.moe_intermediate_size)),
+          named_value("the dtype of the weights", std::string(name(weights.dtype()))),
+          named_value("the format of the experts", name(weights.expert_format())),
+          named_value("DecoderOptions::dispatcher", options.dispatcher),
+          named_value("DecoderOptions::max_tokens", cat(options.max_tokens)),
+          named_value("DecoderOptions::split", std::string(name(options.split))),
+          named_value("DecoderOptions::measure_cost_seconds", cat(options.measure_cost_seconds)),
+          {"DecoderOptions::cost", options.cost ? options.cost->fingerprint() : 0, {}},
+          {"the placement", slots, {}}});
 }
 
 }  // namespace
@@ -118,7 +123,16 @@ std::shared_ptr<const Experts> Decoder::experts_of(const LayerWeights& w, int ra
                               dispatcher_->format());
 }
 
-std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertSlots* slots) const {
+void Decoder::measure_cost(const Experts& experts, Communicator& comm) {
+  std::optional<CostModel> mine;
+  if (comm.rank() == 0) {
+    Team team(options_.threads);
+    mine = trimtab::measure_cost(experts, team, {.seconds = options_.measure_cost_seconds});
+  }
+  options_.cost = std::make_shared<const CostModel>(broadcast_cost(comm, mine ? &*mine : nullptr));
+}
+
+std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertSlots* slots) {
   const int rank = comm.rank();
   if (slots != nullptr) check_slots(*slots, placement_, rank);
   std::vector<MoeLayer> layers;
@@ -132,6 +146,8 @@ std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertS
     parts.dispatcher = dispatcher_;
     parts.experts =
         slots != nullptr ? slots->experts(w.moe_layer, dispatcher_->format()) : experts_of(w, rank);
+    if (layers.empty() && options_.measure_cost_seconds > 0) measure_cost(*parts.experts, comm);
+    parts.cost = options_.cost;
     if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
     parts.layer = w.moe_layer;
     layers.emplace_back(std::move(parts));

@@ -114,11 +114,15 @@ TEST(Decoder, ReplicasAndRulesChangeNoBit) {
     logical.push_back(s % (kRanks * slots) % experts);
   const Placement placement(num_moe_layers(model.config), experts, std::vector<int>(kRanks, slots),
                             logical);
-  for (const SplitRule rule : {SplitRule::kStatic, SplitRule::kRoundRobin, SplitRule::kSplit}) {
+  const auto cost = std::make_shared<const CostModel>(
+      std::vector<CostPoint>{{.rows = 1, .picoseconds = 900}, {.rows = 11, .picoseconds = 1900}});
+  for (const SplitRule rule :
+       {SplitRule::kStatic, SplitRule::kRoundRobin, SplitRule::kSplit, SplitRule::kTime}) {
     for (const char* dispatcher : {"auto", "all_to_all"}) {
       Arrangement arrangement{.ranks = kRanks};
       arrangement.options.dispatcher = dispatcher;
       arrangement.options.split = rule;
+      arrangement.options.cost = cost;
       arrangement.placement = placement;
       EXPECT_EQ(all_logits(model, sequences, arrangement), alone)
           << dispatcher << ", rule " << static_cast<int>(rule);
@@ -127,6 +131,8 @@ TEST(Decoder, ReplicasAndRulesChangeNoBit) {
   Arrangement refused{.ranks = 2};
   refused.options.dispatcher = "packed";
   refused.options.split = SplitRule::kSplit;
+  EXPECT_THROW(all_logits(model, sequences, refused), InvalidArgument);
+  refused.options = {.split = SplitRule::kTime};
   EXPECT_THROW(all_logits(model, sequences, refused), InvalidArgument);
 }
 
@@ -244,6 +250,10 @@ TEST(Decoder, RanksThatDifferAreRefusedOnEveryRank) {
                });
   expect_named("DecoderOptions::split: ", [&](Communicator& comm) {
     const Decoder decoder(weights, placement, comm, {.split = SplitRule::kSplit});
+  });
+  expect_named("DecoderOptions::cost", [&](Communicator& comm) {
+    const Decoder decoder(weights, placement, comm,
+                          {.cost = std::make_shared<const CostModel>(CostModel::of_rows())});
   });
   expect_named("the placement",
                [&](Communicator& comm) { const Decoder decoder(weights, other, comm); });
