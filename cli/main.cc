@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "cli/bench/bench_dispatch_options.h"
 #include "cli/bench/bench_options.h"
+#include "cli/bench/bench_split_options.h"
 #include "cli/options/command.h"
 #include "cli/plan/check_options.h"
 #include "cli/plan/convert_options.h"
@@ -66,6 +67,7 @@ int main(int argc, char** argv) {
   trimtab::cli::ReplayOptions replay;
   trimtab::cli::BenchOptions bench;
   trimtab::cli::BenchDispatchOptions bench_dispatch;
+  trimtab::cli::BenchSplitOptions bench_split;
   const CommandLine line = trimtab::cli::read_command_line(
       argc, argv,
       "Trimtab runs mixture-of-experts models expert-parallel and plans placements that keep the "
@@ -80,6 +82,7 @@ int main(int argc, char** argv) {
         add_replay(program, replay);
         Command bench_command = add_bench(program, bench);
         add_bench_dispatch(bench_command, bench_dispatch);
+        add_bench_split(bench_command, bench_split);
       });
   if (!line.wrong.empty()) return wrong_usage(line.wrong, line.command);
   std::fputs(line.help.c_str(), stdout);

@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "cli/output/line_printer.h"
 #include "cli/output/output.h"
+#include "trimtab/cost_file.h"
 #include "trimtab/experts.h"
 
 namespace trimtab::cli {
@@ -42,6 +45,27 @@ void print(const BenchOptions& options, const BenchResult& result) {
   print_report(options.json ? bench_json_report(result) : bench_text_report(result));
 }
 
+// What an expert takes is what its two products do.
+MeasuredCost cost_of(const std::string& shape, const bench::WeightDType& dtype, int threads,
+                     const std::vector<bench::GemmRow>& gemms) {
+  const bench::ModelShape& model = bench::parse_model(shape);
+  std::map<int64_t, double> seconds;  // by rows, ascending
+  for (const bench::GemmRow& gemm : gemms) seconds[gemm.m] += 1e-3 * gemm.timing.ms.median;
+  std::vector<int64_t> rows;
+  std::vector<double> times;
+  for (const auto& [m, time] : seconds) {
+    rows.push_back(m);
+    times.push_back(time);
+  }
+  return {.shape = shape,
+          .hidden = model.hidden,
+          .intermediate = model.intermediate,
+          .weights = name(dtype.weights),
+          .isa = std::string(kernel_isa()),
+          .threads = threads,
+          .cost = cost_of_measured(rows, times)};
+}
+
 template <class Rows>
 void append(Rows& to, Rows&& from) {
   to.insert(to.end(), from.begin(), from.end());
@@ -63,6 +87,7 @@ void bench_isa(const BenchOptions& options) {
 }
 
 void bench_experts(const BenchOptions& options) {
+  check_writable("--cost-out", options.cost_out);
   BenchResult result{.kernels = kernel_isa(), .threads = options.threads};
   LinePrinter printer;
   Team team(options.threads);
@@ -75,6 +100,7 @@ void bench_experts(const BenchOptions& options) {
       .effort = {.seconds = options.seconds},
       .cold_bytes = cold_memory(options),
       .progress = [&](const std::string& what) { printer.status(what); }};
+  std::vector<MeasuredCost> costs;
   std::vector<bench::RoutingKind> routings;
   for (const std::string& name : options.routings) routings.push_back(bench::find_routing(name));
   for (const std::string& shape : options.shapes) {
@@ -84,10 +110,14 @@ void bench_experts(const BenchOptions& options) {
         append(result.layers,
                bench_layer(bench::parse_model(shape), dtype, options.tokens, routings, context));
       } else {
-        append(result.gemms, bench_gemms(shape, dtype, options.m, context));
+        std::vector<bench::GemmRow> gemms = bench_gemms(shape, dtype, options.m, context);
+        if (!options.cost_out.empty())
+          costs.push_back(cost_of(shape, dtype, options.threads, gemms));
+        append(result.gemms, std::move(gemms));
       }
     }
   }
+  if (!options.cost_out.empty()) write_costs(options.cost_out, costs);
   printer.finish("verified and measured");
   print(options, result);
 }

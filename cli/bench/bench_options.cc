@@ -24,6 +24,8 @@ from cold memory.
 trimtab bench experts compares the expert kernels with that; see trimtab bench experts --help.
 trimtab bench dispatch times bringing tokens to their experts and back; see
 trimtab bench dispatch --help.
+trimtab bench split compares the rules that share picks out over replicas; see
+trimtab bench split --help.
 )";
 
 constexpr const char* kExpertsFooter = R"(
@@ -47,6 +49,7 @@ Examples
   trimtab bench experts
   trimtab bench experts --shape deepseek-v3,1536x2048 --dtype f32,bf16 --m 1,8,64
   trimtab bench experts --layer --shape olmoe --tokens 1,256 --threads 2 --json
+  trimtab bench experts --dtype bf16,w8a8 --m 1,4,8,16,32,64,256 --cost-out costs.json
 )";
 
 // A stage needs a number of experts, which not every shape has.
@@ -117,10 +120,16 @@ void add_experts(Command& bench, BenchOptions& options) {
       .between_reals(0.0, 3600.0)
       .type("S")
       .shows_default();
+  experts
+      .text(
+          "--cost-out", options.cost_out,
+          "Write what an expert takes for each of --m rows, for run --cost and bench split --cost")
+      .type("FILE")
+      .excludes(layer);
   add_effort(experts, options);
   experts.footer(kExpertsFooter);
   experts.runs([&options] {
-    if (options.layer) check_models(options.shapes);
+    if (options.layer || !options.cost_out.empty()) check_models(options.shapes);
     bench_experts(options);
   });
 }
@@ -134,7 +143,7 @@ Command add_bench(Command& program, BenchOptions& options) {
   bench.footer(kBenchFooter);
   add_experts(bench, options);
   bench.runs([&options] {
-    if (!options.isa) throw UsageError("--isa, experts or dispatch is required");
+    if (!options.isa) throw UsageError("--isa, experts, dispatch or split is required");
     bench_isa(options);
   });
   return bench;

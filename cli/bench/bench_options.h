@@ -21,6 +21,7 @@ struct BenchOptions {
   int threads = 1;
   int cold_mb = 1280;
   double seconds = 1.0;
+  std::string cost_out;  // file of measured costs; empty: none is wanted
   bool json = false;
 };
 
