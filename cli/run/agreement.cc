@@ -53,6 +53,11 @@ std::string given_or_not(const std::string& file) {
   return file.empty() ? "not given" : "given";
 }
 
+// A file is read by rank 0 alone.
+std::string kind_of_cost(const std::string& cost) {
+  return cost == "rows" || cost == "measure" ? cost : given_or_not(cost);
+}
+
 }  // namespace
 
 void require_same_run(Communicator& comm, const RunOptions& options, const ModelConfig& model,
@@ -71,6 +76,8 @@ void require_same_run(Communicator& comm, const RunOptions& options, const Model
       named_value("--temperature", fmt::format("{}", options.temperature)),
       named_value("--seed", std::to_string(options.seed)),
       named_value("--eplb", std::string(name(eplb.mode.kind))),
+      named_value("--split", options.split),
+      named_value("--cost", kind_of_cost(options.cost)),
       named_value("--trace-out", given_or_not(options.trace_out)),
       named_value("--chrome-trace", given_or_not(options.chrome_trace)),
       named_value("--report", given_or_not(options.report)),

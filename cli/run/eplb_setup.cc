@@ -56,6 +56,13 @@ bool shares_out(const std::string& dispatcher) {
   return dispatcher == "auto" || dispatcher_kind(dispatcher).shares_out;
 }
 
+void check_cost_option(const RunOptions& options, SplitRule split) {
+  if (split == SplitRule::kTime && options.cost.empty())
+    throw UsageError("--cost: split rule time needs it: measure, rows or FILE");
+  if (split != SplitRule::kTime && !options.cost.empty())
+    throw UsageError(fmt::format("--cost: it has no effect on split rule {}", name(split)));
+}
+
 }  // namespace
 
 EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int ranks) {
@@ -63,6 +70,7 @@ EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int r
   EplbSetup eplb{.mode = parse_eplb_mode(options.eplb),
                  .config = read_config(options.eplb_config),
                  .start = Placement::linear(layers, experts, ranks)};
+  if (!options.split.empty()) eplb.config.split = parse_split_rule(options.split);
   eplb.config.screen = eplb.mode.kind == EplbMode::Kind::kScreen;
   if (eplb.mode.begins_with_file()) {
     eplb.start = read_start(eplb.mode.file, layers, experts, ranks);
@@ -85,17 +93,21 @@ EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int r
   }
   if (eplb.has_replicas() || eplb.mode.balances()) {
     eplb.split = shares_out(options.dispatcher) ? eplb.config.split : SplitRule::kStatic;
-    if (eplb.split != eplb.config.split && !options.eplb_config.empty()) {
-      throw InvalidArgument(fmt::format(
-          "dispatcher {} can't share tokens out over replicas; use auto, {}, or \"split\": "
-          "\"static\" in {}",
-          options.dispatcher, dispatcher_names([](const DispatcherKind& kind) {
-            return kind.shares_out && kind.format != Format::kBatched;
-          }),
-          options.eplb_config));
+    if (eplb.split != eplb.config.split &&
+        !(options.eplb_config.empty() && options.split.empty())) {
+      throw InvalidArgument(
+          fmt::format("dispatcher {} can't share tokens out over replicas; use auto, {}, or {}",
+                      options.dispatcher, dispatcher_names([](const DispatcherKind& kind) {
+                        return kind.shares_out && kind.format != Format::kBatched;
+                      }),
+                      options.split.empty() ? "\"split\": \"static\" in " + options.eplb_config
+                                            : "--split static"));
     }
     eplb.config.split = eplb.split;
+  } else if (!options.split.empty()) {
+    throw UsageError("--split: it has no effect without replicas or --eplb dynamic or screen");
   }
+  check_cost_option(options, eplb.split);
   return eplb;
 }
 

@@ -24,9 +24,11 @@
 #include "cli/run/run_result.h"
 #include "cli/run/run_trace.h"
 #include "comm/rank_bytes.h"
+#include "trimtab/cost_file.h"
 #include "trimtab/decoder.h"
 #include "trimtab/error.h"
 #include "trimtab/generate.h"
+#include "trimtab/measure_cost.h"
 #include "trimtab/par.h"
 
 namespace trimtab::cli {
@@ -90,6 +92,28 @@ GenerateOptions generate_options(const RunOptions& options) {
   return how;
 }
 
+// What an expert takes, as --cost says: null where nothing needs it and where it is measured. A
+// file is that of rank 0. Collective.
+std::shared_ptr<const CostModel> cost_of_run(const Job& job, const DecoderWeights& weights,
+                                             Communicator& comm) {
+  const std::string& source = job.options.cost;
+  if (source.empty() || source == "measure") return nullptr;
+  std::optional<CostModel> cost;
+  if (source == "rows") {
+    cost = CostModel::of_rows();
+  } else if (comm.rank() == 0) {
+    cost = find_cost(read_costs(source),
+                     {.hidden = job.config.hidden_size,
+                      .intermediate = job.config.moe_intermediate_size,
+                      .weights = name(weights.expert_format()),
+                      .isa = std::string(kernel_isa()),
+                      .threads = job.options.threads_per_rank},
+                     source)
+               .cost;
+  }
+  return std::make_shared<const CostModel>(broadcast_cost(comm, cost ? &*cost : nullptr));
+}
+
 // Generates on all ranks, and fills in what was measured. Returns what each prompt gave: [prompts].
 std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
                                           const std::shared_ptr<const DecoderWeights>& weights,
@@ -114,6 +138,8 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
                     {.dispatcher = options.dispatcher,
                      .threads = options.threads_per_rank,
                      .split = eplb.split,
+                     .cost = cost_of_run(job, *weights, comm),
+                     .measure_cost_seconds = options.cost == "measure" ? 0.05 : 0,
                      .trace = trace.add_thread(comm, "steps")},
                     slots.get());
     GenerateOptions own = how;

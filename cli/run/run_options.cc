@@ -8,6 +8,7 @@
 #include "cli/options/dispatchers.h"
 #include "cli/run/eplb_mode.h"
 #include "cli/run/run.h"
+#include "trimtab/split.h"
 #include "trimtab/weight_format.h"
 
 namespace trimtab::cli {
@@ -117,6 +118,15 @@ void add_balancing(Command& run, RunOptions& options) {
       .shows_default();
   run.text("--eplb-config", options.eplb_config, "How to balance (see docs/live.md)")
       .type("FILE.json");
+  run.text("--split", options.split,
+           "How picks are shared out over replicas: static, round_robin, split (fewest rows on the "
+           "busiest rank) or time (least time there, see --cost); by default as --eplb-config says")
+      .parsed_by([](const std::string& text) { parse_split_rule(text); })
+      .type("RULE");
+  run.text("--cost", options.cost,
+           "What an expert takes, for --split time: measure (at start), rows (as many times as it "
+           "has rows), or a file that trimtab bench experts --cost-out wrote")
+      .type("measure|rows|FILE");
   run.number("--redundant-experts", options.redundant_experts,
              "Slots beside one for each expert, over all ranks [one a rank with --eplb dynamic and "
              "screen]")
@@ -150,6 +160,10 @@ void check(const Command& run, const RunOptions& options) {
     throw UsageError("--metrics: it needs --eplb dynamic or screen");
   if (eplb.begins_with_file() && options.redundant_experts >= 0)
     throw UsageError("--redundant-experts: the placement of --eplb says it");
+  if (!options.cost.empty() && !options.split.empty() && options.split != "time")
+    throw UsageError("--cost: it has no effect on --split " + options.split);
+  if (options.split == "time" && options.cost.empty())
+    throw UsageError("--split time: say --cost measure, rows or FILE");
   const bool has_replicas = options.redundant_experts > 0 || eplb.begins_with_file();
   if (!options.eplb_config.empty() && !eplb.balances() && !has_replicas) {
     throw UsageError(

@@ -26,6 +26,8 @@ struct RunOptions {
   int max_sequences = 0;       // of a rank, in a step together; 0: as many as fit
   std::string eplb = "off";    // see parse_eplb_mode()
   std::string eplb_config;     // file of a BalancerConfig; empty: the preset "short"
+  std::string split;           // a SplitRule by name; empty: as the BalancerConfig says
+  std::string cost;            // "rows", "measure" or a file of costs; empty: none
   int redundant_experts = -1;  // over all ranks; -1: not said
   std::string placement_out;
   std::string trace_out;

@@ -219,5 +219,26 @@ TEST(RunEplb, RefusesWhatCannotBe) {
             huge + ": not valid JSON: number overflow parsing '1e999'");
 }
 
+// Which replica computes a pick changes no token. Costs come from rows, a measurement or a file.
+TEST(RunSplit, TimeGivesTheOutputsOfAllOtherRules) {
+  const Scratch scratch;
+  const std::string few = "run " + kTinyMoe + " --ranks 3 --steps 6 --json --redundant-experts 6 ";
+  const Json still = run(few + "--split static");
+  for (const char* cost : {"rows", "measure"}) {
+    const Json timed = run(few + "--split time --cost " + cost);
+    EXPECT_EQ(timed.at("outputs"), still.at("outputs")) << cost;
+  }
+  const std::string other = scratch.file("other.json", R"({"format": "trimtab_costs", "version": 1,
+    "costs": [{"hidden": 8, "intermediate": 4, "weights": "f32", "isa": "none", "threads": 1,
+               "points": [[1, 2]]}]})");
+  const Outcome refused = trimtab(few + "--split time --cost " + other);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_TRUE(contains(refused.err, "other.json has no cost of f32 experts of ")) << refused.err;
+  EXPECT_EQ(trimtab(few + "--split time").status, 2);
+  EXPECT_EQ(trimtab(few + "--split split --cost rows").status, 2);
+  EXPECT_EQ(trimtab(few + "--cost rows").status, 2);
+  EXPECT_EQ(trimtab("run " + kTinyMoe + " --ranks 3 --steps 6 --split time --cost rows").status, 2);
+}
+
 }  // namespace
 }  // namespace trimtab::cli
