@@ -74,6 +74,12 @@ RankLoads rank_loads(const Placement& placement, const Load& load, int layer);
 // The same for a layer that is no Placement (yet). logical: [slots], the expert in each slot.
 RankLoads rank_loads(std::span<const int32_t> logical, SlotRanges slots, const Load& load,
                      int layer);
+// The same for callers that have the layer's loads of all steps together already. window:
+// [experts], as sum_of_steps() gives it for all steps of the load. Whoever compares several
+// placements under one load sums it up once. Throws InvalidArgument when window does not have as
+// many experts as the load.
+RankLoads rank_loads(std::span<const int32_t> logical, SlotRanges slots, const Load& load,
+                     int layer, std::span<const int64_t> window);
 // The same of a single step: [ranks]. expert_load: [experts].
 std::vector<double> rank_loads(std::span<const int32_t> logical, SlotRanges slots,
                                std::span<const int64_t> expert_load);

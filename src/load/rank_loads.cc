@@ -22,9 +22,10 @@ void add_up(std::span<const int32_t> logical, SlotRanges slots, std::span<const 
   }
 }
 
-// One layer of equally shared loads, written to layer `to` of `loads`.
+// One layer of equally shared loads, written to layer `to` of `loads`. window: [experts], the
+// layer's loads of all steps together.
 void share_equally(std::span<const int32_t> logical, SlotRanges slots, const Load& load, int layer,
-                   RankLoads& loads, int to) {
+                   std::span<const int64_t> window, RankLoads& loads, int to) {
   const std::vector<int32_t> replicas = replica_counts(logical, load.num_experts);
   std::vector<double> inverse, per_replica(replicas.size());
   for (const int32_t count : replicas) inverse.push_back(1.0 / count);
@@ -34,9 +35,11 @@ void share_equally(std::span<const int32_t> logical, SlotRanges slots, const Loa
                    [](int64_t count, double part) { return static_cast<double>(count) * part; });
     add_up(logical, slots, per_replica, loads.at(step, to));
   }
-  const std::vector<double> window =
-      rank_loads(logical, slots, sum_of_steps(load, layer, {0, load.num_steps}));
-  std::ranges::copy(window, loads.window(to).begin());
+  std::ranges::copy(rank_loads(logical, slots, window), loads.window(to).begin());
+}
+
+std::vector<int64_t> sum_of_all_steps(const Load& load, int layer) {
+  return sum_of_steps(load, layer, {0, load.num_steps});
 }
 
 }  // namespace
@@ -74,8 +77,17 @@ std::vector<double> rank_loads(std::span<const int32_t> logical, SlotRanges slot
 
 RankLoads rank_loads(std::span<const int32_t> logical, SlotRanges slots, const Load& load,
                      int layer) {
+  return rank_loads(logical, slots, load, layer, sum_of_all_steps(load, layer));
+}
+
+RankLoads rank_loads(std::span<const int32_t> logical, SlotRanges slots, const Load& load,
+                     int layer, std::span<const int64_t> window) {
+  if (std::ssize(window) != load.num_experts) {
+    throw InvalidArgument(cat("rank loads: a window of ", window.size(), " experts, the load has ",
+                              load.num_experts));
+  }
   RankLoads loads(load.num_steps, 1, slots.num_ranks());
-  share_equally(logical, slots, load, layer, loads, 0);
+  share_equally(logical, slots, load, layer, window, loads, 0);
   return loads;
 }
 
@@ -88,7 +100,8 @@ RankLoads rank_loads(const Placement& placement, const Load& load) {
   check_fits(placement, load);
   RankLoads loads(load.num_steps, load.num_layers, placement.num_ranks());
   for (int layer = 0; layer < load.num_layers; ++layer) {
-    share_equally(placement.logical(layer), placement.first_slots(), load, layer, loads, layer);
+    share_equally(placement.logical(layer), placement.first_slots(), load, layer,
+                  sum_of_all_steps(load, layer), loads, layer);
   }
   return loads;
 }

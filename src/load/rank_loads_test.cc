@@ -56,6 +56,14 @@ TEST(RankLoads, OneLayerAloneIsThatOfAll) {
     const RankLoads one = rank_loads(placement, load, layer);
     EXPECT_EQ(one.num_layers(), 1);
     EXPECT_EQ(values(one.window(0)), values(all.window(layer)));
+    const auto summed = sum_of_steps(load, layer, {0, 2});
+    const RankLoads with_window =
+        rank_loads(placement.logical(layer), placement.first_slots(), load, layer, summed);
+    EXPECT_EQ(values(with_window.window(0)), values(all.window(layer)));
+    EXPECT_EQ(values(with_window.at(1, 0)), values(all.at(1, layer)));
+    EXPECT_THROW(rank_loads(placement.logical(layer), placement.first_slots(), load, layer,
+                            std::span(summed).first(2)),
+                 InvalidArgument);
     for (int64_t step = 0; step < 2; ++step)
       EXPECT_EQ(values(one.at(step, 0)), values(all.at(step, layer)));
   }

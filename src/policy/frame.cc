@@ -88,8 +88,10 @@ class Finisher {
     return std::span(map_).subspan(cells(layer, slots()), cells(slots()));
   }
 
-  Levelness level_of(std::span<const int32_t> logical, int layer) const {
-    return levelness(rank_loads(logical, first_slots(), problem_.load, layer), 0);
+  // window: the layer's loads of all steps together.
+  Levelness level_of(std::span<const int32_t> logical, int layer,
+                     std::span<const int64_t> window) const {
+    return levelness(rank_loads(logical, first_slots(), problem_.load, layer, window), 0);
   }
 
   void check_experts(int layer) {
@@ -122,7 +124,7 @@ class Finisher {
   void finish_layer(int layer) {
     LayerPrediction& p = predictions_[layer];
     const std::vector<int64_t> window = window_load(problem_.load, layer);
-    const Levelness before = level_of(old_map(layer), layer);
+    const Levelness before = level_of(old_map(layer), layer, window);
     p.par_before = before.par;
     p.par_step_before = before.par_step_mean;
     high_before_[layer] = before.par_step_high;
@@ -130,7 +132,8 @@ class Finisher {
     constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
     if (p.par_step_before <= kLevel) return keep(layer);
     fit(layer, window);
-    const Levelness after = level_of(new_map(layer), layer);
+    if (std::ranges::equal(new_map(layer), old_map(layer))) return keep(layer);
+    const Levelness after = level_of(new_map(layer), layer, window);
     p.par_after = after.par;
     p.par_step_after = after.par_step_mean;
     p.par_step_after_high = after.par_step_high;
