@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "trimtab/par.h"
 
@@ -15,35 +16,80 @@ double log_gamma(double x) {
   return ::lgamma_r(x, &sign);
 }
 
+double power(double base, int exponent) {
+  double result = 1;
+  for (; exponent > 0; exponent /= 2, base *= base) {
+    if (exponent % 2 == 1) result *= base;
+  }
+  return result;
+}
+
 // E[max] / mean of n independent Poisson counts. E[max] is the sum over k >= 0 of P(max > k);
-// outside of 12 standard deviations the terms are 1 or 0 to double precision.
-double expected_poisson_par(double mean, int n) {
-  constexpr double kLarge = 1e8;  // beyond, what is above 1 shrinks with the root of the mean
-  if (mean > kLarge) return 1 + (expected_poisson_par(kLarge, n) - 1) * std::sqrt(kLarge / mean);
+// outside of 12 standard deviations the terms are 1 or 0 to double precision. It takes time in
+// proportion to the root of the mean.
+double summed_poisson_par(double mean, int n) {
   const double reach = 12 * std::sqrt(mean) + 30;
   const double first = std::max(0.0, std::floor(mean - reach));
+  double equal = std::exp(first * std::log(mean) - mean - log_gamma(first + 1));  // P(count == k)
   double expected = first, below = 0;
   for (double k = first; k <= mean + reach; ++k) {
-    below = std::min(1.0, below + std::exp(k * std::log(mean) - mean - log_gamma(k + 1)));
-    expected += 1 - std::pow(below, n);
+    below = std::min(1.0, below + equal);
+    expected += 1 - power(below, n);
+    equal *= mean / (k + 1);
   }
   return expected / mean;
 }
 
+// The expected PAR of ranks that all expect the same number of tokens. It keeps what it has
+// computed: steps of a serving engine, and the layers of a step, often have the same number.
+class ExpectedPar {
+ public:
+  explicit ExpectedPar(int num_ranks) : num_ranks_(num_ranks) {}
+
+  double of(int64_t tokens) {
+    if (tokens <= 0) return 1;
+    const auto [entry, is_new] = known_.try_emplace(tokens, 1.0);
+    if (is_new) entry->second = compute(static_cast<double>(tokens) / num_ranks_);
+    return entry->second;
+  }
+
+  double mean_of_steps(std::span<const int64_t> step_tokens) {
+    if (step_tokens.empty()) return 1;
+    double sum = 0;
+    for (const int64_t tokens : step_tokens) sum += of(tokens);
+    return sum / static_cast<double>(step_tokens.size());
+  }
+
+ private:
+  // Beyond this mean the sum is not computed. What is above 1 is there a / root(mean) + b / mean,
+  // up to terms of higher order that are below 1e-6; a and b are such that this mean and four times
+  // it have what the sums say.
+  static constexpr double kLargeMean = 1e4;
+  struct Large {
+    double a = 0, b = 0;
+  };
+
+  double compute(double mean) {
+    if (mean <= kLargeMean) return summed_poisson_par(mean, num_ranks_);
+    if (!large_) large_ = fit_large();
+    return 1 + large_->a / std::sqrt(mean) + large_->b / mean;
+  }
+
+  Large fit_large() const {
+    const double one = summed_poisson_par(kLargeMean, num_ranks_) - 1;
+    const double four = summed_poisson_par(4 * kLargeMean, num_ranks_) - 1;
+    return {std::sqrt(kLargeMean) * (4 * four - one), 2 * kLargeMean * (one - 2 * four)};
+  }
+
+  int num_ranks_;
+  std::map<int64_t, double> known_;  // tokens of a step, and its expected PAR
+  std::optional<Large> large_;
+};
+
 }  // namespace
 
 double noise_floor(std::span<const int64_t> step_tokens, int num_ranks) {
-  if (step_tokens.empty()) return 1;
-  // Steps of a serving engine often have the same number of tokens.
-  std::map<int64_t, double> known;
-  double sum = 0;
-  for (const int64_t tokens : step_tokens) {
-    const auto [entry, is_new] = known.try_emplace(tokens, 1.0);
-    if (is_new && tokens > 0)
-      entry->second = expected_poisson_par(static_cast<double>(tokens) / num_ranks, num_ranks);
-    sum += entry->second;
-  }
-  return sum / static_cast<double>(step_tokens.size());
+  return ExpectedPar(num_ranks).mean_of_steps(step_tokens);
 }
 
 double noise_floor(const Load& load, int layer, int num_ranks) {
@@ -76,12 +122,13 @@ double noise_floor(const RankLoads& loads, int layer, StepRange steps) {
 AboveChance above_chance(const RankLoads& loads) {
   AboveChance above;
   const int layers = loads.num_layers();
+  ExpectedPar chance(loads.num_ranks());
   for (int layer = 0; layer < layers; ++layer) {
     const std::vector<int64_t> tokens = tokens_of(loads, layer, loads.all_steps());
     const int64_t all = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
     const Levelness level = levelness(loads, layer);
-    above.steps += (level.par_step_mean - noise_floor(tokens, loads.num_ranks())) / layers;
-    above.window += (level.par - noise_floor({&all, 1}, loads.num_ranks())) / layers;
+    above.steps += (level.par_step_mean - chance.mean_of_steps(tokens)) / layers;
+    above.window += (level.par - chance.of(all)) / layers;
   }
   return above;
 }

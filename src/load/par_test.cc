@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -169,6 +170,37 @@ TEST(NoiseFloor, OfFewAndOfVeryManyTokens) {
                above = noise_floor({1, 1, 1, {801'000'000}}, 0, 8);
   EXPECT_NEAR(below, above, 1e-6);
   EXPECT_GT(below, above);
+}
+
+// The sum of P(max > k) over k, term by term, each from its logarithm.
+double plain_noise_floor(double mean, int ranks) {
+  const double reach = 14 * std::sqrt(mean);
+  double expected = std::floor(mean - reach), below = 0;
+  for (double k = expected; k < mean + reach; ++k) {
+    below = std::min(1.0, below + std::exp(k * std::log(mean) - mean - std::lgamma(k + 1)));
+    expected += 1 - std::pow(below, ranks);
+  }
+  return expected / mean;
+}
+
+// Where means are large the sum is not computed any more.
+TEST(NoiseFloor, OfManyTokensIsWhatTheSumWouldBe) {
+  for (const int ranks : {2, 8, 64}) {
+    for (const double mean : {9e3, 1.1e4, 3e4, 1e5, 1e6}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, mean " << mean);
+      const auto tokens = static_cast<int64_t>(mean * ranks);
+      EXPECT_NEAR(noise_floor({1, 1, 1, {tokens}}, 0, ranks), plain_noise_floor(mean, ranks), 1e-6);
+    }
+  }
+}
+
+// Of 2000 steps each has another number of tokens. As sums they would take a minute.
+TEST(NoiseFloor, OfManyTokensTakesNoTime) {
+  Load load{2000, 1, 1, {}};
+  for (int64_t step = 0; step < load.num_steps; ++step) load.counts.push_back(1'000'000'000 + step);
+  const std::clock_t begin = std::clock();
+  EXPECT_GT(noise_floor(load, 0, 8), 1.0);
+  EXPECT_LT(std::clock() - begin, 2 * CLOCKS_PER_SEC);
 }
 
 TEST(NoiseFloor, IsTheSameForTheLoadsOfRanks) {
