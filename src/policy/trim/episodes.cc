@@ -88,6 +88,17 @@ void exaggerate(Episodes& episodes, float factor) {
   }
 }
 
+Episodes mean_episode(const Episodes& episodes) {
+  Episodes mean{.count = 1, .num_experts = episodes.num_experts, .share = {}, .weight = {1}};
+  for (int e = 0; e < episodes.num_experts; ++e) {
+    const std::span<const float> share = episodes.of(e);
+    float sum = 0;
+    for (int k = 0; k < episodes.count; ++k) sum += episodes.weight[k] * share[k];
+    mean.share.push_back(sum);
+  }
+  return mean;
+}
+
 History remember(const History* history, const Load& window, double half_life, int64_t run_steps,
                  int64_t max_episodes) {
   History result;

@@ -18,6 +18,9 @@ Episodes layer_episodes(const Load& window, const History* history, int layer, i
 // steps into episodes dampens swings that single steps, and later loads, show in full.
 void exaggerate(Episodes& episodes, float factor);
 
+// The episodes as one: the weighted mean of each expert's loads.
+Episodes mean_episode(const Episodes& episodes);
+
 // Returns the history to hand on: the old one, aged by the window's steps (weights halve every
 // half_life steps), and the window in runs of about run_steps steps; at most max_episodes in all,
 // the oldest dropped.

@@ -5,10 +5,12 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "policy/align.h"
 #include "policy/trim/branch_and_bound.h"
 #include "policy/trim/change_replicas.h"
+#include "policy/trim/episodes.h"
 #include "policy/trim/level.h"
 #include "policy/trim/replica_search.h"
 #include "policy/trim/replicas.h"
@@ -42,6 +44,7 @@ class LayerPlanner {
     if (!current_.empty()) consider(current_);
     if (single()) plan_single();
     if (!single() || task_.move_price > 0) search_from_starts();
+    if (!single()) search_other_replicas();
     if (!beyond_.empty() && !current_.empty()) search_within_limits();
     if (single() && small() && task_.move_price <= 0 && beyond_.empty()) finish_with_proof();
     return best_.empty() || (best_ == current_ && !beyond_.empty()) ? beyond_ : best_;
@@ -165,6 +168,41 @@ class LayerPlanner {
     for (const float reluctance : {0.0F, 0.3F, 1.0F}) {
       search_from(change_replicas(task_, current_, demand_, reluctance, task_.num_slots()));
     }
+  }
+
+  // Replicas that are chosen expert by expert, each for the largest demand, can leave ranks uneven
+  // however they are placed: where each of two hot experts should have two replicas on four ranks
+  // of three slots, they get three each, and some rank holds two of them. That shows in the loads
+  // of all episodes together, which no exchange of slots levels then. Other numbers of replicas are
+  // sought for these loads, and what they give is judged on the episodes like everything else.
+  void search_other_replicas() {
+    const Episodes mean = mean_episode(*task_.episodes);
+    LayerTask task = task_;
+    task.episodes = &mean;
+    task.move_price = 0;
+    const Slots& found =
+        best_.empty() || (!beyond_.empty() && beyond_cost_ < best_cost_) ? beyond_ : best_;
+    if (late() || placement_cost(task, found) <= effort_.mean_above) return;
+    Slots exchanged = found;
+    if (level(task, exchanged, effort_.mean_above) <= effort_.mean_above) return;
+    const std::vector<float> demand = expert_demand(mean, 0);
+    const auto levelled = [&](const std::vector<int32_t>& replicas) {
+      Slots placement = first_placement(task, replicas, demand);
+      const double peak = level(task, placement, effort_.target);
+      return std::pair(std::move(placement), peak);
+    };
+    // This search has no clock: with a time budget it is a short one.
+    constexpr int kShort = 100;
+    const bool hurries = effort_.seconds > 0;
+    const std::vector<int32_t> replicas = search_replicas(
+        task,
+        {.all_families = effort_.all_families && !hurries,
+         .iterations = hurries ? kShort : effort_.replica_iterations,
+         .target = effort_.target,
+         .good_enough =
+             [&](const auto& tried) { return levelled(tried).second <= effort_.target; }},
+        kSeed);
+    search_from(aligned(levelled(replicas).first));
   }
 
   // With a time budget, every further search takes twice the sweeps, for this start's part of it.

@@ -24,6 +24,8 @@ struct Effort {
   // Peak of a single load vector above which other numbers of replicas are sought. Below it what
   // they gain in the window, larger replicas lose later.
   double replicas_above = 1.003;
+  // With several episodes, the peak of their mean above which other numbers of replicas are sought.
+  double mean_above = 1.02;
   float volatility = 4;  // standard deviations in an expert's demand
   // If above the task's: the price of a move where the current placement is within a few percent of
   // the best anyway.
