@@ -43,11 +43,16 @@ class Flow {
         visited_(workspace.take<uint8_t>(num_vertices_)) {}
 
   int64_t solve() {
-    count_hops_ = true;
     const int64_t peak = least_peak();
-    count_hops_ = false;
     start(peak);
     augment_all();
+    return peak;
+  }
+
+  int64_t least_peak() {
+    count_hops_ = true;
+    const int64_t peak = lowered_peak();
+    count_hops_ = false;
     return peak;
   }
 
@@ -64,7 +69,7 @@ class Flow {
   }
 
   // From a level flow the peak is lowered, by more each time, until some tokens find no room.
-  int64_t least_peak() {
+  int64_t lowered_peak() {
     const int64_t least = lower_bound();
     int64_t peak = level(least);
     int64_t base = 0;  // what room_ is counted from
@@ -328,6 +333,14 @@ int64_t peak_flow(const SplitTable& table, const BatchTotals& batch, Workspace& 
                   std::span<int64_t> flow) {
   const size_t mark = workspace.mark();
   const int64_t peak = Flow(table, batch, workspace, flow).solve();
+  workspace.release(mark);
+  return peak;
+}
+
+int64_t least_peak(const SplitTable& table, const BatchTotals& batch, Workspace& workspace,
+                   std::span<int64_t> flow) {
+  const size_t mark = workspace.mark();
+  const int64_t peak = Flow(table, batch, workspace, flow).least_peak();
   workspace.release(mark);
   return peak;
 }

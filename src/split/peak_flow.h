@@ -30,6 +30,11 @@ struct BatchTotals {
 int64_t peak_flow(const SplitTable& table, const BatchTotals& batch, Workspace& workspace,
                   std::span<int64_t> flow);
 
+// The peak alone. It does not depend on who sends the tokens, so whatever is in batch.node and
+// batch.own does not matter. flow: [arcs], where this works.
+int64_t least_peak(const SplitTable& table, const BatchTotals& batch, Workspace& workspace,
+                   std::span<int64_t> flow);
+
 // What the memory for a split depends on; more of any of them never takes less.
 struct SplitSizes {
   SplitSizes() = default;

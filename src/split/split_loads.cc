@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
+#include "split/peak_flow.h"
 #include "trimtab/table.h"
 #include "trimtab/workspace.h"
 
@@ -78,6 +80,52 @@ RankLoads split_steps(Splitter splitter, const Placement& placement, const Load&
   return loads;
 }
 
+// Finds the peak rank load of one step after the other.
+class PeakFinder {
+ public:
+  PeakFinder(const Placement& placement, int layer)
+      : table_(placement, layer),
+        workspace_(peak_flow_bytes(SplitSizes(table_))),
+        shared_(table_.shared_expert.size()),
+        fixed_(cells(table_.num_ranks)),
+        node_(table_.hub_expert.size()),
+        own_(table_.arc_slot.size()),
+        flow_(table_.arc_slot.size()) {}
+
+  double par(std::span<const int64_t> expert_load) {
+    // Sums of this many tokens leave the flow enough of 64 bits. Beyond, 2, 4, ... tokens are one.
+    constexpr double kMost = 0x1p60;
+    const double total = std::accumulate(expert_load.begin(), expert_load.end(), 0.0);
+    int shift = 0;
+    while (std::ldexp(total, -shift) > kMost) ++shift;
+    int64_t tokens = 0;
+    std::ranges::fill(fixed_, 0);
+    for (const SplitTable::Sole& sole : table_.soles) {
+      const int64_t load = expert_load[cells(sole.expert)] >> shift;
+      fixed_[cells(table_.rank_of_slot[cells(sole.slot)])] += load;
+      tokens += load;
+    }
+    for (size_t s = 0; s < shared_.size(); ++s) {
+      shared_[s] = expert_load[cells(table_.shared_expert[s])] >> shift;
+      tokens += shared_[s];
+    }
+    if (tokens == 0) return 1;
+    const int64_t peak =
+        least_peak(table_, {.shared = shared_, .fixed = fixed_, .node = node_, .own = own_},
+                   workspace_, flow_);
+    return static_cast<double>(peak) * table_.num_ranks / static_cast<double>(tokens);
+  }
+
+ private:
+  SplitTable table_;
+  Workspace workspace_;
+  std::vector<int64_t> shared_;  // [shared experts]
+  std::vector<int64_t> fixed_;   // [ranks]
+  std::vector<int64_t> node_;    // [hubs] zeros: senders are not known
+  std::vector<int64_t> own_;     // [arcs] zeros too
+  std::vector<int64_t> flow_;    // [arcs]
+};
+
 }  // namespace
 
 Sharing parse_sharing(std::string_view name) {
@@ -96,6 +144,15 @@ RankLoads rank_times(const Placement& placement, const Load& load, int layer, Sp
                      const CostModel& cost, std::span<const int32_t> node_of_rank) {
   check_fits(placement, load);
   return split_steps(Splitter(placement, layer, rule, node_of_rank, &cost), placement, load, layer);
+}
+
+std::vector<double> split_pars(const Placement& placement, const Load& load, int layer) {
+  check_fits(placement, load);
+  PeakFinder finder(placement, layer);
+  std::vector<double> pars;
+  for (int64_t step = 0; step < load.num_steps; ++step)
+    pars.push_back(finder.par(load.at(step, layer)));
+  return pars;
 }
 
 }  // namespace trimtab

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "trimtab/rank_loads.h"
 #include "trimtab/split.h"
@@ -29,5 +30,11 @@ RankLoads rank_loads(const Placement& placement, const Load& load, int layer, Sh
 // par() of them is the PAR in time. Throws also as check_cost().
 RankLoads rank_times(const Placement& placement, const Load& load, int layer, SplitRule rule,
                      const CostModel& cost, std::span<const int32_t> node_of_rank = {});
+
+// The PAR of each step of one layer when kSplit shares its tokens out: [steps]. The peak is the
+// least that whole tokens allow, whoever sends them and wherever the nodes are, so this takes a
+// fraction of the time of rank_loads(). Steps may have any number of tokens. Throws InvalidArgument
+// when the sizes do not fit.
+std::vector<double> split_pars(const Placement& placement, const Load& load, int layer);
 
 }  // namespace trimtab

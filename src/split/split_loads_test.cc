@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "trimtab/error.h"
 #include "trimtab/par.h"
 
@@ -47,6 +50,63 @@ TEST(SplitLoads, StepsMayHaveAnyNumberOfTokens) {
     EXPECT_NEAR(loads.window(0)[0] / half, 1, 1e-8);
     EXPECT_NEAR(loads.window(0)[1] / half, 1, 1e-8);
   }
+}
+
+// Who sends changes which shares there are, never how high the peak is. Every sender counts: all
+// tokens from one rank, by chance, or as rank_loads() spreads them.
+TEST(SplitLoads, ThePeakDoesNotDependOnWhoSends) {
+  std::mt19937 random(8);
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE(round);
+    const int ranks = 2 + round % 5, experts = 3 + static_cast<int>(random() % 9);
+    const int slots = (experts + ranks - 1) / ranks + 1 + round % 2;
+    std::vector<int32_t> logical;
+    for (int s = 0; s < ranks * slots; ++s) {
+      logical.push_back(s < experts ? s : static_cast<int32_t>(random() % cells(experts)));
+    }
+    std::ranges::shuffle(logical, random);
+    const Placement placement(1, experts, std::vector<int>(cells(ranks), slots), logical);
+    Load load{3, 1, experts, {}};
+    for (int i = 0; i < 2 * experts; ++i)
+      load.counts.push_back(static_cast<int64_t>(random() % (i % 3 == 0 ? 500 : 20)));
+    load.counts.resize(cells(3, experts));  // the last step has no tokens
+    const std::vector<double> pars = split_pars(placement, load, 0);
+    EXPECT_EQ(pars, step_pars(rank_loads(placement, load, 0, SplitRule::kSplit, {}), 0));
+    ASSERT_EQ(pars[2], 1);
+
+    std::vector<int32_t> nodes;
+    for (int r = 0; r < ranks; ++r) nodes.push_back(static_cast<int32_t>(random() % 2));
+    const SplitTable table(placement, 0, nodes);
+    Workspace workspace(split_workspace_bytes(table));
+    for (const bool from_one : {true, false}) {
+      std::vector<int32_t> counts(cells(ranks, experts)), shares(cells(ranks, ranks * slots));
+      std::vector<int64_t> loads(cells(ranks));
+      for (int e = 0; e < experts; ++e) {
+        for (int64_t token = 0; token < load.at(0, 0)[cells(e)]; ++token) {
+          const int rank = from_one ? round % ranks : static_cast<int>(random() % cells(ranks));
+          ++counts[cells(rank * experts + e)];
+        }
+      }
+      split_tokens(SplitRule::kSplit, table, counts, workspace, shares);
+      split_rank_loads(table, shares, loads);
+      EXPECT_EQ(par(loads), pars[0]);
+    }
+  }
+}
+
+// Peaks are computed in whole tokens: past 2^31 of them, and past 2^53 but for what a double has.
+TEST(SplitLoads, PeaksOfAnyNumberOfTokens) {
+  const Placement placement(1, 3, {2, 2}, {0, 1, 0, 2});
+  for (const int64_t tokens : {int64_t{3'000'000'001}, int64_t{1} << 40, int64_t{1} << 62}) {
+    const Load load{2, 1, 3, {tokens, tokens / 2, 0, 0, tokens, 0}};
+    const std::vector<double> pars = split_pars(placement, load, 0);
+    EXPECT_NEAR(pars[0], 1, 1e-9);
+    EXPECT_EQ(pars[1], 2);
+  }
+  // One token more than the mean: 2^32 + 1 tokens are odd.
+  const int64_t odd = (int64_t{1} << 32) + 1;
+  EXPECT_EQ(split_pars(placement, {1, 1, 3, {odd, 0, 0}}, 0)[0],
+            static_cast<double>(odd + 1) / static_cast<double>(odd));
 }
 
 TEST(SplitLoads, WithoutARuleTheyAreEqual) {
