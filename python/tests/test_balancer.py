@@ -108,6 +108,15 @@ def test_a_planner_that_fails_changes_nothing(monkeypatch):
     assert balancer.replans == 0 and balancer.placement is before
 
 
+def test_counts_that_are_reset_within_a_window_fail_a_plan_and_no_step():
+    server = Server()
+    balancer = trimtab.Balancer(server.runtime, interval=4, redundant=0)
+    steps(server, balancer, 3)
+    server.runtime.reset_load()
+    steps_until(server, balancer, lambda: balancer.replans >= 1)
+    assert balancer.failed == 1
+
+
 def test_nobody_waits_for_a_late_planner(monkeypatch):
     server = Server()
     balancer = trimtab.Balancer(server.runtime, interval=3, redundant=0, deadline=0.02)

@@ -123,8 +123,14 @@ class Balancer:
         self._begin_window()
         if not window.any():
             return
-        self.par = float(par_per_step(self.placement, Load(window.sum(0)))[0][0])
-        if is_worth_planning(self.placement, Load(window), self.plan_above_par):
+        try:
+            self.par = float(par_per_step(self.placement, Load(window.sum(0)))[0][0])
+            plans = is_worth_planning(self.placement, Load(window), self.plan_above_par)
+        except Exception as error:  # MoeRuntime.reset_load() within the window, say
+            self.failed += 1
+            _logger.warning("no plan: %s", error)
+            return
+        if plans:
             future = concurrent.futures.Future()
             # No executor's: the end of the program does not wait for a planner.
             threading.Thread(
