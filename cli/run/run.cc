@@ -165,12 +165,14 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
     }
     generate(decoder, token_ids, own, generations, &observer);
     // The last agreement of generate() has brought all ranks here together.
+    if (tells) result.seconds = seconds_since(start);
+    observer.finish();
     if (tells) {
-      result.seconds = seconds_since(start);
       result.dispatcher = decoder.dispatcher();
       take_balancing(eplb, observer, result);
+      if (!options.metrics.empty()) observer.write_metrics(options.metrics);
     }
-    observer.finish();
+    observer.close();
     trace.finish(comm);
     if (!ranks.are_processes()) return;
     gather_generations(comm, generations);

@@ -47,7 +47,7 @@ void RunObserver::after_step() {
 }
 
 void RunObserver::finish() {
-  balancer_.reset();
+  if (balancer_) balancer_->finish();
 }
 
 void RunObserver::write_metrics(const std::string& file) {

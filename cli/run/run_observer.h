@@ -36,8 +36,10 @@ class RunObserver final : public StepObserver {
   const Balancer* balancer() const { return balancer_ ? &*balancer_ : nullptr; }
   // Writes the metrics of the balancing, if they have changed since the last time.
   void write_metrics(const std::string& file);
-  // Ends the balancing. Every rank calls it after its last step.
+  // Ends the balancing, so that placement() and the metrics are those at the end. Every rank calls
+  // it after its last step, and close() once nobody asks for the balancer any more.
   void finish();
+  void close() { balancer_.reset(); }
 
  private:
   const Placement start_;

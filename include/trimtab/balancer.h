@@ -7,11 +7,13 @@
 // experts do not arrive as they were sent keeps its old ones.
 //
 //   Balancer balancer(config, parts, comm);
-//   for (;;) {
-//     balancer.before_step(phase);                                 // layers may switch here
-//     for (l ...) run(layers[l].forward(x, y, lane, {.local_counts =
-//     balancer.recorder().counts(l)})); balancer.after_step();
+//   while (there is work) {
+//     balancer.before_step(phase);  // layers may switch here
+//     for (l ...)
+//       run(layers[l].forward(x, y, lane, {.local_counts = balancer.recorder().counts(l)}));
+//     balancer.after_step();
 //   }
+//   balancer.finish();
 #pragma once
 
 #include <cstdint>
@@ -123,7 +125,8 @@ class Balancer {
   // InvalidArgument for parts that do not fit each other, before a peer hears of it.
   Balancer(const BalancerConfig& config, Parts parts, Communicator& comm);
   // Waits for the job in the background, which peers take part in, so all ranks must end after the
-  // same step. Only a planner that does not return within a second is left behind.
+  // same step. Only a planner that does not return within a second is left behind. Without finish()
+  // nobody counts the steps after the last window.
   ~Balancer();
   Balancer(const Balancer&) = delete;
   Balancer& operator=(const Balancer&) = delete;
@@ -134,6 +137,13 @@ class Balancer {
   // counts: false for steps that are no load (warm-up, profile, forced balance).
   void after_step(bool counts = true);
   LoadRecorder& recorder();  // a step is open between before_step() and after_step()
+  // Ends the balancing. Collective: every rank may call it once after the same step, its last one.
+  // The background ends as follows, on all ranks alike: a window that is on its way to rank 0 is
+  // measured; a plan that is being made is dropped; of a plan that is being carried out the layer
+  // that is on its way is switched, or rolled back, and no other layer begins. Then rank 0 hears
+  // how many rows each rank has had, so that BalanceMetrics::rank_tokens counts every step that was
+  // recorded. before_step() throws InvalidArgument afterwards. Throws CommError when a peer fails.
+  void finish();
 
   // For callers that tell all ranks something before each step anyway: they send status() along
   // and hand all ranks' statuses, [ranks], to before_step(). Then no message of the balancer's own

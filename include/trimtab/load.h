@@ -72,6 +72,8 @@ class LoadRecorder {
   int64_t window() const { return window_; }
   // Steps kept since construction.
   int64_t num_steps() const { return num_steps_; }
+  // Rows of all layers in these steps, also of epochs that are over.
+  int64_t num_rows() const { return num_rows_; }
   uint64_t version(int layer) const { return epoch(layer).version; }
 
   // Steps of the layer's epoch that the ring still has; step(0, layer) is the oldest of them:
@@ -101,6 +103,7 @@ class LoadRecorder {
   int num_slots_;
   int64_t window_;
   int64_t num_steps_ = 0;
+  int64_t num_rows_ = 0;
   bool open_ = false;
   std::vector<int32_t> counts_;  // [window + 1, layers, slots]: there is a place for the open step
   std::vector<Phase> phases_;    // [window + 1]

@@ -39,7 +39,8 @@ struct BalanceEvent {
 // "planned", "rejected", "failed", "late", "switched", "rolled back", "committed"
 std::string_view name(BalanceEvent::Kind kind);
 
-// Of a run so far: totals only grow, the others are as of now.
+// The metrics of one run so far. Totals only grow; the other values describe the last window or the
+// last plan.
 struct BalanceMetrics {
   // 1 / PAR of the last window's rank loads: mean and least over the layers. 1 is level.
   double balancedness_mean = 1;
@@ -55,7 +56,9 @@ struct BalanceMetrics {
   int64_t plans_failed = 0;
   int64_t plans_late = 0;
   int64_t plans_rejected = 0;
-  std::vector<int64_t> rank_tokens;  // [ranks] rows that each rank's experts got
+  // [ranks] The rows that each rank's experts got in all steps that were recorded, until the last
+  // window was gathered. Balancer::finish() adds the steps since then.
+  std::vector<int64_t> rank_tokens;
 };
 
 // Returns the metrics in the text exposition format of Prometheus, 0.0.4: names trimtab_..., each

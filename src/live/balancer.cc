@@ -11,7 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <exception>
 #include <utility>
 
 #include "base/cat.h"
@@ -63,8 +63,9 @@ struct Balancer::State {
   void collect();
   void start_gathering();
   void start_planning();
-  PlanTask make_task(Window window) const;
-  void measure(const Window& window);
+  PlanTask make_task();
+  void measure();
+  void take_measured();
   void plan_or_deadline(const RankStatus& planner);
   void start_sharing();
   void take_shared_plan();
@@ -75,6 +76,9 @@ struct Balancer::State {
   void end_plan();
   void end_failed_job();
   void end_window();
+  void finish();
+  void end_background();
+  void count_rows();
 
   void add(BalanceEvent event);
   void set_realised(Kind kind, double gain);
@@ -91,7 +95,11 @@ struct Balancer::State {
   bool exchanges_itself = false;  // before_step(phase) is used: nobody else brings the statuses
   PlanInFlight plan;
   Screening screening;
+  // The window that has been gathered and what it says, on rank 0. The gathering job writes it.
+  Window gathered;
+  Screening::Gains measured;
 
+  bool is_finished = false;
   At at = At::kCollecting;
   uint64_t job = 0;  // the number of the latest job
   int64_t step = 0;
@@ -153,6 +161,7 @@ void Balancer::before_step(Phase phase, std::span<const uint64_t> statuses) {
     throw InvalidArgument(cat("balancer: statuses of ", statuses.size(), " ranks, there are ",
                               s.placement.num_ranks()));
   }
+  if (s.is_finished) throw InvalidArgument("balancer: a step after finish()");
   const Clock::time_point begin = Clock::now();
   if (s.worker.status() == JobStatus::kBroken) s.worker.rethrow();
   s.go_on(statuses);
@@ -236,6 +245,7 @@ void Balancer::State::end_window() {
 
 // A job has failed on this rank or another, for want of memory, say.
 void Balancer::State::end_failed_job() {
+  if (at == At::kGathering) screening.drop();
   ++metrics.plans_failed;
   const bool here = worker.status() == JobStatus::kFailed;
   add({.kind = Kind::kFailed,
@@ -253,8 +263,26 @@ void Balancer::State::collect() {
 void Balancer::State::start_gathering() {
   at = At::kGathering;
   const int64_t steps = std::min(window.steps, recorder.recorded_steps());
-  start("gather loads",
-        plan.gather(pack_window(recorder, steps, config.phase, config.max_episodes)));
+  std::vector<std::byte> packed;
+  std::exception_ptr wrong;
+  try {
+    packed = pack_window(recorder, steps, config.phase, config.max_episodes);
+  } catch (const std::exception&) {
+    wrong = std::current_exception();  // the job fails, once peers have had its message
+  }
+  start("gather loads", [this, wrong, gather = plan.gather(std::move(packed))] {
+    gather();
+    if (wrong) std::rethrow_exception(wrong);
+    if (is_planner()) measure();
+  });
+}
+
+// Unpacks and measures the window that has just been gathered, in the background: it takes time in
+// proportion to the window, and where it throws, the job has failed. What it reads does not change
+// while a window is gathered.
+void Balancer::State::measure() {
+  gathered = unpack_windows(placement, plan.windows());
+  measured = screening.measure(placement, gathered.load, config.split);
 }
 
 void Balancer::State::start_planning() {
@@ -265,17 +293,16 @@ void Balancer::State::start_planning() {
     ++job;
     return;
   }
-  Window loads = unpack_windows(placement, plan.windows());
-  measure(loads);
+  take_measured();
   costs.step_seconds = window.steps > 0 ? window.seconds / static_cast<double>(window.steps) : 0;
-  start("plan", plan.make(make_task(std::move(loads))));
+  start("plan", plan.make(make_task()));
 }
 
-PlanTask Balancer::State::make_task(Window loads) const {
+PlanTask Balancer::State::make_task() {
   const bool has_slots = parts.slots != nullptr;
   return {.config = config,
           .policy = policy,
-          .window = std::move(loads),
+          .window = std::move(gathered),
           .current = placement,
           .topology = parts.topology,
           .history = history,
@@ -285,25 +312,24 @@ PlanTask Balancer::State::make_task(Window loads) const {
           .costs = costs};
 }
 
-// Measures the window that has just been gathered, and on it the plan before this one.
-void Balancer::State::measure(const Window& loads) {
-  const int num_layers = loads.load.num_layers;
+// What the window that has been gathered says of the ranks, and of the plan before this one.
+void Balancer::State::take_measured() {
+  const int num_layers = gathered.load.num_layers;
   double sum = 0, least = 1;
   for (int layer = 0; layer < num_layers; ++layer) {
-    const std::span<const double> rows = loads.rank_loads.window(layer);
-    for (size_t r = 0; r < rows.size(); ++r) metrics.rank_tokens[r] += std::llround(rows[r]);
-    sum += balancedness(par(rows));
-    least = std::min(least, balancedness(par(rows)));
+    const double level = balancedness(par(gathered.rank_loads.window(layer)));
+    sum += level;
+    least = std::min(least, level);
   }
+  metrics.rank_tokens = gathered.rank_rows;
   metrics.balancedness_mean = sum / num_layers;
   metrics.balancedness_min = least;
 
-  const Screening::Gains gains =
-      screening.measure(placement, loads.load, config.split, parts.topology);
-  if (gains.applied) set_realised(Kind::kCommitted, *gains.applied);
-  if (!gains.screened) return;
-  metrics.predicted_gain = gains.screened_predicted;
-  set_realised(Kind::kPlanned, *gains.screened);
+  screening.take(measured);
+  if (measured.applied) set_realised(Kind::kCommitted, *measured.applied);
+  if (!measured.screened) return;
+  metrics.predicted_gain = measured.screened_predicted;
+  set_realised(Kind::kPlanned, *measured.screened);
 }
 
 void Balancer::State::set_realised(Kind kind, double gain) {
@@ -433,6 +459,45 @@ void Balancer::State::end_plan() {
     screening.note_applied(plan.before());
   }
   end_window();
+}
+
+// What the background does ends, on all ranks alike. A layer that is on its way is switched, or
+// rolled back; no other begins.
+void Balancer::State::end_background() {
+  if (at == At::kCollecting) return;
+  if (at == At::kPlanning) {
+    plan.drop();
+    return end_window();
+  }
+  worker.wait();
+  if (worker.status() == JobStatus::kBroken) worker.rethrow();
+  exchange.begin(packed(status()));
+  const bool failed = agreed(exchange.end(), job) == Agreed::kFailed;
+  if (at == At::kStaging) {
+    if (is_staging) switch_layer(failed);
+    is_staging = false;
+    return end_plan();
+  }
+  if (failed) return end_failed_job();
+  if (at == At::kGathering && is_planner()) take_measured();
+  end_window();
+}
+
+// Rank 0 hears how many rows each rank has had in all.
+void Balancer::State::count_rows() {
+  plan.gather(pack_window(recorder, 0, config.phase, config.max_episodes))();
+  if (is_planner()) metrics.rank_tokens = unpack_windows(placement, plan.windows()).rank_rows;
+}
+
+void Balancer::State::finish() {
+  if (std::exchange(is_finished, true)) return;
+  if (exchanges_itself) exchange.end();
+  end_background();
+  count_rows();
+}
+
+void Balancer::finish() {
+  state_->finish();
 }
 
 void Balancer::State::add(BalanceEvent event) {

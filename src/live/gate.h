@@ -5,11 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
-#include "trimtab/policy.h"
 #include "trimtab/split.h"
 
 namespace trimtab {
@@ -23,20 +23,25 @@ struct Costs {
   double seconds_per_layer = 100e-6;  // switching a layer holds up the steps for this long
 };
 
-// The layers in which two placements differ, ascending.
-std::vector<int> changed_layers(const Placement& from, const Placement& to);
-
 // What PAR each part of a window would have under a placement: [parts]. With kSplit tokens are
-// shared out as the layers do it. With kStatic PAR depends on which ranks the tokens come from,
-// which nobody knows any more: then, as with kRoundRobin, each replica gets equally many. Parts may
-// have any number of tokens.
+// shared out as the layers do it; PAR then does not depend on which ranks the tokens come from.
+// With kStatic it does, and nobody knows any more where they came from: then, as with kRoundRobin,
+// each replica gets equally many. Parts may have any number of tokens.
 std::vector<double> estimated_pars(const Placement& placement, int layer, const Load& load,
-                                   SplitRule rule, const Topology& topology);
+                                   SplitRule rule);
 
-// The gains in PAR of `to` over `from` on this window: [parts], mean over the layers in which they
-// differ. Empty when they differ in none.
-std::vector<double> gains(const Placement& from, const Placement& to, const Load& load,
-                          SplitRule rule, const Topology& topology);
+// A layer that another placement changes, and its estimated PAR on each part of a window: [parts].
+struct ChangedLayer {
+  int layer = 0;
+  std::vector<double> before, after;
+};
+// The layers in which two placements differ, ascending.
+std::vector<ChangedLayer> changed_layers(const Placement& from, const Placement& to,
+                                         const Load& load, SplitRule rule);
+
+// The gains in PAR on each part of the window: [parts], mean over the layers that change. Empty
+// when none does.
+std::vector<double> gains(std::span<const ChangedLayer> changed);
 
 // What a plan saves and costs while it is in force.
 struct Worth {
@@ -47,8 +52,9 @@ struct Worth {
   // False for times that are no numbers.
   bool repays_its_moves() const { return saved_seconds > move_seconds; }
 };
-// load: the window that the plan was made from; bytes: what its moves send between ranks.
-Worth worth_of(const Placement& current, const Placement& next, const Load& load, int64_t bytes,
-               const Costs& costs, const BalancerConfig& config, const Topology& topology);
+// changed: what the plan changes, on the window that it was made from. num_layers: those that do
+// not change too. bytes: what its moves send between ranks.
+Worth worth_of(std::span<const ChangedLayer> changed, int num_layers, int64_t bytes,
+               const Costs& costs, const BalancerConfig& config);
 
 }  // namespace trimtab

@@ -14,9 +14,9 @@ TEST(Gate, EstimatesSplitTokensAsTheLayersDo) {
   // Expert 0 has 90 of 120 tokens and a slot on each rank, 1 and 2 have 20 and 10.
   const Placement placement(1, 3, {2, 2}, {0, 1, 0, 2});
   const Load load{1, 1, 3, {90, 20, 10}};
-  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kRoundRobin, {})[0], 65.0 / 60);
-  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kStatic, {})[0], 65.0 / 60);
-  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kSplit, {})[0], 1);
+  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kRoundRobin)[0], 65.0 / 60);
+  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kStatic)[0], 65.0 / 60);
+  EXPECT_DOUBLE_EQ(estimated_pars(placement, 0, load, SplitRule::kSplit)[0], 1);
 }
 
 // A part of a window is many steps together, and may have more tokens than fit in 32 bits.
@@ -27,10 +27,10 @@ TEST(Gate, EstimatesPartsOfAnyNumberOfTokens) {
     const Load load{2, 2, 3, {tokens, 0, 0, tokens, 0, 0, 0, 0, 0, tokens, tokens / 2, 0}};
     for (const SplitRule rule : {SplitRule::kSplit, SplitRule::kRoundRobin}) {
       SCOPED_TRACE(name(rule));
-      EXPECT_NEAR(estimated_pars(placement, 0, load, rule, {})[0], 1, 1e-8);
-      EXPECT_EQ(estimated_pars(placement, 0, load, rule, {})[1], 1);
-      EXPECT_NEAR(estimated_pars(placement, 1, load, rule, {})[0], 2, 1e-8);
-      EXPECT_NEAR(estimated_pars(placement, 1, load, rule, {})[1], 4.0 / 3, 1e-8);
+      EXPECT_NEAR(estimated_pars(placement, 0, load, rule)[0], 1, 1e-8);
+      EXPECT_EQ(estimated_pars(placement, 0, load, rule)[1], 1);
+      EXPECT_NEAR(estimated_pars(placement, 1, load, rule)[0], 2, 1e-8);
+      EXPECT_NEAR(estimated_pars(placement, 1, load, rule)[1], 4.0 / 3, 1e-8);
     }
   }
 }
@@ -38,10 +38,20 @@ TEST(Gate, EstimatesPartsOfAnyNumberOfTokens) {
 TEST(Gate, GainsAreOfTheLayersThatChange) {
   const Placement from(2, 4, {2, 2}, {0, 1, 2, 3, 0, 1, 2, 3});
   const Placement to(2, 4, {2, 2}, {0, 1, 2, 3, 0, 2, 1, 3});
-  const Load load{1, 2, 4, {1, 1, 1, 1, 50, 50, 0, 0}};
-  EXPECT_EQ(changed_layers(from, to), (std::vector<int>{1}));
-  EXPECT_NEAR(gains(from, to, load, SplitRule::kStatic, {})[0], 1.0, 1e-12);
-  EXPECT_TRUE(gains(from, from, load, SplitRule::kStatic, {}).empty());
+  const Load load{2, 2, 4, {1, 1, 1, 1, 50, 50, 0, 0, 9, 0, 0, 0, 25, 25, 25, 25}};
+  const std::vector<ChangedLayer> changed = changed_layers(from, to, load, SplitRule::kStatic);
+  ASSERT_EQ(changed.size(), 1U);
+  EXPECT_EQ(changed[0].layer, 1);
+  EXPECT_EQ(changed[0].before, (std::vector<double>{2, 1}));
+  EXPECT_EQ(changed[0].after, (std::vector<double>{1, 1}));
+  EXPECT_EQ(gains(changed), (std::vector<double>{1, 0}));
+  EXPECT_TRUE(changed_layers(from, from, load, SplitRule::kStatic).empty());
+  EXPECT_TRUE(gains({}).empty());
+}
+
+TEST(Gate, GainsAreTheMeanOverTheLayersThatChange) {
+  const std::vector<ChangedLayer> changed = {{0, {2, 1}, {1, 1}}, {2, {1.5, 2}, {1.5, 1}}};
+  EXPECT_EQ(gains(changed), (std::vector<double>{0.5, 0.5}));
 }
 
 // Half of a step of 1 s waits for the busiest rank, which has twice the mean, and would no more.
@@ -53,12 +63,15 @@ TEST(Gate, APlanMustRepayItsMoves) {
   config.expected_life_windows = 2;
   config.expert_share = 0.5;
   const Costs costs{.step_seconds = 1, .seconds_per_byte = 0.01, .seconds_per_layer = 1};
-  const Worth worth = worth_of(current, next, load, 200, costs, config, {});
+  const auto changed = changed_layers(current, next, load, SplitRule::kSplit);
+  const Worth worth = worth_of(changed, 1, 200, costs, config);
   EXPECT_EQ(worth.steps, 20);
   EXPECT_NEAR(worth.saved_seconds, 20 * 0.5 * 0.5, 1e-12);
   EXPECT_NEAR(worth.move_seconds, 200 * 0.01 + 1, 1e-12);
   EXPECT_TRUE(worth.repays_its_moves());
-  EXPECT_FALSE(worth_of(current, next, load, 401, costs, config, {}).repays_its_moves());
+  EXPECT_FALSE(worth_of(changed, 1, 401, costs, config).repays_its_moves());
+  // A layer that stays as it is saves nothing, and a step waits for it too.
+  EXPECT_DOUBLE_EQ(worth_of(changed, 2, 200, costs, config).saved_seconds, 20 * 0.5 * 0.5 / 2);
   EXPECT_FALSE((Worth{.saved_seconds = std::nan("")}).repays_its_moves());
 }
 

@@ -31,13 +31,13 @@ std::string fault(const Placement& current, const Plan& plan) {
 }
 
 void judge(const PlanTask& task, const Placement& next, PlanResult& result) {
-  const std::vector<double> all =
-      gains(task.current, next, task.window.load, task.config.split, task.topology);
-  result.predicted = mean_of(all);
+  const std::vector<ChangedLayer> changed =
+      changed_layers(task.current, next, task.window.load, task.config.split);
+  result.predicted = mean_of(gains(changed));
   result.kind = PlanResult::Kind::kPlan;
   if (!task.config.gate) return;
-  const Worth worth = worth_of(task.current, next, task.window.load, result.bytes, task.costs,
-                               task.config, task.topology);
+  const Worth worth =
+      worth_of(changed, task.window.load.num_layers, result.bytes, task.costs, task.config);
   if (worth.repays_its_moves()) return;
   result.kind = PlanResult::Kind::kRejected;
   result.why = cat("the moves would take ", worth.move_seconds, " s and save ", worth.saved_seconds,
@@ -103,15 +103,17 @@ PlanResult plan(const PlanTask& task) {
 
 PlanResult make_plan(const PlanTask& task) {
   const auto start = std::chrono::steady_clock::now();
+  // A plan that fails forgets nothing of the windows before.
   PlanResult result;
+  const auto fail = [&](std::string why) {
+    result = {.kind = PlanResult::Kind::kFailed, .why = std::move(why), .history = task.history};
+  };
   try {
     result = plan(task);
   } catch (const std::exception& error) {
-    result.kind = PlanResult::Kind::kFailed;
-    result.why = error.what();
+    fail(error.what());
   } catch (...) {
-    result.kind = PlanResult::Kind::kFailed;
-    result.why = "the policy threw something that is no std::exception";
+    fail("the policy threw something that is no std::exception");
   }
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -161,6 +161,18 @@ TEST(Planner, APlanThatCannotBeTakenIsNone) {
   EXPECT_NE(why(std::make_shared<FakePolicy>(loses)), "");  // expert 3 has no slot
 }
 
+// What a policy remembers of earlier windows outlives a window in which it fails.
+TEST(Planner, AFailedPlanForgetsNothing) {
+  PlanTask task = task_of(kSkewedLoad, std::make_shared<FakePolicy>([](const Problem&) -> Plan {
+                            throw InvalidArgument("bad day");
+                          }));
+  task.history = {.episodes = {1, 1, 4, {1, 2, 3, 4}}, .weights = {5}, .steps_seen = 5};
+  const PlanResult result = make_plan(task);
+  EXPECT_EQ(result.kind, PlanResult::Kind::kFailed);
+  EXPECT_EQ(result.history.steps_seen, 5);
+  EXPECT_EQ(result.history.episodes.counts, task.history.episodes.counts);
+}
+
 TEST(Planner, LayersThatNeedMoreSparesThanThereAreAreLeftOut) {
   const Placement two_layers(2, 4, {2, 2}, {0, 1, 2, 3, 0, 1, 2, 3});
   const Placement next(2, 4, {2, 2}, {2, 3, 0, 1, 0, 2, 1, 3});

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "live/planner.h"
+#include "live/gate.h"
 #include "trimtab/par.h"
 
 namespace trimtab {
@@ -13,20 +13,25 @@ void Screening::note_screened(Placement proposed, double predicted) {
   predicted_ = predicted;
 }
 
-Screening::Gains Screening::measure(const Placement& current, const Load& window, SplitRule rule,
-                                    const Topology& topology) {
+Screening::Gains Screening::measure(const Placement& current, const Load& window,
+                                    SplitRule rule) const {
   Gains found;
   if (window.num_steps == 0) return found;
-  const auto before = std::exchange(before_, std::nullopt);
-  const auto proposed = std::exchange(proposed_, std::nullopt);
-  if (before) found.applied = mean_of(gains(*before, current, window, rule, topology));
-  if (proposed) {
-    const std::vector<double> parts = gains(current, *proposed, window, rule, topology);
-    screened_gains_.insert(screened_gains_.end(), parts.begin(), parts.end());
-    found.screened = mean_of(parts);
+  if (before_) found.applied = mean_of(gains(changed_layers(*before_, current, window, rule)));
+  if (proposed_) {
+    found.screened_parts = gains(changed_layers(current, *proposed_, window, rule));
+    found.screened = mean_of(found.screened_parts);
     found.screened_predicted = predicted_;
   }
   return found;
+}
+
+void Screening::take(const Gains& measured) {
+  if (measured.applied) before_.reset();
+  if (!measured.screened) return;
+  proposed_.reset();
+  screened_gains_.insert(screened_gains_.end(), measured.screened_parts.begin(),
+                         measured.screened_parts.end());
 }
 
 Balancer::Verdict Screening::verdict(double wanted) const {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "trimtab/error.h"
+
 namespace trimtab {
 namespace {
 
@@ -20,8 +22,11 @@ Load busy(int64_t parts) {
   return load;
 }
 
+// As the Balancer does it.
 Screening::Gains measure(Screening& screening, const Placement& now, int64_t parts = 2) {
-  return screening.measure(now, busy(parts), SplitRule::kRoundRobin, {});
+  const Screening::Gains gains = screening.measure(now, busy(parts), SplitRule::kRoundRobin);
+  screening.take(gains);
+  return gains;
 }
 
 TEST(Screening, AnAppliedPlanIsMeasuredOnceAgainstThePlacementBeforeIt) {
@@ -47,6 +52,20 @@ TEST(Screening, AScreenedPlanIsMeasuredAgainstThePlacementThatStays) {
   EXPECT_DOUBLE_EQ(gains.screened_predicted, 0.7);
   EXPECT_FALSE(gains.applied);
   EXPECT_FALSE(measure(screening, kTogether).screened);
+}
+
+// A load with other layers than the placement has. The Balancer calls the plan failed, and the next
+// window measures what comes after it.
+TEST(Screening, WhatCannotBeMeasuredIsDropped) {
+  Screening screening;
+  screening.note_applied(kTogether);
+  screening.note_screened(kApart, 0.7);
+  const Load wrong{1, 1, 3, {1, 2, 3}};
+  EXPECT_THROW(screening.measure(kApart, wrong, SplitRule::kSplit), InvalidArgument);
+  screening.drop();
+  const auto gains = measure(screening, kApart);
+  EXPECT_FALSE(gains.applied);
+  EXPECT_FALSE(gains.screened);
 }
 
 TEST(Screening, TheVerdictNeedsEvidence) {

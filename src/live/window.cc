@@ -60,6 +60,7 @@ std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
   }
   const EpisodeCut parts = EpisodeCut::spread(std::ssize(chosen), max_episodes);
   std::vector<std::byte> packed;
+  put(packed, std::max<int64_t>(recorder.num_rows(), 0));
   put(packed, parts.count());
   std::vector<int64_t> sum(cells(slots));
   for (int64_t part = 0; part < parts.count(); ++part) {
@@ -70,7 +71,13 @@ std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
         const auto row = recorder.step(recorder.valid_steps(layer) - chosen[i], layer);
         for (int s = 0; s < slots; ++s) sum[s] += row[s];
       }
-      for (const int64_t count : sum) put(packed, count);
+      for (size_t s = 0; s < sum.size(); ++s) {
+        if (sum[s] < 0) {
+          throw InvalidArgument(
+              cat("window: slot ", s, " of layer ", layer, " has got ", sum[s], " rows"));
+        }
+        put(packed, sum[s]);
+      }
     }
   }
   return packed;
@@ -82,7 +89,12 @@ Window unpack_windows(const Placement& placement, std::span<const std::vector<st
         cat("windows of ", packed.size(), " ranks, the placement has ", placement.num_ranks()));
   }
   std::vector<Reader> readers;
-  for (int r = 0; r < placement.num_ranks(); ++r) readers.emplace_back(packed[r], r);
+  Window window;
+  for (int r = 0; r < placement.num_ranks(); ++r) {
+    if (packed[r].empty()) throw InvalidArgument(cat("rank ", r, " could not pack its window"));
+    readers.emplace_back(packed[r], r);
+    window.rank_rows.push_back(readers.back().next());
+  }
   const int64_t parts = readers[0].next();
   for (size_t r = 1; r < readers.size(); ++r) {
     if (const int64_t other = readers[r].next(); other != parts) {
@@ -95,7 +107,6 @@ Window unpack_windows(const Placement& placement, std::span<const std::vector<st
   // memory.
   const int64_t most = std::ssize(std::ranges::max(packed, {}, &std::vector<std::byte>::size));
   if (parts > most) throw InvalidArgument(cat("windows of ", parts, " parts in ", most, " bytes"));
-  Window window;
   window.load = {parts, layers, experts, {}};
   window.load.counts.resize(cells(parts, layers, experts));
   window.rank_loads = RankLoads(parts, layers, placement.num_ranks());

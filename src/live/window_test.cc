@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -85,12 +86,45 @@ TEST(Window, PartsAddUpAndPhasesAreTold) {
   EXPECT_THROW(recorded.pack(13, {}, 4), InvalidArgument);
 }
 
+// Whatever the window has of them: other phases, steps that the ring has no more, and steps under
+// other experts.
+TEST(Window, RowsOfRanksAreThoseOfAllSteps) {
+  const Placement placement = some_placement();
+  Recorded recorded(placement, 3);
+  for (int i = 0; i < 7; ++i) {
+    recorded.step(i % 2 == 0 ? Phase::kPrefill : Phase::kDecode,
+                  [](int rank, int, int) { return 100 + rank; });
+    if (i == 5) {
+      for (LoadRecorder& recorder : recorded.recorders) recorder.begin_epoch(1, 2);
+    }
+  }
+  const std::vector<int64_t> wanted = {7 * 4 * 100, 0, 7 * 4 * 102};
+  EXPECT_EQ(unpack_windows(placement, recorded.pack(1, Phase::kPrefill, 4)).rank_rows, wanted);
+  EXPECT_EQ(unpack_windows(placement, recorded.pack(0, {}, 4)).rank_rows, wanted);
+}
+
 TEST(Window, SmallCountsTakeOneByte) {
   Recorded recorded(some_placement(), 4);
   for (int i = 0; i < 4; ++i) recorded.step(Phase::kDecode, [](int, int, int) { return 30; });
-  EXPECT_EQ(recorded.pack(4, {}, 4)[0].size(), 1 + 4 * 2 * 2);
-  EXPECT_EQ(recorded.pack(4, {}, 1)[0].size(), 1 + 1 * 2 * 2);
-  EXPECT_EQ(recorded.pack(4, {}, 4)[1].size(), 1U);
+  // Before them stand the rows so far, 480 or 0, and the number of parts.
+  EXPECT_EQ(recorded.pack(4, {}, 4)[0].size(), 2 + 1 + 4 * 2 * 2);
+  EXPECT_EQ(recorded.pack(4, {}, 1)[0].size(), 2 + 1 + 1 * 2 * 2);
+  EXPECT_EQ(recorded.pack(4, {}, 4)[1].size(), 1U + 1U);
+}
+
+TEST(Window, RefusesRowsBelowZero) {
+  Recorded recorded(some_placement(), 2);
+  recorded.step(Phase::kDecode, [](int, int layer, int slot) {
+    return layer == 1 && slot == 1 ? std::numeric_limits<int32_t>::min() : 3;
+  });
+  try {
+    pack_window(recorded.recorders[2], 1, {}, 1);
+    ADD_FAILURE() << "not refused";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "window: slot 1 of layer 1 has got -2147483648 rows");
+  }
+  // Where the window does not reach back to them, what it has is good.
+  EXPECT_NO_THROW(pack_window(recorded.recorders[2], 0, {}, 1));
 }
 
 TEST(Window, RefusesWhatDoesNotFit) {
@@ -100,13 +134,16 @@ TEST(Window, RefusesWhatDoesNotFit) {
   auto packed = recorded.pack(1, {}, 1);
   EXPECT_NO_THROW(unpack_windows(placement, packed));
   auto wrong = packed;
+  wrong[1].clear();
+  EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
+  wrong = packed;
   wrong[2].pop_back();
   EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
   wrong = packed;
   wrong[2].push_back(std::byte{0});
   EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
   wrong = packed;
-  wrong[1][0] = std::byte{2};
+  wrong[1][1] = std::byte{2};  // rank 1 has no slots, and says that these are parts
   EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);
   for (auto& bytes : wrong) bytes = std::vector<std::byte>(4, std::byte{0xff});
   EXPECT_THROW(unpack_windows(placement, wrong), InvalidArgument);

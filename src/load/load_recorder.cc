@@ -54,7 +54,12 @@ void LoadRecorder::keep_step() {
   const int64_t at = place(num_steps_);
   int64_t* sums = sums_.data() + row_of(phases_[at], 0, num_layers_) * num_slots_;
   const int32_t* counts = counts_.data() + at * size;
-  for (int64_t i = 0; i < size; ++i) sums[i] += counts[i];
+  int64_t rows = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    sums[i] += counts[i];
+    rows += counts[i];
+  }
+  num_rows_ += rows;
   ++num_steps_;
   open_ = false;
 }

@@ -101,7 +101,7 @@ std::string prometheus_text(const BalanceMetrics& m) {
   out.counter("plans_late_total", "Plans that were not ready at their deadline.", m.plans_late);
   out.counter("plans_rejected_total", "Plans whose gain did not repay their moves.",
               m.plans_rejected);
-  out.begin("tokens_total", "counter", "Rows that the rank's experts got.");
+  out.begin("tokens_total", "counter", "Rows that the rank's experts got in recorded steps.");
   for (size_t rank = 0; rank < m.rank_tokens.size(); ++rank) {
     out.sample(cat("{rank=\"", rank, "\"}"), m.rank_tokens[rank]);
   }
