@@ -45,8 +45,8 @@ class Sources {
     return best;
   }
 
-  // Takes a move from a rank that sends at least two more than another rank could that is as
-  // near. True if it did.
+  // Takes a move from a rank that sends at least two more than another rank could that is as near.
+  // True if it did.
   bool relieve(int32_t slot, int32_t expert, int32_t& source) {
     for (const int32_t holder : holders(expert)) {
       if (far(holder, slot) != far(source, slot) || sent(holder) + 2 > sent(source)) continue;

@@ -90,8 +90,8 @@ JobStatus Worker::status() const {
 void Worker::wait(Clock::time_point until) const {
   const auto through = [this] { return status() != JobStatus::kRunning; };
   std::unique_lock lock(state_->mutex);
-  // wait_until() is not used for a time that never comes: some systems convert it to another
-  // clock, where it overflows.
+  // wait_until() is not used for a time that never comes: some systems convert it to another clock,
+  // where it overflows.
   if (until == Clock::time_point::max()) {
     state_->changed.wait(lock, through);
   } else {

@@ -62,10 +62,10 @@ void validate_limits(const PlanLimits& limits, int64_t expert_bytes) {
 class Finisher {
  public:
   Finisher(const Problem& problem, std::vector<int32_t> proposal, const FinishOptions& options)
-      : problem_(problem), options_(options), map_(std::move(proposal)) {
+      : problem_(problem), options_(options), proposal_(std::move(proposal)) {
     const size_t expected = cells(layers(), slots());
-    if (map_.size() != expected) {
-      throw InvalidArgument(cat("a proposal of ", map_.size(), " slots, expected ", expected));
+    if (proposal_.size() != expected) {
+      throw InvalidArgument(cat("a proposal of ", proposal_.size(), " slots, expected ", expected));
     }
     for (int l = 0; l < layers(); ++l) check_experts(l);
     moves_.resize(layers());
@@ -83,9 +83,9 @@ class Finisher {
   int layers() const { return problem_.current.num_layers(); }
   int slots() const { return problem_.current.num_slots(); }
   std::span<const int32_t> first_slots() const { return problem_.current.first_slots(); }
-  std::span<const int32_t> old_map(int layer) const { return problem_.current.logical(layer); }
-  std::span<int32_t> new_map(int layer) {
-    return std::span(map_).subspan(cells(layer, slots()), cells(slots()));
+  std::span<const int32_t> current(int layer) const { return problem_.current.logical(layer); }
+  std::span<int32_t> proposed(int layer) {
+    return std::span(proposal_).subspan(cells(layer, slots()), cells(slots()));
   }
 
   // window: the layer's loads of all steps together.
@@ -97,7 +97,7 @@ class Finisher {
   void check_experts(int layer) {
     const int num_experts = problem_.current.num_experts();
     std::vector<bool> placed(num_experts, false);
-    const std::span<const int32_t> placement = new_map(layer);
+    const std::span<const int32_t> placement = proposed(layer);
     for (size_t s = 0; s < placement.size(); ++s) {
       if (placement[s] < 0 || placement[s] >= num_experts) {
         throw InvalidArgument(
@@ -114,7 +114,7 @@ class Finisher {
 
   void keep(int layer) {
     LayerPrediction& p = predictions_[layer];
-    std::copy(old_map(layer).begin(), old_map(layer).end(), new_map(layer).begin());
+    std::copy(current(layer).begin(), current(layer).end(), proposed(layer).begin());
     moves_[layer] = 0;
     p.par_after = p.par_before;
     p.par_step_after = p.par_step_before;
@@ -124,7 +124,7 @@ class Finisher {
   void finish_layer(int layer) {
     LayerPrediction& p = predictions_[layer];
     const std::vector<int64_t> window = window_load(problem_.load, layer);
-    const Levelness before = level_of(old_map(layer), layer, window);
+    const Levelness before = level_of(current(layer), layer, window);
     p.par_before = before.par;
     p.par_step_before = before.par_step_mean;
     high_before_[layer] = before.par_step_high;
@@ -132,31 +132,31 @@ class Finisher {
     constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
     if (p.par_step_before <= kLevel) return keep(layer);
     fit(layer, window);
-    if (std::ranges::equal(new_map(layer), old_map(layer))) return keep(layer);
-    const Levelness after = level_of(new_map(layer), layer, window);
+    if (std::ranges::equal(proposed(layer), current(layer))) return keep(layer);
+    const Levelness after = level_of(proposed(layer), layer, window);
     p.par_after = after.par;
     p.par_step_after = after.par_step_mean;
     p.par_step_after_high = after.par_step_high;
     if (options_.require_gain && p.par_step_after >= p.par_step_before) return keep(layer);
-    const std::vector<int64_t> in = received(old_map(layer), new_map(layer), first_slots());
+    const std::vector<int64_t> in = received(current(layer), proposed(layer), first_slots());
     moves_[layer] = std::accumulate(in.begin(), in.end(), int64_t{0});
   }
 
   // Aligns the proposal of a layer and holds it to the limits that concern one layer.
   void fit(int layer, std::span<const int64_t> window) {
-    const std::span<int32_t> placement = new_map(layer);
+    const std::span<int32_t> placement = proposed(layer);
     const auto replace = [&](const std::vector<int32_t>& with) {
       std::copy(with.begin(), with.end(), placement.begin());
     };
     if (options_.align_ranks) {
-      replace(align_ranks(old_map(layer), placement, first_slots(), problem_.load.num_experts,
+      replace(align_ranks(current(layer), placement, first_slots(), problem_.load.num_experts,
                           problem_.topology));
     }
-    if (options_.align_slots) replace(align_slots(old_map(layer), placement, first_slots()));
+    if (options_.align_slots) replace(align_slots(current(layer), placement, first_slots()));
     const PlanLimits& limits = problem_.limits;
     if (limits.max_moves_per_layer != PlanLimits::kNone ||
         limits.max_receive_per_rank != PlanLimits::kNone) {
-      replace(within_move_limits(old_map(layer), placement, first_slots(), window,
+      replace(within_move_limits(current(layer), placement, first_slots(), window,
                                  limits.max_moves_per_layer, limits.max_receive_per_rank));
     }
   }
@@ -179,8 +179,8 @@ class Finisher {
     std::vector<int64_t> moves;
     std::vector<int> changed;
     for (int layer = 0; layer < layers(); ++layer) {
-      const std::span<const int32_t> placement = new_map(layer);
-      if (std::equal(placement.begin(), placement.end(), old_map(layer).begin())) continue;
+      const std::span<const int32_t> placement = proposed(layer);
+      if (std::equal(placement.begin(), placement.end(), current(layer).begin())) continue;
       changed.push_back(layer);
       gains.push_back(predictions_[layer].par_step_before - predictions_[layer].par_step_after);
       moves.push_back(moves_[layer]);
@@ -200,16 +200,16 @@ class Finisher {
     std::vector<int64_t> duplicates;
     bool changed = false;
     for (int layer = 0; layer < layers(); ++layer) {
-      const std::span<const int32_t> placement = new_map(layer);
-      changed |= !std::equal(placement.begin(), placement.end(), old_map(layer).begin());
-      const std::vector<int64_t> in = received(old_map(layer), placement, first_slots());
+      const std::span<const int32_t> placement = proposed(layer);
+      changed |= !std::equal(placement.begin(), placement.end(), current(layer).begin());
+      const std::vector<int64_t> in = received(current(layer), placement, first_slots());
       receive_peak.push_back(*std::max_element(in.begin(), in.end()));
       duplicates.push_back(duplicate_slots(placement, first_slots()));
       list_moves(layer, moves);
     }
     const uint64_t version = problem_.current.version() + (changed ? 1 : 0);
     const int64_t num_moves = std::ssize(moves);
-    return {.placement = problem_.current.with(std::move(map_), version),
+    return {.placement = problem_.current.with(std::move(proposal_), version),
             .moves = std::move(moves),
             .receive_peak = std::move(receive_peak),
             .duplicates = std::move(duplicates),
@@ -219,10 +219,10 @@ class Finisher {
   }
 
   void list_moves(int layer, std::vector<Move>& moves) {
-    const std::span<const int32_t> placement = new_map(layer);
+    const std::span<const int32_t> placement = proposed(layer);
     for (size_t r = 0; r + 1 < first_slots().size(); ++r) {
       const auto old_rank =
-          old_map(layer).subspan(first_slots()[r], first_slots()[r + 1] - first_slots()[r]);
+          current(layer).subspan(first_slots()[r], first_slots()[r + 1] - first_slots()[r]);
       for (int32_t s = first_slots()[r]; s < first_slots()[r + 1]; ++s) {
         const int32_t expert = placement[s];
         const auto begin = placement.begin() + first_slots()[r];
@@ -237,7 +237,7 @@ class Finisher {
 
   const Problem& problem_;
   const FinishOptions options_;
-  std::vector<int32_t> map_;  // [layers][slots], the proposal, becomes the plan's
+  std::vector<int32_t> proposal_;  // [layers][slots], the proposal, becomes the plan's
   std::vector<int64_t> moves_;
   std::vector<LayerPrediction> predictions_;
   std::vector<double> high_before_;  // [layers] par_step_after_high of a layer that stays as it is
