@@ -85,8 +85,9 @@ class ExactSplit {
   // Experts all of whose tokens go to one slot: source by source, as the shares stand in memory.
   void place(std::span<const SplitTable::Sole> experts) {
     for (int64_t source = 0; source < counts_.rows(); ++source) {
-      for (const SplitTable::Sole& sole : experts)
-        shares_(source, sole.slot) = counts_(source, sole.expert);
+      const std::span<int32_t> row = shares_[source];
+      const std::span<const int32_t> counts = counts_[source];
+      for (const SplitTable::Sole& sole : experts) row[sole.slot] = counts[sole.expert];
     }
   }
 

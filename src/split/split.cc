@@ -46,9 +46,9 @@ void check_speeds(const SplitTable& table, const CostModel& cost) {
 void split_static(const SplitTable& table, Table<const int32_t> counts, Table<int32_t> shares) {
   const Table<const int32_t> static_slot(table.static_slot, table.num_experts);
   for (int source = 0; source < table.num_ranks; ++source) {
-    for (int e = 0; e < table.num_experts; ++e) {
-      shares(source, static_slot(source, e)) = counts(source, e);
-    }
+    const std::span<const int32_t> slot_of = static_slot[source], of_source = counts[source];
+    const std::span<int32_t> row = shares[source];
+    for (int e = 0; e < table.num_experts; ++e) row[slot_of[e]] = of_source[e];
   }
 }
 

@@ -49,17 +49,23 @@ class TimeFlow {
     place_all();
     least_ = peak();
     std::ranges::copy(flow_, best_.begin());
-    // Parts take time and seldom help where weights cost most: first without.
-    for (const int halvings : {0, 4}) seek(bound, halvings);
+    // Long batches are worth a longer search.
+    const int64_t further = bound / kTimeOfAStep;
+    steps_left_ += std::min(further, kStepsPerArc * 8 * std::ssize(flow_));
+    precision_ = further > kFewSteps / 4 ? 8 : 6;
+    // Parts of what a rank is over seldom help where weights cost most: first without.
+    seek(bound, 0);
+    steps_left_ = std::min(steps_left_, kFewSteps / 2);
+    seek(bound, 4);
     std::ranges::copy(best_, flow_.begin());
     return least_;
   }
 
  private:
   // A step looks at one pair of arcs of an expert.
-  static constexpr int64_t kFewSteps = 2048, kStepsPerArc = 2;
-  // The search ends within 1/2^kPrecision of the last aim that failed.
-  static constexpr int kPrecision = 6;
+  static constexpr int64_t kFewSteps = 1024, kStepsPerArc = 2;
+  // A step takes about 40 ns: no more than 1/500 of a batch goes to further ones.
+  static constexpr int64_t kTimeOfAStep = 500 * 40'000;
 
   // Aims at peaks between the bound and the best one so far, half way each time.
   void seek(int64_t bound, int halvings) {
@@ -73,7 +79,7 @@ class TimeFlow {
         std::ranges::copy(flow_, best_.begin());
       }
       if (!reached) low = aim;
-      if (least_ - low <= least_ >> kPrecision) break;
+      if (least_ - low <= least_ >> precision_) break;
     }
   }
 
@@ -409,6 +415,7 @@ class TimeFlow {
   std::span<int32_t> order_;  // [shared experts] those with many tokens first
   int64_t steps_left_;
   int64_t least_ = 0;  // the least peak so far
+  int precision_ = 6;  // the search ends within 1/2^precision_ of the last aim that failed
 };
 
 }  // namespace
