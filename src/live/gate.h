@@ -25,8 +25,8 @@ struct Costs {
 
 // What PAR each part of a window would have under a placement: [parts]. With kSplit tokens are
 // shared out as the layers do it; PAR then does not depend on which ranks the tokens come from.
-// With kStatic it does, and nobody knows any more where they came from: then, as with kRoundRobin,
-// each replica gets equally many. Parts may have any number of tokens.
+// With kStatic it does, and nobody knows any more where they came from: then, as with kRoundRobin
+// and kTime, each replica gets equally many. Parts may have any number of tokens.
 std::vector<double> estimated_pars(const Placement& placement, int layer, const Load& load,
                                    SplitRule rule);
 
