@@ -469,7 +469,7 @@ TEST(Run, ProgressIsPlainLinesWithoutATerminal) {
 TEST(Run, ProgressIsOneOverprintedLineOnATerminal) {
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
-  ASSERT_GE(child, 0);
+  if (child < 0) GTEST_SKIP() << "needs a pseudo-terminal";
   if (child == 0) {
     setenv("TERM", "xterm", 1);
     execl(TRIMTAB_BINARY, "trimtab", "run", kTinyMoe.c_str(), "--steps", "2", "--token-ids", "1",
