@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random placements, and ranks with real experts in them, for the tests of this room.
+// Random placements, and ranks with real experts in them, for the tests of this module.
 #pragma once
 
 #include <algorithm>

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/allocation_count.h"
+#include "split/testing.h"
 #include "trimtab/error.h"
 #include "trimtab/split.h"
 
@@ -33,29 +34,13 @@ struct Case {
   }
 };
 
-int draw(std::mt19937& rng, int low, int high) {
-  return low + static_cast<int>(rng() % static_cast<unsigned>(high - low + 1));
-}
-
-// Every expert once, then any experts, duplicates on a rank included.
 Case random_case(std::mt19937& rng, int max_ranks, int max_slots, int max_experts, int max_count) {
-  const int ranks = draw(rng, 1, max_ranks);
-  std::vector<int> slots_per_rank;
-  int slots = 0;
-  for (int r = 0; r < ranks; ++r) {
-    slots_per_rank.push_back(draw(rng, r == 0 ? 1 : 0, max_slots));
-    slots += slots_per_rank.back();
-  }
-  const int experts = draw(rng, 1, std::min(max_experts, slots));
-  std::vector<int32_t> logical;
-  for (int s = 0; s < slots; ++s) logical.push_back(s < experts ? s : draw(rng, 0, experts - 1));
-  for (size_t s = logical.size(); s > 1; --s) std::swap(logical[s - 1], logical[rng() % s]);
-  Case c{Placement(1, experts, slots_per_rank, logical), {}, {}};
-  const int nodes = draw(rng, 1, 3);
-  for (int r = 0; r < ranks; ++r) c.nodes.push_back(draw(rng, 0, nodes - 1));
-  for (int i = 0; i < ranks * experts; ++i)
-    c.counts.push_back(std::max(0, draw(rng, -max_count / 2, max_count)));
-  return c;
+  const Placement placement = test::random_placement(rng, max_ranks, max_slots, max_experts);
+  std::vector<int32_t> nodes;
+  const int num_nodes = test::draw(rng, 1, 3);
+  for (int r = 0; r < placement.num_ranks(); ++r)
+    nodes.push_back(test::draw(rng, 0, num_nodes - 1));
+  return {placement, nodes, test::random_counts(rng, placement, max_count)};
 }
 
 std::vector<int32_t> run_split(const Case& c) {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/allocation_count.h"
+#include "split/testing.h"
 #include "trimtab/error.h"
 #include "trimtab/split.h"
 #include "trimtab/table.h"
@@ -40,10 +41,6 @@ struct Case {
   }
 };
 
-int draw(std::mt19937& rng, int low, int high) {
-  return low + static_cast<int>(rng() % static_cast<unsigned>(high - low + 1));
-}
-
 // From weights that cost all to rows that cost all.
 CostModel cost_of_kind(int kind, std::vector<int32_t> speeds = {}) {
   switch (kind) {
@@ -66,25 +63,12 @@ constexpr int kCostKinds = 6;
 
 Case random_case(std::mt19937& rng, int max_ranks, int max_slots, int max_experts, int max_count,
                  bool speeds = false) {
-  const int ranks = draw(rng, 1, max_ranks);
-  std::vector<int> slots_per_rank;
-  int slots = 0;
-  for (int r = 0; r < ranks; ++r) {
-    slots_per_rank.push_back(draw(rng, r == 0 ? 1 : 0, max_slots));
-    slots += slots_per_rank.back();
-  }
-  const int experts = draw(rng, 1, std::min(max_experts, slots));
-  std::vector<int32_t> logical;
-  for (int s = 0; s < slots; ++s) logical.push_back(s < experts ? s : draw(rng, 0, experts - 1));
-  for (size_t s = logical.size(); s > 1; --s) std::swap(logical[s - 1], logical[rng() % s]);
+  const Placement placement = test::random_placement(rng, max_ranks, max_slots, max_experts);
   std::vector<int32_t> speed;
-  for (int r = 0; speeds && r < ranks; ++r) speed.push_back(draw(rng, 1, 4) * 500);
-  Case c{Placement(1, experts, slots_per_rank, logical),
-         cost_of_kind(draw(rng, 0, kCostKinds - 1), speed),
-         {}};
-  for (int i = 0; i < ranks * experts; ++i)
-    c.counts.push_back(std::max(0, draw(rng, -max_count / 2, max_count)));
-  return c;
+  for (int r = 0; speeds && r < placement.num_ranks(); ++r)
+    speed.push_back(test::draw(rng, 1, 4) * 500);
+  const CostModel cost = cost_of_kind(test::draw(rng, 0, kCostKinds - 1), speed);
+  return {placement, cost, test::random_counts(rng, placement, max_count)};
 }
 
 std::vector<int32_t> split_by(SplitRule rule, const Case& c) {
