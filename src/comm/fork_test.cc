@@ -13,15 +13,14 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "comm/group_communicator.h"
-#include "comm/process_group.h"
+#include "base/cat.h"
 #include "comm/rank_bytes.h"
 #include "trimtab/error.h"
+#include "trimtab/process_communicator.h"
 #include "trimtab/require_equal.h"
 
 namespace trimtab {
@@ -65,16 +64,10 @@ class Forked {
   int live(int rank, const std::function<std::string(Communicator&)>& body) {
     std::string problem;
     try {
-      GroupOptions options = {.timeout = timeout_};
-      const HostMemory::Exchange exchange = [&](std::span<const std::byte> mine) {
-        return meet(rank, mine);
-      };
-      options.hosts = find_hosts(exchange);
-      const auto [domain, state] = begin_process_group(rank, options, exchange);
-      std::vector<int> members(ranks_);
-      std::iota(members.begin(), members.end(), 0);
-      GroupCommunicator comm(domain, members, rank, state);
-      problem = body(comm);
+      const auto comm = make_process_communicator(
+          rank, [&](std::span<const std::byte> mine) { return meet(rank, mine); },
+          {.timeout = timeout_});
+      problem = body(*comm);
     } catch (const std::exception& error) {
       problem = error.what();
     }
@@ -314,6 +307,58 @@ TEST(ForkedRanks, TooMuchMemoryIsAnError) {
        })) {
     EXPECT_EQ(status, 0);
   }
+}
+
+// What the start of a group of processes says where it can't be.
+std::string error_of_start(int rank, const ProcessExchange& exchange,
+                           const GroupOptions& options = {}) {
+  try {
+    make_process_communicator(rank, exchange, options);
+  } catch (const InvalidArgument& error) {
+    return cat("InvalidArgument: ", error.what());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ProcessStart, RefusesWhatCanNotBe) {
+  const auto alone = [](std::span<const std::byte> mine) {
+    return std::vector<std::byte>(mine.begin(), mine.end());
+  };
+  EXPECT_EQ(error_of_start(0, alone), "");
+  EXPECT_EQ(error_of_start(1, alone), "InvalidArgument: rank 1 of a group of 1 processes");
+  EXPECT_EQ(error_of_start(0, alone, {.timeout = std::chrono::milliseconds(0)}),
+            "InvalidArgument: a timeout must be above 0 ms, got 0");
+  EXPECT_EQ(error_of_start(0, alone, {.hosts = {0}}),
+            "InvalidArgument: processes find out their hosts; GroupOptions::hosts is for threads");
+}
+
+TEST(ProcessStart, RefusesAnExchangeThatLosesBytes) {
+  int calls = 0;
+  const auto loses = [&calls](std::span<const std::byte> mine) {
+    std::vector<std::byte> all(mine.begin(), mine.end());
+    if (++calls == 2) all.pop_back();
+    return all;
+  };
+  EXPECT_NE(error_of_start(0, loses).find("not as many of each rank"), std::string::npos);
+  EXPECT_NE(error_of_start(0, [](auto) { return std::vector<std::byte>(); })
+                .find("gave 0 bytes, not as many of each rank"),
+            std::string::npos);
+}
+
+TEST(ProcessStart, RanksOfTwoHostsAreToldThatTheyNeedMpi) {
+  const auto another_host = [](std::span<const std::byte> mine) {
+    std::vector<std::byte> all(mine.begin(), mine.end());
+    all.insert(all.end(), mine.begin(), mine.end());
+    all[mine.size()] ^= std::byte{1};
+    return all;
+  };
+  const std::string error = error_of_start(0, another_host);
+  EXPECT_NE(error.find("rank 1 does not see the shared memory (/dev/shm) of rank 0"),
+            std::string::npos)
+      << error;
+  EXPECT_NE(error.find("need MPI"), std::string::npos) << error;
 }
 
 // Freed memory is used again, joined with its neighbours, and zero.

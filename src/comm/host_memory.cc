@@ -69,7 +69,7 @@ HostMemory::HostMemory(int rank, std::span<const int32_t> hosts)
 }
 
 std::shared_ptr<HostMemory> HostMemory::share(int rank, std::span<const int32_t> hosts,
-                                              const Exchange& exchange) {
+                                              const ProcessExchange& exchange) {
   const std::shared_ptr<HostMemory> memory(new HostMemory(rank, hosts));
   memory->create();
   memory->agree_on_address(exchange);
@@ -104,7 +104,7 @@ void HostMemory::create() {
 
 // The first rank of a host proposes an address that is free in its own process; with address space
 // layout randomisation it is free in the others too, almost always.
-void HostMemory::agree_on_address(const Exchange& exchange) {
+void HostMemory::agree_on_address(const ProcessExchange& exchange) {
   const size_t bytes = ranks_.size() * window_bytes_;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   std::vector<std::byte*> refused;  // kept, so that the next proposal is another one
@@ -145,7 +145,7 @@ void HostMemory::agree_on_address(const Exchange& exchange) {
     throw Error(cat("no address is free for ", bytes, " bytes in the processes of a host"));
 }
 
-void HostMemory::map_peers(const Exchange& exchange) {
+void HostMemory::map_peers(const ProcessExchange& exchange) {
   struct Name {
     char text[64];
   };

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,13 +16,12 @@
 #include <vector>
 
 #include "comm/shared_memory.h"
+#include "trimtab/process_communicator.h"
 
 namespace trimtab {
 
 class HostMemory final : public SharedMemory, public std::enable_shared_from_this<HostMemory> {
  public:
-  // Every rank of the domain gives the same number of bytes and gets those of all, in rank order.
-  using Exchange = std::function<std::vector<std::byte>(std::span<const std::byte>)>;
 
   // Tells hosts apart: ranks with equal ids see each other's POSIX shared memory.
   static std::string host_id();
@@ -31,7 +29,7 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
   // Collective over the domain. hosts [ranks]: the host of each rank; those of this rank's host
   // come to share memory.
   static std::shared_ptr<HostMemory> share(int rank, std::span<const int32_t> hosts,
-                                           const Exchange& exchange);
+                                           const ProcessExchange& exchange);
   ~HostMemory() override;
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
@@ -47,8 +45,8 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
   HostMemory(int rank, std::span<const int32_t> hosts);
 
   void create();
-  void agree_on_address(const Exchange& exchange);
-  void map_peers(const Exchange& exchange);
+  void agree_on_address(const ProcessExchange& exchange);
+  void map_peers(const ProcessExchange& exchange);
   std::byte* window(size_t index) const { return base_ + index * window_bytes_; }
   void free(size_t offset, size_t bytes) noexcept;
 
@@ -69,7 +67,7 @@ class HostMemory final : public SharedMemory, public std::enable_shared_from_thi
 
 // [ranks of the domain] what each has brought.
 template <class T>
-std::vector<T> exchange_values(const HostMemory::Exchange& exchange, const T& mine) {
+std::vector<T> exchange_values(const ProcessExchange& exchange, const T& mine) {
   const std::vector<std::byte> bytes = exchange(std::as_bytes(std::span(&mine, 1)));
   std::vector<T> all(bytes.size() / sizeof(T));
   std::memcpy(static_cast<void*>(all.data()), bytes.data(), bytes.size());

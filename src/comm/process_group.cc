@@ -3,13 +3,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include "comm/group.h"
+#include "comm/group_communicator.h"
 
 namespace trimtab {
 
-std::vector<int32_t> find_hosts(const HostMemory::Exchange& exchange) {
+std::vector<int32_t> find_hosts(const ProcessExchange& exchange) {
   struct Id {
     char text[128];
   };
@@ -26,7 +29,7 @@ std::vector<int32_t> find_hosts(const HostMemory::Exchange& exchange) {
 }
 
 ProcessGroup begin_process_group(int rank, const GroupOptions& options,
-                                 const HostMemory::Exchange& exchange) {
+                                 const ProcessExchange& exchange) {
   const std::vector<int32_t>& hosts = options.hosts;
   const auto ranks = static_cast<int>(hosts.size());
   const auto memory = HostMemory::share(rank, hosts, exchange);
@@ -43,6 +46,13 @@ ProcessGroup begin_process_group(int rank, const GroupOptions& options,
   if (keeper) group.state = group.domain->make_group(std::ranges::count(hosts, hosts[first]));
   group.state = exchange_values(exchange, group.state)[first];
   return group;
+}
+
+std::unique_ptr<Communicator> make_end(std::shared_ptr<FailureDomain> domain, int ranks, int rank,
+                                       GroupState* state) {
+  std::vector<int> members(ranks);
+  std::iota(members.begin(), members.end(), 0);
+  return std::make_unique<GroupCommunicator>(std::move(domain), std::move(members), rank, state);
 }
 
 }  // namespace trimtab

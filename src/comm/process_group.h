@@ -10,6 +10,7 @@
 #include "comm/failure_domain.h"
 #include "comm/host_memory.h"
 #include "trimtab/communicator.h"
+#include "trimtab/process_communicator.h"
 
 namespace trimtab {
 
@@ -20,8 +21,11 @@ struct ProcessGroup {
 
 // Collective over all ranks. options.hosts: the host of each, as find_hosts() numbers them.
 ProcessGroup begin_process_group(int rank, const GroupOptions& options,
-                                 const HostMemory::Exchange& exchange);
+                                 const ProcessExchange& exchange);
+// A rank's end of the first group, which has all ranks of the domain.
+std::unique_ptr<Communicator> make_end(std::shared_ptr<FailureDomain> domain, int ranks, int rank,
+                                       GroupState* state);
 // The host of each rank, numbered in order of first appearance: [ranks].
-std::vector<int32_t> find_hosts(const HostMemory::Exchange& exchange);
+std::vector<int32_t> find_hosts(const ProcessExchange& exchange);
 
 }  // namespace trimtab

@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <thread>
 #include <vector>
 
 #include "base/cat.h"
-#include "comm/group_communicator.h"
 #include "comm/mpi/mpi_calls.h"
 #include "comm/mpi/mpi_network.h"
 #include "comm/process_group.h"
@@ -87,7 +85,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm ranks, const MpiOpt
       throw InvalidArgument(cat("a timeout must be above 0 ms, got ", timeout.count()));
   }
   Start start(ranks, options.start_timeout);
-  const HostMemory::Exchange exchange = [&start](std::span<const std::byte> mine) {
+  const ProcessExchange exchange = [&start](std::span<const std::byte> mine) {
     return start.exchange(mine);
   };
   GroupOptions group = options.group;
@@ -102,9 +100,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(MPI_Comm ranks, const MpiOpt
     domain->set_outside(
         std::make_unique<MpiNetwork>(start.comm(), *domain, start.rank(), options.progress_thread));
   }
-  std::vector<int> members(group.hosts.size());
-  std::iota(members.begin(), members.end(), 0);
-  return std::make_unique<GroupCommunicator>(domain, std::move(members), start.rank(), state);
+  return make_end(domain, start.size(), start.rank(), state);
 }
 
 }  // namespace trimtab
