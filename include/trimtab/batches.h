@@ -11,17 +11,17 @@
 
 namespace trimtab {
 
-// Does what layer.forward() does with all of x, in the lane. When every rank is willing and has at
+// Does what layer.forward() does with all of in, in the lane. When every rank is willing and has at
 // least 2 tokens, the batch is cut in two halves that run overlapped, the second in the other lane;
 // one rank is enough for nobody to cut. Returns whether it was cut. The lanes are over the same
 // ranks, each with an order of its own. Nothing else may be in flight in them.
-bool forward_overlapped(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane, Lane& other,
-                        bool willing, const ForwardOptions& options = {});
+bool forward_overlapped(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out,
+                        Lane& lane, Lane& other, bool willing, const ForwardOptions& options = {});
 
 // Does what layer.forward() does, in pieces of at most chunk_tokens (>= 1, the same on every rank),
 // as many as the rank with most tokens needs; those that have fewer take part with none. Every
 // chunk counts its rows anew; local_counts get the sum. Returns how many chunks there were.
-int64_t forward_in_chunks(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane,
-                          int64_t chunk_tokens, const ForwardOptions& options = {});
+int64_t forward_in_chunks(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out,
+                          Lane& lane, int64_t chunk_tokens, const ForwardOptions& options = {});
 
 }  // namespace trimtab

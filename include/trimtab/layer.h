@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The MoE layer of one rank: router -> dispatch -> experts -> combine, with shared experts between.
-// One call is a coroutine that pauses exactly where it would wait for peers, so one body serves
-// synchronous calls, shared experts under the transfers, and two microbatches that hide each
-// other's waits.
+// An engine that has routed already starts at the dispatch. One call is a coroutine that pauses
+// exactly where it would wait for peers, so one body serves synchronous calls, shared experts under
+// the transfers, and two microbatches that hide each other's waits.
 #pragma once
 
 #include <coroutine>
@@ -80,7 +80,8 @@ class SharedExperts {
     Rows scale;  // f32 [tokens, 1] sigmoid of the gate; no rows without a gate
     std::span<std::byte> scratch;
   };
-  // x: f32 [tokens, hidden], which the gate reads; x_experts: the same rows in the experts' dtype.
+  // x: F32 or BF16 [tokens, hidden], which the gate reads; x_experts: the same rows in the experts'
+  // dtype.
   FirstHalf first(ConstRows x, ConstRows x_experts, Lane& lane) const;
   // y: f32 [tokens, hidden], overwritten with the shared experts' output.
   void second(const FirstHalf& half, Rows y, Lane& lane) const;
@@ -90,8 +91,51 @@ class SharedExperts {
   std::shared_ptr<const Linear> gate_;
 };
 
+// The tokens of a call: rows that the layer's own gate and router are to see, or rows whose experts
+// somebody has chosen already.
+struct LayerInput {
+  LayerInput(ConstRows rows) : x(rows) {}  // NOLINT: implicit
+  LayerInput(Rows rows) : x(rows) {}       // NOLINT: implicit
+  LayerInput(ConstRows rows, std::span<const int32_t> expert_ids,
+             std::span<const float> router_weights, std::span<const float> identity_weights = {})
+      : x(rows),
+        routed(true),
+        ids(expert_ids),
+        weights(router_weights),
+        identity(identity_weights) {}
+  // The tokens [first, first + count).
+  LayerInput slice(int64_t first, int64_t count) const;
+
+  ConstRows x;          // F32 or BF16 [tokens, hidden]
+  bool routed = false;  // have the experts been chosen?
+  // [tokens, MoeLayer::picks_per_token()] logical experts; -1: nobody.
+  std::span<const int32_t> ids = {};
+  std::span<const float> weights = {};  // of the shape of ids
+  std::span<const float> identity =
+      {};  // [tokens] or empty: the weights of zero experts, as Routing
+};
+
+// Where the result of a call goes: the sum of the routed and the shared experts' outputs in one
+// place, or each in its own. Sums are in F32 and are rounded once, at the end.
+struct LayerOutput {
+  LayerOutput(Rows sum) : routed(sum) {}  // NOLINT: implicit
+  LayerOutput(Rows of_routed, Rows of_shared) : routed(of_routed), shared(of_shared), apart(true) {}
+  LayerOutput slice(int64_t first, int64_t count) const;
+
+  Rows routed;         // F32 or BF16 [tokens, hidden], overwritten
+  Rows shared = {};    // the same type and shape, where the two are apart
+  bool apart = false;  // for layers with shared experts only
+};
+
+// The properties of a call that its memory depends on.
+struct CallForm {
+  DType x = DType::kF32, out = DType::kF32;
+  bool routed = false, apart = false;  // as in LayerInput and LayerOutput
+};
+
 struct ForwardOptions {
-  // Receives the routed ids; first_token is where x stands among the rank's tokens of this step.
+  // Receives the routed ids, also those that are ready; first_token is where x stands among the
+  // rank's tokens of this step.
   const Capture* capture = nullptr;
   int64_t first_token = 0;
   // [tokens], for hash routing.
@@ -104,6 +148,7 @@ struct ForwardOptions {
 class MoeLayer {
  public:
   struct Parts {
+    // Both, or neither: then every call brings the ids of its experts.
     std::shared_ptr<const Linear> gate;  // hidden -> num_experts + num_zero_experts logits; f32
     std::shared_ptr<const Router> router;
     // The slots of the num_experts + num_appended_experts logical experts.
@@ -134,19 +179,33 @@ class MoeLayer {
   // the other parts, and has changed nothing then.
   void replace(std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas);
 
-  // x, out: f32 [tokens, hidden], may not overlap. They, the layer, the lane and what the options
-  // point to must outlive the Call, whose end gives the lane its memory back. Every rank of the
-  // lane's group must make the same calls. Throws InvalidArgument when another call is in flight in
-  // the lane. run() throws InvalidArgument for what does not fit, before a peer hears of the call,
-  // and where ranks differ (see Request), and CommError when a peer fails.
-  Call forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options = {}) const;
-  // Reserve for one call with at most max_tokens tokens.
-  size_t workspace_bytes(int64_t max_tokens) const;
+  // The memory of in and out, the layer, the lane and what the options point to must outlive the
+  // Call, whose end gives the lane its memory back. Outputs overlap neither each other nor an
+  // input. Every rank of the lane's group must make the same calls; their forms may differ. Throws
+  // InvalidArgument when another call is in flight in the lane. run() throws InvalidArgument for
+  // what does not fit, such as rows to be routed by a layer that has no router, before a peer hears
+  // of the call, and where ranks differ (see Request), and CommError when a peer fails.
+  Call forward(LayerInput in, LayerOutput out, Lane& lane, ForwardOptions options = {}) const;
+  // Throws InvalidArgument for a call that forward() would refuse, whatever the lane.
+  void check(const LayerInput& in, const LayerOutput& out, const ForwardOptions& options) const;
+  // Reserve for one call of this form with at most max_tokens tokens.
+  size_t workspace_bytes(int64_t max_tokens, CallForm form = {}) const;
+
+  // A lane needs its make_groups().
+  const Dispatcher& dispatcher() const { return *parts_.dispatcher; }
+  int64_t hidden() const { return parts_.experts->hidden(); }
+  // Columns of ids and weights: the router's, or without one the top_k of the dispatcher.
+  int picks_per_token() const;
+  // Logical experts that have slots.
+  int num_experts() const { return parts_.replicas->num_experts; }
 
  private:
   struct Routed;
 
+  Routed routed(const LayerInput& in, Lane& lane, const ForwardOptions& options) const;
   Routed route(ConstRows x, Lane& lane, const ForwardOptions& options) const;
+  Routed take(const LayerInput& in, Lane& lane, const ForwardOptions& options) const;
+  void to_slots(std::span<const int32_t> ids, std::span<int32_t> slots) const;
   Rows run_experts(const Tokens& tokens, Lane& lane, const ForwardOptions& options) const;
 
   Parts parts_;

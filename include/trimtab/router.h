@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "trimtab/team.h"
 #include "trimtab/tensor.h"
 
 namespace trimtab {
@@ -114,17 +115,22 @@ class Router {
   // allocate: scratch is on the stack (about 40 KiB). May run on several threads at the same time,
   // also on slices of one batch (each with its first_token).
   void route(ConstRows logits, const RouteInputs& inputs, Routing out) const;
+  // The same with the tokens shared out over the team; a custom function still gets all at once.
+  void route(ConstRows logits, const RouteInputs& inputs, Routing out, Team& team) const;
 
   // Columns of the outputs: top_k + num_appended_experts.
   int picks_per_token() const { return config_.top_k + config_.num_appended_experts; }
   const RouterConfig& config() const { return config_; }
 
  private:
-  void select(ConstRows logits, const RouteInputs& inputs, std::span<int32_t> ids,
-              std::span<float> weights) const;
+  void route_with(Team* team, ConstRows logits, const RouteInputs& inputs, Routing out) const;
+  bool fits(ConstRows logits, const RouteInputs& inputs, int64_t token) const;
+  [[noreturn]] void refuse(ConstRows logits, const RouteInputs& inputs, int64_t token) const;
+  int64_t select(ConstRows logits, const RouteInputs& inputs, int64_t first, int64_t last,
+                 std::span<int32_t> ids, std::span<float> weights) const;
   void run_custom(ConstRows logits, ConstRows hidden, std::span<int32_t> ids,
                   std::span<float> weights) const;
-  void finish(const RouteInputs& inputs, Routing out, int64_t tokens) const;
+  void finish(const RouteInputs& inputs, Routing out, int64_t first, int64_t last) const;
 
   RouterConfig config_;
 };

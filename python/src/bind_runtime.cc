@@ -99,12 +99,10 @@ void check_picks(size_t tokens, size_t top_k, size_t wanted_tokens, int wanted_t
   }
 }
 
-void forward(MoeRuntime& runtime, int layer, const Array& x, const Contiguous<int64_t>& ids,
+void forward(MoeRuntime& runtime, int layer, const Array& x, const Array& ids,
              const Contiguous<float>& weights, const OutArray& out) {
-  RoutedTokens call{rows_of(x, "x"),
-                    {ids.data(), ids.size()},
-                    {weights.data(), weights.size()},
-                    rows_of(out, "out")};
+  const RoutedTokens call{
+      rows_of(x, "x"), rows_of(ids, "ids"), {weights.data(), weights.size()}, rows_of(out, "out")};
   check_picks(ids.shape(0), ids.shape(1), x.shape(0), runtime.top_k(), "ids");
   check_picks(weights.shape(0), weights.shape(1), x.shape(0), runtime.top_k(), "weights");
   const nb::gil_scoped_release release;
@@ -190,10 +188,10 @@ Raises ValueError for what does not fit.)")
            "weights"_a.noconvert(), "out"_a.noconvert(),
            R"(out[t] = sum over k of weights[t, k] * expert ids[t, k] (x[t]).
 
-x: [tokens, hidden] and out: the same shape, in other memory; both float32 or both bfloat16. ids:
-int64 [tokens, top_k]; an id below 0, or not below num_experts, stands for no expert. weights:
-float32 [tokens, top_k]. Sums are in float32. Releases the GIL. Raises ValueError before anything is
-done, RuntimeError when a rank fails.)")
+x: [tokens, hidden] and out: the same shape, in other memory; float32 or bfloat16. ids: int64 or
+int32 [tokens, top_k]; an id below 0, or not below num_experts, stands for no expert. weights:
+float32 [tokens, top_k]. Sums are in float32 and rounded once. Releases the GIL. Raises ValueError
+before anything is done, RuntimeError when a rank fails.)")
       .def(
           "place",
           [](MoeRuntime& runtime, int layer, const std::vector<int32_t>& logical) {

@@ -91,18 +91,24 @@ std::shared_ptr<const Dispatcher> MoeRuntime::dispatcher_for(const Placement& pl
 }
 
 MoeRuntime::Layer MoeRuntime::place_table(std::shared_ptr<const ExpertTable> table,
-                                          Placement placement) const {
+                                          Placement placement, int number) const {
   Layer layer{std::move(table), std::move(placement), {}, {}};
   layer.load.resize(num_experts_);
+  const auto replicas = std::make_shared<const SplitTable>(layer.placement, 0);
   for (int r = 0; r < options_.ranks; ++r) {
     std::vector<std::shared_ptr<const Mlp>> slots;
     for (int s = layer.placement.first_slot(r); s < layer.placement.first_slot(r + 1); ++s) {
       slots.push_back(layer.table->experts()[layer.placement.logical(0)[s]]);
     }
-    layer.ranks.push_back({.dispatcher = dispatcher_for(layer.placement, r),
-                           .experts = make_grouped_experts(std::move(slots), hidden_, format_),
-                           .log2phy = layer.placement.log2phy(0, r),
-                           .received = std::vector<int64_t>(layer.placement.slots_of_rank(r))});
+    const size_t num_slots = slots.size();
+    MoeLayer::Parts parts;
+    parts.replicas = replicas;
+    parts.dispatcher = dispatcher_for(layer.placement, r);
+    parts.experts = make_grouped_experts(std::move(slots), hidden_, format_);
+    parts.layer = number;
+    layer.ranks.push_back({.layer = MoeLayer(std::move(parts)),
+                           .counts = std::vector<int32_t>(num_slots),
+                           .received = std::vector<int64_t>(num_slots)});
   }
   return layer;
 }
@@ -117,8 +123,9 @@ int MoeRuntime::add_layer(std::shared_ptr<const ExpertTable> table) {
   }
   check_process();
   const std::lock_guard lock(mutex_);
-  Layer& layer = layers_.emplace_back(
-      place_table(std::move(table), placement_of(num_experts_, options_.ranks, {})));
+  Layer& layer = layers_.emplace_back(place_table(std::move(table),
+                                                  placement_of(num_experts_, options_.ranks, {}),
+                                                  static_cast<int>(layers_.size())));
   make_room(layer);
   return static_cast<int>(layers_.size()) - 1;
 }
@@ -127,7 +134,7 @@ void MoeRuntime::place(int layer, std::span<const int32_t> logical) {
   check_process();
   const std::lock_guard lock(mutex_);
   Layer& old = layer_at(layer);
-  Layer placed = place_table(old.table, placement_of(num_experts_, options_.ranks, logical));
+  Layer placed = place_table(old.table, placement_of(num_experts_, options_.ranks, logical), layer);
   placed.load = old.total_load();
   old = std::move(placed);
   make_room(old);
@@ -142,7 +149,7 @@ MoeRuntime::Layer& MoeRuntime::layer_at(int layer) {
 
 void MoeRuntime::make_room(const Layer& layer) {
   for (const RankLayer& rank : layer.ranks) {
-    const size_t bytes = pass_bytes(rank, rank_tokens(), top_k_);
+    const size_t bytes = pass_bytes(rank.layer, rank_tokens());
     if (bytes <= rank_bytes_) continue;
     rank_bytes_ = bytes;
     rank_states_.clear();
@@ -158,8 +165,8 @@ void MoeRuntime::make_rank_states(const Layer& layer) {
     if (member % options_.threads != 0) return;
     const int r = member / options_.threads;
     try {
-      rank_states_[r] = std::make_unique<RankState>(std::move(ends[r]), *layer.ranks[r].dispatcher,
-                                                    rank_bytes_, options_.threads);
+      rank_states_[r] = std::make_unique<RankState>(
+          std::move(ends[r]), layer.ranks[r].layer.dispatcher(), rank_bytes_, options_.threads);
     } catch (...) {
       errors[r] = std::current_exception();
     }
@@ -184,12 +191,16 @@ void MoeRuntime::check(const RoutedTokens& call) const {
     throw InvalidArgument(cat("x is [", call.x.rows, ", ", call.x.cols, "], out [", call.out.rows,
                               ", ", call.out.cols, "], wanted both [tokens, ", hidden_, "]"));
   }
-  if (std::ssize(call.ids) != picks || std::ssize(call.weights) != picks) {
-    throw InvalidArgument(cat(call.ids.size(), " ids and ", call.weights.size(), " weights for ",
-                              call.x.rows, " tokens of ", top_k_, " picks"));
+  if (call.ids.rows != call.x.rows || call.ids.cols != top_k_ || call.ids.stride != top_k_ ||
+      std::ssize(call.weights) != picks) {
+    throw InvalidArgument(cat("ids [", call.ids.rows, ", ", call.ids.cols, "] and ",
+                              call.weights.size(), " weights for ", call.x.rows, " tokens of ",
+                              top_k_, " picks"));
   }
+  if (call.ids.dtype != DType::kI64 && call.ids.dtype != DType::kI32)
+    throw InvalidArgument(cat("ids must be I64 or I32, not ", name(call.ids.dtype)));
   if (overlap(call.x, call.out)) throw InvalidArgument("x and out overlap");
-  if (overlap(call.out, std::as_bytes(call.ids)) || overlap(call.out, std::as_bytes(call.weights)))
+  if (overlap(call.out, call.ids) || overlap(call.out, std::as_bytes(call.weights)))
     throw InvalidArgument("out overlaps ids or weights");
   for (const DType dtype : {call.x.dtype, call.out.dtype}) {
     if (dtype != DType::kF32 && dtype != DType::kBF16) {
@@ -207,9 +218,7 @@ void MoeRuntime::forward(int layer, const RoutedTokens& call,
   for (int64_t first = 0; first < call.x.rows; first += options_.max_tokens) {
     if (first > 0) between();
     const int64_t count = std::min(options_.max_tokens, call.x.rows - first);
-    const int64_t begin = first * top_k_, picks = count * top_k_;
-    run_ranks(own, {call.x.slice(first, count), call.ids.subspan(begin, picks),
-                    call.weights.subspan(begin, picks), call.out.slice(first, count)});
+    run_ranks(own, call.slice(first, count));
   }
 }
 
@@ -220,7 +229,7 @@ void MoeRuntime::run_ranks(Layer& layer, const RoutedTokens& pass) {
     const int r = member / options_.threads;
     if (const int helper = member % options_.threads; helper != 0)
       return rank_states_[r]->team.help(helper);
-    run_pass(layer.ranks[r], pass, top_k_, *rank_states_[r]);
+    run_pass(layer.ranks[r], pass, *rank_states_[r]);
     rank_states_[r]->team.dismiss();
   });
   rethrow_failure();

@@ -76,7 +76,9 @@ class MoeRuntime {
     std::vector<int64_t> total_load() const;
   };
 
-  Layer place_table(std::shared_ptr<const ExpertTable> table, Placement placement) const;
+  // number: the layer's.
+  Layer place_table(std::shared_ptr<const ExpertTable> table, Placement placement,
+                    int number) const;
   std::shared_ptr<const Dispatcher> dispatcher_for(const Placement& placement, int rank) const;
   Layer& layer_at(int layer);
   void check(const RoutedTokens& call) const;

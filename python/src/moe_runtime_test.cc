@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -56,16 +57,22 @@ std::unique_ptr<MoeRuntime> make_runtime(const RuntimeOptions& options) {
   return runtime;
 }
 
+template <class Id = int64_t>
 std::vector<float> forward(
     MoeRuntime& runtime, int64_t tokens, const std::function<void()>& between = [] {}) {
   const auto x = random_floats(tokens * kHidden, 3);
   const auto weights = random_floats(tokens * kTopK, 4);
-  std::vector<int64_t> ids(static_cast<size_t>(tokens * kTopK));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * 7 % kExperts);
+  std::vector<Id> ids(static_cast<size_t>(tokens * kTopK));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<Id>(i * 7 % kExperts);
+    // Nobody's: numbers that no expert has.
+    if (i % 11 == 5) ids[i] = i % 2 == 0 ? static_cast<Id>(-3) : std::numeric_limits<Id>::max();
+  }
   std::vector<float> out(x.size());
-  runtime.forward(
-      0, {ConstRows(x.data(), tokens, kHidden), ids, weights, Rows(out.data(), tokens, kHidden)},
-      between);
+  runtime.forward(0,
+                  {ConstRows(x.data(), tokens, kHidden), ConstRows(ids.data(), tokens, kTopK),
+                   weights, Rows(out.data(), tokens, kHidden)},
+                  between);
   return out;
 }
 
@@ -78,6 +85,35 @@ TEST(MoeRuntime, BitsDoNotDependOnRanksAndThreads) {
         EXPECT_EQ(forward(*runtime, 23), wanted) << ranks << " x " << threads;
     }
   }
+}
+
+TEST(MoeRuntime, IdsMayHaveEitherWidth) {
+  const auto runtime = make_runtime({.ranks = 2, .max_tokens = 10});
+  const auto wanted = forward(*runtime, 23);
+  const auto load = runtime->load();
+  EXPECT_EQ(forward<int32_t>(*runtime, 23), wanted);
+  for (int e = 0; e < kExperts; ++e) EXPECT_EQ(runtime->load()[e], 2 * load[e]) << e;
+}
+
+TEST(MoeRuntime, Bf16IsRoundedOnceFromTheSum) {
+  const auto runtime = make_runtime({.ranks = 2, .threads = 2, .max_tokens = 10});
+  constexpr int64_t kTokens = 23;
+  std::vector<bf16_t> x, rounded(kTokens * kHidden);
+  std::vector<float> wide, exact(rounded.size());
+  for (const float value : random_floats(kTokens * kHidden, 3)) {
+    x.push_back(to_bf16(value));
+    wide.push_back(to_float(x.back()));
+  }
+  const auto weights = random_floats(kTokens * kTopK, 4);
+  std::vector<int32_t> ids(weights.size());
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 3 % kExperts);
+  const auto call = [&](ConstRows rows, Rows out) {
+    runtime->forward(0, {rows, ConstRows(ids.data(), kTokens, kTopK), weights, out}, [] {});
+  };
+  call(ConstRows(wide.data(), kTokens, kHidden), Rows(exact.data(), kTokens, kHidden));
+  call(ConstRows(x.data(), kTokens, kHidden), Rows(rounded.data(), kTokens, kHidden));
+  for (size_t i = 0; i < exact.size(); ++i)
+    ASSERT_EQ(rounded[i].bits, to_bf16(exact[i]).bits) << "element " << i;
 }
 
 TEST(MoeRuntime, CallsOfSeveralThreadsRunOneAfterAnother) {
@@ -98,7 +134,7 @@ TEST(MoeRuntime, CallsOfSeveralThreadsRunOneAfterAnother) {
   }
   int64_t sum = 0;
   for (const int64_t tokens : runtime->load()) sum += tokens;
-  EXPECT_EQ(sum, 31 * 11 * kTopK);
+  EXPECT_EQ(sum, 31 * (11 * kTopK - 2));  // two picks of nobody
 }
 
 TEST(MoeRuntime, GoesOnAfterACallThatWasBrokenOff) {
@@ -116,10 +152,11 @@ TEST(MoeRuntimeErrors, OutMustBeApartFromWhatIsRead) {
   const std::vector<float> own_weights(kTokens * kTopK, 0.5F);
   const auto call = [&](int64_t x_at, int64_t out_at, std::span<const int64_t> ids,
                         std::span<const float> weights) {
-    runtime->forward(0,
-                     {ConstRows(memory.data() + x_at, kTokens, kHidden), ids, weights,
-                      Rows(memory.data() + out_at, kTokens, kHidden)},
-                     [] {});
+    runtime->forward(
+        0,
+        {ConstRows(memory.data() + x_at, kTokens, kHidden), ConstRows(ids.data(), kTokens, kTopK),
+         weights, Rows(memory.data() + out_at, kTokens, kHidden)},
+        [] {});
   };
   const int64_t size = kTokens * kHidden;
   EXPECT_NO_THROW(call(0, size, own_ids, own_weights));

@@ -4,63 +4,42 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/rows.h"
-
 namespace trimtab::python {
 namespace {
 
-size_t row_bytes(int64_t rows, int64_t cols, DType dtype) {
-  return Workspace::padded(shape_bytes(dtype, rows, cols));
-}
-
 // The rank's even share of the tokens.
-RoutedTokens tokens_of_rank(const RoutedTokens& all, int top_k, const Communicator& comm) {
+RoutedTokens tokens_of_rank(const RoutedTokens& all, const Communicator& comm) {
   const int64_t first = all.x.rows * comm.rank() / comm.size();
-  const int64_t count = all.x.rows * (comm.rank() + 1) / comm.size() - first;
-  const int64_t begin = first * top_k, picks = count * top_k;
-  return {all.x.slice(first, count), all.ids.subspan(begin, picks),
-          all.weights.subspan(begin, picks), all.out.slice(first, count)};
+  const int64_t last = all.x.rows * (comm.rank() + 1) / comm.size();
+  return all.slice(first, last - first);
 }
 
-std::span<const int32_t> physical(std::span<const int64_t> ids, const std::vector<int32_t>& log2phy,
-                                  Workspace& memory) {
-  const std::span<int32_t> slots = memory.take<int32_t>(ids.size());
-  std::ranges::transform(ids, slots.begin(), [&](int64_t id) {
-    return id >= 0 && id < std::ssize(log2phy) ? log2phy[id] : -1;
+template <class Id>
+void copy_ids(ConstRows ids, int num_experts, std::span<int32_t> to) {
+  const std::span from(reinterpret_cast<const Id*>(ids.data), to.size());
+  std::ranges::transform(from, to.begin(), [num_experts](Id id) {
+    return id >= 0 && id < num_experts ? static_cast<int32_t>(id) : -1;
   });
-  return slots;
 }
 
-void run(RankLayer& layer, const RoutedTokens& tokens, int top_k, Lane& lane) {
-  const Experts& experts = *layer.experts;
-  Workspace& memory = lane.workspace;
-  ConstRows x = tokens.x;
-  if (x.dtype != experts.dtype()) {
-    const Rows converted = memory.take_rows(x.rows, x.cols, experts.dtype());
-    convert_rows(x, converted, lane.team);
-    x = converted;
-  }
-  const ExchangePtr exchange =
-      layer.dispatcher->dispatch({.x = x,
-                                  .ids = physical(tokens.ids, layer.log2phy, memory),
-                                  .weights = tokens.weights,
-                                  .top_k = top_k},
-                                 lane);
-  exchange->wait(Stage::kArrived);
-  const Tokens& arrived = exchange->tokens();
-  for (size_t s = 0; s < layer.received.size(); ++s) layer.received[s] += arrived.counts[s];
-  const Rows y = memory.take_rows(arrived.x.rows, experts.hidden(), DType::kF32);
-  experts.run(arrived, y, memory.take<std::byte>(experts.scratch_bytes(arrived.x.rows)), lane.team);
-  exchange->send_back(y, experts.left());
-  exchange->wait(Stage::kReturned);
-  if (tokens.out.dtype == DType::kF32) {
-    exchange->finish(tokens.out);
+// The ids as the layer takes them.
+std::span<const int32_t> layer_ids(ConstRows ids, int num_experts, Workspace& memory) {
+  const std::span<int32_t> to = memory.take<int32_t>(ids.rows * ids.cols);
+  if (ids.dtype == DType::kI64) {
+    copy_ids<int64_t>(ids, num_experts, to);
   } else {
-    const Rows out = memory.take_rows(tokens.out.rows, tokens.out.cols, DType::kF32);
-    exchange->finish(out);
-    convert_rows(out, tokens.out, lane.team);
+    copy_ids<int32_t>(ids, num_experts, to);
   }
-  exchange->wait(Stage::kDrained);
+  return to;
+}
+
+void run(RankLayer& rank, const RoutedTokens& tokens, Lane& lane) {
+  const MoeLayer& layer = rank.layer;
+  const auto ids = layer_ids(tokens.ids, layer.num_experts(), lane.workspace);
+  std::ranges::fill(rank.counts, 0);
+  trimtab::run(layer.forward({tokens.x, ids, tokens.weights}, tokens.out, lane,
+                             {.local_counts = rank.counts}));
+  for (size_t slot = 0; slot < rank.counts.size(); ++slot) rank.received[slot] += rank.counts[slot];
 }
 
 }  // namespace
@@ -74,20 +53,20 @@ RankState::RankState(std::unique_ptr<Communicator> end, const Dispatcher& dispat
       team(threads, Team::Helpers::kVisitors),
       lane{*comm, workspace, team, groups} {}
 
-size_t pass_bytes(const RankLayer& layer, int64_t max_tokens, int top_k) {
-  const int64_t hidden = layer.experts->hidden(), max_rows = layer.dispatcher->max_rows();
-  return row_bytes(max_tokens, hidden, DType::kF32) +                 // x converted
-         row_bytes(max_tokens, top_k, DType::kI32) +                  // physical ids
-         layer.dispatcher->workspace_bytes() +                        //
-         row_bytes(max_rows, hidden, DType::kF32) +                   // y
-         Workspace::padded(layer.experts->scratch_bytes(max_rows)) +  //
-         row_bytes(max_tokens, hidden, DType::kF32);                  // out before it is rounded
+size_t pass_bytes(const MoeLayer& layer, int64_t max_tokens) {
+  size_t most = 0;
+  for (const DType x : {DType::kF32, DType::kBF16}) {
+    for (const DType out : {DType::kF32, DType::kBF16}) {
+      most = std::max(most, layer.workspace_bytes(max_tokens, {x, out, /*routed=*/true}));
+    }
+  }
+  return most + Workspace::padded(shape_bytes(DType::kI32, max_tokens, layer.picks_per_token()));
 }
 
-void run_pass(RankLayer& layer, const RoutedTokens& all, int top_k, RankState& state) noexcept {
+void run_pass(RankLayer& layer, const RoutedTokens& all, RankState& state) noexcept {
   const size_t mark = state.workspace.mark();
   try {
-    run(layer, tokens_of_rank(all, top_k, *state.comm), top_k, state.lane);
+    run(layer, tokens_of_rank(all, *state.comm), state.lane);
   } catch (const std::exception& error) {
     state.error = std::current_exception();
     state.comm->abort(error.what());

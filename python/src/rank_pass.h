@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's part of a pass through the experts of a layer: dispatch, experts, combine.
+// One rank's part of a pass through the experts of a layer.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "trimtab/communicator.h"
 #include "trimtab/dispatcher.h"
-#include "trimtab/experts.h"
+#include "trimtab/layer.h"
 #include "trimtab/team.h"
 #include "trimtab/workspace.h"
 
@@ -19,16 +19,21 @@ namespace trimtab::python {
 // Tokens with the experts that their router chose.
 struct RoutedTokens {
   ConstRows x;                     // [tokens, hidden] f32 or bf16
-  std::span<const int64_t> ids;    // [tokens, top_k]; below 0, and from num_experts on: nobody
+  ConstRows ids;                   // I64 or I32 [tokens, top_k], contiguous; below 0, and from
+                                   // num_experts on: nobody
   std::span<const float> weights;  // [tokens, top_k]
   Rows out;                        // [tokens, hidden] f32 or bf16, apart from x
+
+  RoutedTokens slice(int64_t first, int64_t count) const {
+    return {x.slice(first, count), ids.slice(first, count),
+            weights.subspan(first * ids.cols, count * ids.cols), out.slice(first, count)};
+  }
 };
 
 // A layer as one rank has it.
 struct RankLayer {
-  std::shared_ptr<const Dispatcher> dispatcher;
-  std::shared_ptr<const Experts> experts;
-  std::vector<int32_t> log2phy;   // [num_experts]
+  MoeLayer layer;
+  std::vector<int32_t> counts;    // [slots of this rank] rows of the last pass
   std::vector<int64_t> received;  // [slots of this rank] rows by now
 };
 
@@ -47,10 +52,10 @@ struct RankState {
 };
 
 // Workspace of a pass with at most so many tokens of this rank.
-size_t pass_bytes(const RankLayer& layer, int64_t max_tokens, int top_k);
+size_t pass_bytes(const MoeLayer& layer, int64_t max_tokens);
 
 // Takes this rank's share of the tokens, an even piece, through the layer. Every rank of the group
 // does so at the same time. An exception fails the group and is left in state.error.
-void run_pass(RankLayer& layer, const RoutedTokens& all, int top_k, RankState& state) noexcept;
+void run_pass(RankLayer& layer, const RoutedTokens& all, RankState& state) noexcept;
 
 }  // namespace trimtab::python

@@ -68,8 +68,8 @@ void convert_rows(ConstRows from, Rows to) {
 }
 
 void convert_rows(ConstRows from, Rows to, Team& team) {
-  team.for_each(to.rows, [&](int64_t i) {
-    convert_row(from.row(i), from.dtype, to.cols, to.dtype, to.row(i));
+  share_rows(team, to.rows, to.row_bytes(), [&](int64_t first, int64_t last) {
+    convert_rows(from.slice(first, last - first), to.slice(first, last - first));
   });
 }
 
@@ -97,6 +97,12 @@ void add_rows(ConstRows from, Rows to) noexcept {
     const WeightedRow row{from.row_as<float>(i)};
     add_rows(std::span(&row, 1), to.row_as<float>(i), to.cols, true);
   }
+}
+
+void add_rows(ConstRows from, Rows to, Team& team) {
+  share_rows(team, to.rows, to.row_bytes(), [&](int64_t first, int64_t last) {
+    add_rows(from.slice(first, last - first), to.slice(first, last - first));
+  });
 }
 
 }  // namespace trimtab

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/cat.h"
-#include "base/rows.h"
 #include "layer/call.h"
 #include "trimtab/error.h"
 
@@ -38,46 +37,40 @@ ForwardOptions options_of(const ForwardOptions& options, int64_t first, int64_t 
   return part;
 }
 
-Call forward_part(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane,
+Call forward_part(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out, Lane& lane,
                   const ForwardOptions& options, int64_t first, int64_t count) {
-  return layer.forward(x.slice(first, count), out.slice(first, count), lane,
+  return layer.forward(in.slice(first, count), out.slice(first, count), lane,
                        options_of(options, first, count));
-}
-
-void check_rows(ConstRows x, ConstRows out) {
-  if (x.rows != out.rows)
-    throw InvalidArgument(cat("MoE layer: ", x.rows, " rows of x, ", out.rows, " of out"));
-  if (overlap(x, out)) throw InvalidArgument("MoE layer: x and out overlap");
 }
 
 }  // namespace
 
-bool forward_overlapped(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane, Lane& other,
-                        bool willing, const ForwardOptions& options) {
-  check_rows(x, out);
+bool forward_overlapped(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out,
+                        Lane& lane, Lane& other, bool willing, const ForwardOptions& options) {
+  layer.check(in, out, options);
   check_lanes(lane, other);
-  const bool cut = range_over_ranks(willing ? x.rows : 0, lane).least >= 2;
+  const bool cut = range_over_ranks(willing ? in.x.rows : 0, lane).least >= 2;
   if (!cut) {
-    run(layer.forward(x, out, lane, options));
+    run(layer.forward(in, out, lane, options));
     return false;
   }
-  const int64_t half = (x.rows + 1) / 2;
-  overlap(forward_part(layer, x, out, lane, options, 0, half),
-          forward_part(layer, x, out, other, options, half, x.rows - half));
+  const int64_t half = (in.x.rows + 1) / 2;
+  overlap(forward_part(layer, in, out, lane, options, 0, half),
+          forward_part(layer, in, out, other, options, half, in.x.rows - half));
   return true;
 }
 
-int64_t forward_in_chunks(const MoeLayer& layer, ConstRows x, Rows out, Lane& lane,
-                          int64_t chunk_tokens, const ForwardOptions& options) {
-  check_rows(x, out);
+int64_t forward_in_chunks(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out,
+                          Lane& lane, int64_t chunk_tokens, const ForwardOptions& options) {
+  layer.check(in, out, options);
   if (chunk_tokens < 1)
     throw InvalidArgument(cat("MoE layer: chunks of ", chunk_tokens, " tokens"));
-  const int64_t most = range_over_ranks(x.rows, lane).most;
+  const int64_t most = range_over_ranks(in.x.rows, lane).most;
   const int64_t chunks = std::max<int64_t>(1, (most + chunk_tokens - 1) / chunk_tokens);
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int64_t first = std::min(x.rows, chunk * chunk_tokens);
-    const int64_t count = std::min(chunk_tokens, x.rows - first);
-    run(forward_part(layer, x, out, lane, options, first, count));
+    const int64_t first = std::min(in.x.rows, chunk * chunk_tokens);
+    const int64_t count = std::min(chunk_tokens, in.x.rows - first);
+    run(forward_part(layer, in, out, lane, options, first, count));
   }
   return chunks;
 }

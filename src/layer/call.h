@@ -22,9 +22,10 @@ struct Call::promise_type {
   // The most a frame may take: layers reserve it in their workspace_bytes().
   static constexpr size_t kMaxFrameBytes = 8192;
 
-  promise_type(const MoeLayer&, const ConstRows&, const Rows&, Lane& lane, const ForwardOptions&)
+  promise_type(const MoeLayer&, const LayerInput&, const LayerOutput&, Lane& lane,
+               const ForwardOptions&)
       : lane_(lane) {}
-  static void* operator new(size_t bytes, const MoeLayer&, const ConstRows&, const Rows&,
+  static void* operator new(size_t bytes, const MoeLayer&, const LayerInput&, const LayerOutput&,
                             Lane& lane, const ForwardOptions&) {
     return allocate(bytes, lane);
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "base/quantize_rows.h"
 #include "base/rows.h"
 #include "layer/call.h"
+#include "layer/outputs.h"
 #include "trimtab/error.h"
 #include "trimtab/layer.h"
 #include "trimtab/slot_ranges.h"
@@ -16,94 +18,133 @@ namespace trimtab {
 namespace {
 
 template <class... Parts>
-void check(bool fits, const Parts&... what) {
+void require(bool fits, const Parts&... what) {
   if (!fits) throw InvalidArgument(cat("MoE layer: ", what...));
+}
+
+int picks_per_token_of(const MoeLayer::Parts& p) {
+  return p.router ? p.router->picks_per_token() : p.dispatcher->shape().top_k;
 }
 
 void check_dispatcher(const MoeLayer::Parts& p) {
   const DispatchShape shape = p.dispatcher->shape();
-  check(shape.hidden == p.experts->hidden() && p.experts->accepts(shape.dtype),
-        "the dispatcher moves ", name(shape.dtype), " rows of ", shape.hidden,
-        ", the experts take ", name(p.experts->dtype()), " rows of ", p.experts->hidden());
-  check(!p.weight_on_input || p.router->picks_per_token() == 1,
-        "weights on the input need one pick a token, not ", p.router->picks_per_token());
-  check(!p.weight_on_input || shape.dtype != DType::kF8E4M3,
-        "weights on the input can't weigh F8_E4M3 rows");
-  check(shape.top_k >= p.router->picks_per_token(), "the dispatcher is made for ", shape.top_k,
-        " picks a token, the router gives ", p.router->picks_per_token());
+  require(shape.hidden == p.experts->hidden() && p.experts->accepts(shape.dtype),
+          "the dispatcher moves ", name(shape.dtype), " rows of ", shape.hidden,
+          ", the experts take ", name(p.experts->dtype()), " rows of ", p.experts->hidden());
+  const int picks = picks_per_token_of(p);
+  require(!p.weight_on_input || picks == 1, "weights on the input need one pick a token, not ",
+          picks);
+  require(!p.weight_on_input || shape.dtype != DType::kF8E4M3,
+          "weights on the input can't weigh F8_E4M3 rows");
+  require(shape.top_k >= picks, "the dispatcher is made for ", shape.top_k,
+          " picks a token, the router gives ", picks);
   const int rank = p.dispatcher->rank(), num_local = SlotRanges(shape.first_slots).count(rank);
-  check(num_local == p.experts->num_local(), "rank ", rank, " holds ", num_local,
-        " slots, there are ", p.experts->num_local(), " experts");
+  require(num_local == p.experts->num_local(), "rank ", rank, " holds ", num_local,
+          " slots, there are ", p.experts->num_local(), " experts");
 }
 
 void check_replicas(const MoeLayer::Parts& p) {
-  check(p.replicas != nullptr, "the table of replicas is missing");
+  require(p.replicas != nullptr, "the table of replicas is missing");
   const SplitTable& table = *p.replicas;
-  const RouterConfig& router = p.router->config();
-  const int num_placed = router.num_experts + router.num_appended_experts;
-  check(table.num_experts == num_placed, "replicas of ", table.num_experts,
-        " experts, the router picks from ", num_placed);
+  if (p.router) {
+    const RouterConfig& router = p.router->config();
+    const int num_placed = router.num_experts + router.num_appended_experts;
+    require(table.num_experts == num_placed, "replicas of ", table.num_experts,
+            " experts, the router picks from ", num_placed);
+  }
   const DispatchShape shape = p.dispatcher->shape();
   const SlotRanges slots(shape.first_slots);
-  check(table.num_ranks == slots.num_ranks() && table.num_slots == slots.num_slots(),
-        "replicas in ", table.num_slots, " slots of ", table.num_ranks,
-        " ranks, the dispatcher knows ", slots.num_slots(), " of ", slots.num_ranks());
+  require(table.num_ranks == slots.num_ranks() && table.num_slots == slots.num_slots(),
+          "replicas in ", table.num_slots, " slots of ", table.num_ranks,
+          " ranks, the dispatcher knows ", slots.num_slots(), " of ", slots.num_ranks());
   for (int slot = 0; slot < table.num_slots; ++slot) {
-    check(table.rank_of_slot[slot] == slots.rank_of(slot), "slot ", slot, " is on rank ",
-          table.rank_of_slot[slot], " for the replicas, on another for the dispatcher");
+    require(table.rank_of_slot[slot] == slots.rank_of(slot), "slot ", slot, " is on rank ",
+            table.rank_of_slot[slot], " for the replicas, on another for the dispatcher");
   }
   check_cost(p.split, table, p.cost.get());
-  check(p.split == SplitRule::kStatic || shape.num_experts == num_placed, "dispatcher ",
-        p.dispatcher->name(), " shares out over replicas of ", shape.num_experts,
-        " experts, not of ", num_placed);
+  require(p.split == SplitRule::kStatic || shape.num_experts == table.num_experts, "dispatcher ",
+          p.dispatcher->name(), " shares out over replicas of ", shape.num_experts,
+          " experts, not of ", table.num_experts);
+}
+
+void check_gate(const MoeLayer::Parts& p) {
+  require((p.gate != nullptr) == (p.router != nullptr), "a gate and a router come together");
+  if (!p.gate) return;
+  const RouterConfig& router = p.router->config();
+  require(p.gate->in() == p.experts->hidden(), "the gate reads ", p.gate->in(),
+          " values, the experts ", p.experts->hidden());
+  require(p.gate->out() == router.num_experts + router.num_zero_experts, "the gate gives ",
+          p.gate->out(), " logits, the router wants ", router.num_experts, " experts + ",
+          router.num_zero_experts, " zero experts");
 }
 
 void check_parts(const MoeLayer::Parts& p) {
-  check(p.gate && p.router && p.dispatcher && p.experts,
-        "gate, router, dispatcher and experts are all needed");
-  const RouterConfig& router = p.router->config();
-  check(p.gate->in() == p.experts->hidden(), "the gate reads ", p.gate->in(),
-        " values, the experts ", p.experts->hidden());
-  check(p.gate->out() == router.num_experts + router.num_zero_experts, "the gate gives ",
-        p.gate->out(), " logits, the router wants ", router.num_experts, " experts + ",
-        router.num_zero_experts, " zero experts");
-  check(p.dispatcher->format() == p.experts->format(), "dispatcher ", p.dispatcher->name(),
-        " and the experts use different row formats");
-  check(p.experts->left() != Left::kSum || p.dispatcher->carries_weights(),
-        "the experts apply router weights, which dispatcher ", p.dispatcher->name(),
-        " does not carry");
-  check(p.dispatcher->output_is_reduced(), "dispatcher ", p.dispatcher->name(),
-        " leaves partial sums, which the layer does not add up");
-  check(!p.shared || p.shared->hidden() == p.experts->hidden(),
-        "shared and routed experts differ in hidden size");
-  check(p.experts->dtype() == DType::kF32 || p.experts->dtype() == DType::kBF16,
-        "experts that take ", name(p.experts->dtype()), " rows");
+  require(p.dispatcher && p.experts, "dispatcher and experts are both needed");
+  check_gate(p);
+  require(p.dispatcher->format() == p.experts->format(), "dispatcher ", p.dispatcher->name(),
+          " and the experts use different row formats");
+  require(p.experts->left() != Left::kSum || p.dispatcher->carries_weights(),
+          "the experts apply router weights, which dispatcher ", p.dispatcher->name(),
+          " does not carry");
+  require(p.dispatcher->output_is_reduced(), "dispatcher ", p.dispatcher->name(),
+          " leaves partial sums, which the layer does not add up");
+  require(!p.shared || p.shared->hidden() == p.experts->hidden(),
+          "shared and routed experts differ in hidden size");
+  require(p.experts->dtype() == DType::kF32 || p.experts->dtype() == DType::kBF16,
+          "experts that take ", name(p.experts->dtype()), " rows");
   check_dispatcher(p);
   check_replicas(p);
 }
 
-// All that a caller can get wrong, before the first peer hears of the call: later it would cost the
-// whole group.
-void check_call(const Experts& experts, ConstRows x, ConstRows out, const ForwardOptions& options) {
-  const int64_t hidden = experts.hidden();
-  check(x.dtype == DType::kF32 && out.dtype == DType::kF32 && x.cols == hidden &&
-            out.cols == hidden && x.rows == out.rows && x.rows >= 0,
-        "x ", name(x.dtype), " [", x.rows, ", ", x.cols, "], out ", name(out.dtype), " [", out.rows,
-        ", ", out.cols, "], expected both F32 [tokens, ", hidden, "]");
-  check(x.stride >= hidden && out.stride >= hidden, "rows of x are ", x.stride, ", of out ",
-        out.stride, " elements apart, at least ", hidden, " are needed");
-  check(!overlap(x, out), "x and out overlap");
-  check(options.local_counts.empty() || std::ssize(options.local_counts) == experts.num_local(),
-        "local_counts has ", options.local_counts.size(), " entries for ", experts.num_local(),
-        " slots");
+void check_rows(const char* what, ConstRows rows, int64_t tokens, int64_t hidden) {
+  require((rows.dtype == DType::kF32 || rows.dtype == DType::kBF16) && rows.rows == tokens &&
+              rows.rows >= 0 && rows.cols == hidden,
+          what, " is ", name(rows.dtype), " [", rows.rows, ", ", rows.cols,
+          "], expected F32 or BF16 [", tokens, ", ", hidden, "]");
+  require(rows.stride >= hidden, "rows of ", what, " are ", rows.stride,
+          " elements apart, at least ", hidden, " are needed");
 }
 
-// The rows as the experts want them: x itself, or rounded to bf16 in the workspace.
-ConstRows as_dtype(ConstRows x, DType dtype, Workspace& workspace) {
+void check_output(const char* what, Rows out, const LayerInput& in) {
+  require(!overlap(out, in.x), "x and ", what, " overlap");
+  require(!overlap(out, std::as_bytes(in.ids)) && !overlap(out, std::as_bytes(in.weights)) &&
+              !overlap(out, std::as_bytes(in.identity)),
+          "ids or weights and ", what, " overlap");
+}
+
+void check_outputs(const LayerInput& in, const LayerOutput& out, int64_t hidden) {
+  check_rows("out", out.routed, in.x.rows, hidden);
+  check_output("out", out.routed, in);
+  if (!out.apart) return;
+  check_rows("out of the shared experts", out.shared, in.x.rows, hidden);
+  check_output("out of the shared experts", out.shared, in);
+  require(out.shared.dtype == out.routed.dtype, "routed and shared outputs are ",
+          name(out.routed.dtype), " and ", name(out.shared.dtype), ", expected one type");
+  require(!overlap(out.routed, out.shared), "routed and shared outputs overlap");
+}
+
+// Ids and weights that a caller has brought.
+void check_picks(const LayerInput& in, int picks, int num_experts) {
+  const int64_t wanted = in.x.rows * picks;
+  require(std::ssize(in.ids) == wanted && std::ssize(in.weights) == wanted, in.ids.size(),
+          " ids and ", in.weights.size(), " weights for ", in.x.rows, " tokens of ", picks,
+          " picks each");
+  require(in.identity.empty() || std::ssize(in.identity) == in.x.rows, in.identity.size(),
+          " weights of zero experts for ", in.x.rows, " tokens");
+  const auto wrong =
+      std::ranges::find_if(in.ids, [=](int32_t id) { return id < -1 || id >= num_experts; });
+  if (wrong == in.ids.end()) return;
+  const int64_t pick = wrong - in.ids.begin();
+  require(false, "token ", pick / picks, ", pick ", pick % picks, ": expert ", *wrong,
+          " is not in [-1, ", num_experts, ")");
+}
+
+// The rows as the experts want them: x itself, or another type of it in the workspace.
+ConstRows as_dtype(ConstRows x, DType dtype, Lane& lane) {
   if (dtype == x.dtype) return x;
-  const Rows rounded = workspace.take_rows(x.rows, x.cols, dtype);
-  convert_rows(x, rounded);
-  return rounded;
+  const Rows converted = lane.workspace.take_rows(x.rows, x.cols, dtype);
+  convert_rows(x, converted, lane.team);
+  return converted;
 }
 
 // What travels: the rows as the experts take them, or what these would quantise them to, in the
@@ -116,8 +157,9 @@ Travelling travelling(ConstRows rows, DType dtype, Lane& lane) {
   const ScaleShape shape = scale_shape(dtype, rows.cols);
   const Rows q = lane.workspace.take_rows(rows.rows, rows.cols, dtype);
   const Rows scales = lane.workspace.take_rows(rows.rows, shape.cols, shape.dtype);
-  lane.team.for_each(rows.rows, [&](int64_t t) {
-    quantize_rows(rows.slice(t, 1), q.slice(t, 1), scales.slice(t, 1));
+  share_rows(lane.team, rows.rows, rows.row_bytes(), [&](int64_t first, int64_t last) {
+    const int64_t count = last - first;
+    quantize_rows(rows.slice(first, count), q.slice(first, count), scales.slice(first, count));
   });
   return {q, scales};
 }
@@ -133,20 +175,24 @@ int64_t rows_of(const Tokens& tokens) {
   return std::accumulate(tokens.counts.begin(), tokens.counts.end(), int64_t{0});
 }
 
-// Zero experts return their input: added once, by the token's owner.
-void add_identity(ConstRows x, std::span<const float> weights, Rows out) {
-  for (int64_t t = 0; t < out.rows; ++t) {
-    const WeightedRow row{x.row_as<float>(t), weights[t]};
-    if (row.weight != 0.0F) add_rows(std::span(&row, 1), out.row_as<float>(t), out.cols, true);
-  }
+// Where the shared experts' output goes, in F32: straight to the caller where it can.
+Rows shared_rows(const LayerOutput& out, Workspace& workspace) {
+  if (out.apart && out.shared.dtype == DType::kF32) return out.shared;
+  return workspace.take_rows(out.routed.rows, out.routed.cols, DType::kF32);
+}
+// The same of the routed experts', or of the sum.
+Rows routed_rows(const LayerOutput& out, Workspace& workspace) {
+  if (out.routed.dtype == DType::kF32) return out.routed;
+  return workspace.take_rows(out.routed.rows, out.routed.cols, DType::kF32);
 }
 
 }  // namespace
 
 struct MoeLayer::Routed {
-  std::span<int32_t> ids;  // [tokens, picks_per_token] physical with the static rule, else logical
-  std::span<float> weights;
-  std::span<float> identity;  // [tokens], or empty without zero experts
+  // [tokens, picks_per_token] physical with the static rule, else logical
+  std::span<const int32_t> ids;
+  std::span<const float> weights;
+  std::span<const float> identity;  // [tokens], or empty without zero experts
 };
 
 MoeLayer::MoeLayer(Parts parts) : parts_(std::move(parts)) {
@@ -162,37 +208,66 @@ void MoeLayer::replace(std::shared_ptr<const Experts> experts,
   parts_ = std::move(next);
 }
 
-size_t MoeLayer::workspace_bytes(int64_t max_tokens) const {
-  const RouterConfig& router = parts_.router->config();
-  const int64_t hidden = parts_.experts->hidden();
+int MoeLayer::picks_per_token() const {
+  return picks_per_token_of(parts_);
+}
+
+void MoeLayer::check(const LayerInput& in, const LayerOutput& out,
+                     const ForwardOptions& options) const {
+  check_rows("x", in.x, in.x.rows, hidden());
+  require(in.routed || parts_.router,
+          "no gate and no router: a call must bring the ids and weights of its experts");
+  if (in.routed) check_picks(in, picks_per_token(), num_experts());
+  require(!out.apart || parts_.shared, "there are no shared experts whose output could be apart");
+  check_outputs(in, out, hidden());
+  require(options.token_ids.empty() || std::ssize(options.token_ids) == in.x.rows,
+          options.token_ids.size(), " token ids for ", in.x.rows, " tokens");
+  require(options.local_counts.empty() ||
+              std::ssize(options.local_counts) == parts_.experts->num_local(),
+          "local_counts has ", options.local_counts.size(), " entries for ",
+          parts_.experts->num_local(), " slots");
+}
+
+size_t MoeLayer::workspace_bytes(int64_t max_tokens, CallForm form) const {
   const int64_t max_rows = parts_.dispatcher->max_rows();
   const auto bytes = [](int64_t rows, int64_t cols, DType dtype) {
     return Workspace::padded(shape_bytes(dtype, rows, cols));
   };
+  const size_t of_tokens = bytes(max_tokens, hidden(), DType::kF32);
   size_t total = Call::promise_type::kMaxFrameBytes;
-  total += bytes(max_tokens, parts_.gate->out(), DType::kF32);
-  total += 2 * bytes(max_tokens, parts_.router->picks_per_token(), DType::kF32);
-  total += bytes(router.num_zero_experts > 0 ? max_tokens : 0, 1, DType::kF32);
-  total += bytes(max_tokens, hidden, parts_.experts->dtype());
+  if (!form.routed || parts_.split == SplitRule::kStatic)
+    total += bytes(max_tokens, picks_per_token(), DType::kI32);
+  if (!form.routed && parts_.router) {
+    total += bytes(max_tokens, parts_.gate->out(), DType::kF32) +
+             bytes(max_tokens, picks_per_token(), DType::kF32);
+    if (parts_.router->config().num_zero_experts > 0) total += bytes(max_tokens, 1, DType::kF32);
+  }
+  if (const DType dtype = parts_.experts->dtype(); dtype != form.x)
+    total += bytes(max_tokens, hidden(), dtype);
   if (const DType dtype = parts_.dispatcher->shape().dtype; is_quantised(dtype)) {
-    const ScaleShape scales = scale_shape(dtype, hidden);
-    total += bytes(max_tokens, hidden, dtype) + bytes(max_tokens, scales.cols, scales.dtype);
+    const ScaleShape scales = scale_shape(dtype, hidden());
+    total += bytes(max_tokens, hidden(), dtype) + bytes(max_tokens, scales.cols, scales.dtype);
   }
-  total += parts_.dispatcher->workspace_bytes();
-  total += bytes(max_rows, hidden, DType::kF32) +
-           Workspace::padded(parts_.experts->scratch_bytes(max_rows));
+  if (form.out != DType::kF32) total += of_tokens;
   if (parts_.shared) {
-    total += parts_.shared->workspace_bytes(max_tokens) + bytes(max_tokens, hidden, DType::kF32);
+    total += parts_.shared->workspace_bytes(max_tokens);
+    if (!form.apart || form.out != DType::kF32) total += of_tokens;
   }
-  return total;
+  return total + parts_.dispatcher->workspace_bytes() + bytes(max_rows, hidden(), DType::kF32) +
+         Workspace::padded(parts_.experts->scratch_bytes(max_rows));
+}
+
+MoeLayer::Routed MoeLayer::routed(const LayerInput& in, Lane& lane,
+                                  const ForwardOptions& options) const {
+  return in.routed ? take(in, lane, options) : route(in.x, lane, options);
 }
 
 MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& options) const {
   const RouterConfig& config = parts_.router->config();
-  const int64_t tokens = x.rows, picks = tokens * parts_.router->picks_per_token();
+  const int64_t tokens = x.rows, picks = tokens * picks_per_token();
   const Rows logits = lane.workspace.take_rows(x.rows, parts_.gate->out(), DType::kF32);
-  const Routed routed{lane.workspace.take<int32_t>(picks), lane.workspace.take<float>(picks),
-                      lane.workspace.take<float>(config.num_zero_experts > 0 ? tokens : 0)};
+  const Routing routed{lane.workspace.take<int32_t>(picks), lane.workspace.take<float>(picks),
+                       lane.workspace.take<float>(config.num_zero_experts > 0 ? tokens : 0)};
   parts_.gate->run(x, logits, lane.team);
   parts_.router->route(logits,
                        {.hidden = x,
@@ -200,15 +275,28 @@ MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& 
                         .capture = options.capture,
                         .layer = parts_.layer,
                         .first_token = options.first_token},
-                       {.ids = routed.ids, .weights = routed.weights, .identity = routed.identity});
-  if (parts_.split == SplitRule::kStatic) {
-    const Table slots(parts_.replicas->static_slot, parts_.replicas->num_experts);
-    const std::span<const int32_t> slot_of = slots[parts_.dispatcher->rank()];
-    for (int32_t& id : routed.ids) {
-      if (id >= 0) id = slot_of[id];
-    }
-  }
-  return routed;
+                       routed, lane.team);
+  if (parts_.split == SplitRule::kStatic) to_slots(routed.ids, routed.ids);
+  return {routed.ids, routed.weights, routed.identity};
+}
+
+// What the caller's router has found.
+MoeLayer::Routed MoeLayer::take(const LayerInput& in, Lane& lane,
+                                const ForwardOptions& options) const {
+  if (options.capture != nullptr && *options.capture)
+    (*options.capture)(parts_.layer, options.first_token, picks_per_token(), in.ids);
+  if (parts_.split != SplitRule::kStatic) return {in.ids, in.weights, in.identity};
+  const std::span<int32_t> slots = lane.workspace.take<int32_t>(in.ids.size());
+  to_slots(in.ids, slots);
+  return {slots, in.weights, in.identity};
+}
+
+// The static rule: this rank's replica of each expert.
+void MoeLayer::to_slots(std::span<const int32_t> ids, std::span<int32_t> slots) const {
+  const Table of_rank(parts_.replicas->static_slot, parts_.replicas->num_experts);
+  const std::span<const int32_t> slot_of = of_rank[parts_.dispatcher->rank()];
+  std::ranges::transform(ids, slots.begin(),
+                         [slot_of](int32_t id) { return id < 0 ? id : slot_of[id]; });
 }
 
 Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOptions& options) const {
@@ -222,24 +310,28 @@ Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOption
   return y;
 }
 
-Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options) const {
-  check_call(*parts_.experts, x, out, options);
+Call MoeLayer::forward(LayerInput in, LayerOutput out, Lane& lane, ForwardOptions options) const {
+  // All that a caller can get wrong, before the first peer hears of the call: later it would cost
+  // the whole group.
+  check(in, out, options);
   // The frame is in the workspace already. How many rows peers will send is not known yet: there
   // must be room for most.
   const size_t left =
       lane.workspace.capacity() - lane.workspace.mark() + Call::promise_type::kMaxFrameBytes;
-  check(left >= workspace_bytes(x.rows), "a call with ", x.rows, " tokens takes up to ",
-        workspace_bytes(x.rows), " bytes of workspace, ", left, " are left");
+  const size_t needed =
+      workspace_bytes(in.x.rows, {in.x.dtype, out.routed.dtype, in.routed, out.apart});
+  require(left >= needed, "a call with ", in.x.rows, " tokens takes up to ", needed,
+          " bytes of workspace, ", left, " are left");
   TraceSteps trace(lane.trace, parts_.layer);
-  const Routed routed = route(x, lane, options);
+  const Routed picks = routed(in, lane, options);
   trace.step("route");
-  const ConstRows rows = as_dtype(x, parts_.experts->dtype(), lane.workspace);
+  const ConstRows rows = as_dtype(in.x, parts_.experts->dtype(), lane);
   const Travelling sent = travelling(rows, parts_.dispatcher->shape().dtype, lane);
   const ExchangePtr exchange =
       parts_.dispatcher->dispatch({.x = sent.rows,
-                                   .ids = routed.ids,
-                                   .weights = routed.weights,
-                                   .top_k = parts_.router->picks_per_token(),
+                                   .ids = picks.ids,
+                                   .weights = picks.weights,
+                                   .top_k = picks_per_token(),
                                    .weight_on_input = parts_.weight_on_input,
                                    .scales = sent.scales,
                                    .replicas = shared_out(parts_),
@@ -247,9 +339,11 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
                                   lane);
   trace.step("dispatch");
 
+  Outputs made{.x = in.x, .identity = picks.identity, .routed = routed_rows(out, lane.workspace)};
   SharedExperts::FirstHalf half;
   if (parts_.shared) {
-    half = parts_.shared->first(x, rows, lane);
+    made.shared = shared_rows(out, lane.workspace);
+    half = parts_.shared->first(in.x, rows, lane);
     trace.step("shared experts");
   }
   co_await Until{*exchange, Stage::kArrived};
@@ -262,18 +356,15 @@ Call MoeLayer::forward(ConstRows x, Rows out, Lane& lane, ForwardOptions options
     trace.counter("expert rows", received);
   }
 
-  Rows shared;
   if (parts_.shared) {
-    shared = lane.workspace.take_rows(x.rows, x.cols, DType::kF32);
-    parts_.shared->second(half, shared, lane);
+    parts_.shared->second(half, made.shared, lane);
     trace.step("shared experts");
   }
   co_await Until{*exchange, Stage::kReturned};
 
   trace.resume();
-  exchange->finish(out);
-  if (parts_.shared) add_rows(shared, out);
-  if (!routed.identity.empty()) add_identity(x, routed.identity, out);
+  exchange->finish(made.routed);
+  write_outputs(made, out, lane.team);
   trace.step("combine");
   co_await Until{*exchange, Stage::kDrained};
 }

@@ -5,9 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,122 +14,16 @@
 
 #include "comm/testing.h"
 #include "experts/product_pipeline.h"
-#include "layer/layer_testing.h"
-#include "trimtab/dispatch_choice.h"
+#include "layer/large_layer_testing.h"
 
 namespace trimtab {
 namespace {
 
-using layer_testing::matrix;
+using namespace large_layer;
 using layer_testing::random_floats;
-using layer_testing::slots_of;
 
-constexpr int kHidden = 256, kInner = 160, kExperts = 6, kTopK = 2, kRanks = 4;
-constexpr int64_t kMaxTokens = 24;
+constexpr int kRanks = 4;
 static_assert(kMaxTokens * kHidden * kInner > kLeastSharedWork);
-
-// Weights, packed once for each format.
-struct Model {
-  explicit Model(WeightFormat f) : format(f) {
-    for (int e = 0; e < kExperts; ++e) {
-      weights.push_back(random_floats(3 * kHidden * kInner, 10 + static_cast<uint64_t>(e), 0.06F));
-      const float* const values = weights.back().data();
-      constexpr int64_t kSize = kHidden * kInner;
-      const auto part = [&](int64_t i, int64_t rows, int64_t cols) {
-        return MatrixSource{reinterpret_cast<const std::byte*>(values + i * kSize),
-                            DType::kF32,
-                            rows,
-                            cols,
-                            cols,
-                            1};
-      };
-      experts.push_back(std::make_shared<const Mlp>(MlpSource{part(0, kInner, kHidden),
-                                                              part(1, kInner, kHidden),
-                                                              part(2, kHidden, kInner),
-                                                              {},
-                                                              {},
-                                                              {}},
-                                                    Activation{}, format));
-    }
-    gate = std::make_shared<const Linear>(matrix(gate_weight, kExperts, kHidden), VectorSource{},
-                                          DType::kF32);
-    router = std::make_shared<const Router>(RouterConfig{.num_experts = kExperts, .top_k = kTopK});
-  }
-
-  // by_name: a name or "auto".
-  std::shared_ptr<const Dispatcher> dispatcher(const Placement& placement, Communicator& comm,
-                                               std::string_view by_name, SplitRule split) const {
-    const DispatchSituation situation{.ranks = comm.size(),
-                                      .hosts = 1 + *std::ranges::max_element(comm.hosts()),
-                                      .shares_out = split != SplitRule::kStatic};
-    DispatchShape shape{kMaxTokens, kHidden, kTopK, format.rows(), placement.first_slots()};
-    if (split != SplitRule::kStatic) shape.num_experts = kExperts;
-    return make_dispatcher(choose_dispatcher(situation, by_name).dispatcher, shape, comm.rank(),
-                           comm.hosts());
-  }
-  MoeLayer layer(const Placement& placement, Communicator& comm, SplitRule split,
-                 std::shared_ptr<const Dispatcher> made) const {
-    const Format rows = made->format();
-    return MoeLayer({.gate = gate,
-                     .router = router,
-                     .replicas = std::make_shared<const SplitTable>(placement, 0, comm.hosts()),
-                     .split = split,
-                     .dispatcher = std::move(made),
-                     .experts = make_grouped_experts(slots_of(placement, comm.rank(), experts),
-                                                     kHidden, format, rows)});
-  }
-
-  // In double, from the weights before they are packed.
-  std::vector<double> expected(const float* x) const {
-    std::array<double, kExperts> logits;
-    for (int e = 0; e < kExperts; ++e)
-      logits[e] = layer_testing::dot(gate_weight.data() + e * kHidden, x, kHidden);
-    std::vector<double> y(kHidden, 0.0);
-    std::array<int, kTopK> picks{0, 0};
-    for (int k = 0; k < kTopK; ++k) {
-      double best = -1e30;
-      for (int e = 0; e < kExperts; ++e) {
-        if ((k == 0 || e != picks[0]) && logits[e] > best) best = logits[picks[k] = e];
-      }
-    }
-    double sum = 0;
-    for (const int e : picks) sum += std::exp(logits[e]);
-    for (const int e : picks) {
-      const float* const gate_rows = weights[e].data();
-      const float* const up_rows = gate_rows + kHidden * kInner;
-      const float* const down_rows = up_rows + kHidden * kInner;
-      std::array<double, kInner> act;
-      for (int i = 0; i < kInner; ++i) {
-        const double g = layer_testing::dot(gate_rows + i * kHidden, x, kHidden);
-        act[i] = g / (1 + std::exp(-g)) * layer_testing::dot(up_rows + i * kHidden, x, kHidden);
-      }
-      for (int h = 0; h < kHidden; ++h) {
-        double element = 0;
-        for (int i = 0; i < kInner; ++i) element += act[i] * double{down_rows[h * kInner + i]};
-        y[h] += std::exp(logits[e]) / sum * element;
-      }
-    }
-    return y;
-  }
-
-  WeightFormat format;
-  std::vector<float> gate_weight = random_floats(kExperts * kHidden, 1, 0.1F);
-  std::vector<std::vector<float>> weights;  // [experts] gate, up and down
-  std::vector<std::shared_ptr<const Mlp>> experts;
-  std::shared_ptr<const Linear> gate;
-  std::shared_ptr<const Router> router;
-};
-
-// Distance of two rows over the length of the second.
-template <class Wanted>
-double distance(const float* row, const Wanted* wanted) {
-  double error = 0, norm = 0;
-  for (int h = 0; h < kHidden; ++h) {
-    error += std::pow(double{row[h]} - double{wanted[h]}, 2);
-    norm += std::pow(double{wanted[h]}, 2);
-  }
-  return std::sqrt(error / norm);
-}
 
 struct Rounding {
   WeightFormat format;

@@ -3,6 +3,7 @@
 // definition.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -319,6 +320,30 @@ TEST(MoeLayer, OutputBitsDoNotDependOnRanksOrThreads) {
       }
     }
   }
+}
+
+// Zero experts of a caller's router: their weights come with the ids.
+TEST(MoeLayer, ZeroExpertsOfTheCaller) {
+  const World world({.dtype = DType::kBF16});
+  const Placement placement = Placement::linear(1, kExperts, 1);
+  run_group(1, [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(placement, 0);
+    Team team(1);
+    OwnLane own(comm, layer, team);
+    constexpr int64_t kTokens = 9;
+    constexpr int kColumns = kExperts + kZeroExperts;
+    const std::vector<float> x = input_of(0, kTokens);
+    std::vector<float> logits(kTokens * kColumns), out(x.size());
+    std::vector<int32_t> ids(kTokens * kTopK);
+    std::vector<float> weights(ids.size()), identity(kTokens);
+    const ConstRows rows(x.data(), kTokens, kHidden);
+    world.gate->run(rows, Rows(logits.data(), kTokens, kColumns), team);
+    world.router->route(ConstRows(logits.data(), kTokens, kColumns), {}, {ids, weights, identity});
+    EXPECT_GT(*std::ranges::max_element(identity), 0.0F);
+    run(layer.forward({rows, ids, weights, identity}, Rows(out.data(), kTokens, kHidden),
+                      own.lane));
+    EXPECT_EQ(out, forward(layer, x, own.lane));
+  });
 }
 
 TEST(MoeLayer, AFailingRankFailsAllAndNobodyHangs) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "base/rows.h"
 #include "trimtab/error.h"
 #include "trimtab/layer.h"
 
@@ -42,11 +43,13 @@ SharedExperts::FirstHalf SharedExperts::first(ConstRows x, ConstRows x_experts, 
 void SharedExperts::second(const FirstHalf& half, Rows y, Lane& lane) const {
   mlp_->down(half.act, y, half.scratch, lane.team);
   if (!gate_) return;
-  for (int64_t t = 0; t < y.rows; ++t) {
-    const float scale = *half.scale.row_as<float>(t);
-    float* row = y.row_as<float>(t);
-    for (int64_t h = 0; h < y.cols; ++h) row[h] *= scale;
-  }
+  share_rows(lane.team, y.rows, y.row_bytes(), [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      const float scale = *half.scale.row_as<float>(t);
+      float* const row = y.row_as<float>(t);
+      for (int64_t h = 0; h < y.cols; ++h) row[h] *= scale;
+    }
+  });
 }
 
 }  // namespace trimtab

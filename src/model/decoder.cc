@@ -159,7 +159,7 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
     w.dense->down(act, a.y, scratch, team_);
     workspace_.release(mark);
   }
-  add_rows(a.y, a.h);
+  add_rows(a.y, a.h, team_);
 }
 
 void Decoder::head(std::span<const Chunk> batch, const Activations& a, Rows logits) {

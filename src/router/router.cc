@@ -2,6 +2,7 @@
 #include "trimtab/router.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <utility>
 
@@ -25,13 +26,10 @@ struct Scratch {
   float best[RouterConfig::kMaxExperts];  // the values behind the picks so far
 };
 
-void check_no_nan(std::span<const float> logits, int64_t token, int layer) {
+bool has_nan(std::span<const float> logits) {
   bool nan = false;
   for (const float x : logits) nan |= x != x;
-  if (!nan) return;
-  const auto at = std::find_if(logits.begin(), logits.end(), [](float x) { return x != x; });
-  throw InvalidArgument(cat("router: the logit of token ", token, " for expert ",
-                            at - logits.begin(), " is NaN (layer ", layer, ")"));
+  return nan;
 }
 
 void check_size(const char* what, size_t size, int64_t tokens, int columns) {
@@ -83,15 +81,6 @@ void pick_experts(const RouterConfig& config, std::span<const float> values, Scr
   }
 }
 
-std::span<const int32_t> hashed_picks(const RouterConfig& config, int32_t token_id, int64_t token) {
-  const Table<const int32_t> picks(config.hash_table, config.top_k);
-  if (token_id < -1 || token_id >= picks.rows()) {
-    throw InvalidArgument(cat("router: token ", token, " has the id ", token_id,
-                              ", the hash table knows 0 to ", picks.rows() - 1));
-  }
-  return picks[std::max(token_id, 0)];
-}
-
 void renormalize(std::span<float> weights) {
   float sum = 0.0F;
   for (const float w : weights) sum += w;
@@ -136,6 +125,21 @@ void widen(std::span<T> data, int64_t tokens, int from, int to) {
   }
 }
 
+// Calls body(first, last) for consecutive pieces of [0, tokens), on the team if there is one. The
+// work of a token grows with its number of values.
+template <class Body>
+void share_tokens(Team* team, int64_t tokens, int64_t values, const Body& body) {
+  constexpr int64_t kValuesOfTask = 8192;  // about 40 us
+  const int64_t piece = std::max<int64_t>(1, kValuesOfTask / values);
+  if (team == nullptr || team->size() == 1 || tokens <= piece) return body(int64_t{0}, tokens);
+  team->for_each((tokens + piece - 1) / piece,
+                 [&](int64_t i) { body(i * piece, std::min(tokens, (i + 1) * piece)); });
+}
+
+std::span<const float> logits_of(ConstRows logits, int64_t token) {
+  return {logits.row_as<float>(token), cells(logits.cols)};
+}
+
 }  // namespace
 
 Router::Router(RouterConfig config) : config_(std::move(config)) {
@@ -143,6 +147,15 @@ Router::Router(RouterConfig config) : config_(std::move(config)) {
 }
 
 void Router::route(ConstRows logits, const RouteInputs& inputs, Routing out) const {
+  route_with(nullptr, logits, inputs, out);
+}
+
+void Router::route(ConstRows logits, const RouteInputs& inputs, Routing out, Team& team) const {
+  route_with(&team, logits, inputs, out);
+}
+
+void Router::route_with(Team* team, ConstRows logits, const RouteInputs& inputs,
+                        Routing out) const {
   const int64_t tokens = logits.rows;
   const int columns = config_.num_experts + config_.num_zero_experts;
   if (logits.dtype != DType::kF32 || tokens < 0 || logits.cols != columns ||
@@ -161,32 +174,59 @@ void Router::route(ConstRows logits, const RouteInputs& inputs, Routing out) con
   const size_t picks = cells(tokens, config_.top_k);
   const std::span<int32_t> ids = out.ids.first(picks);
   const std::span<float> weights = out.weights.first(picks);
-  for (int64_t t = 0; t < tokens; ++t) {
-    check_no_nan({logits.row_as<float>(t), cells(columns)}, t, inputs.layer);
-  }
-  if (config_.custom) {
-    run_custom(logits, inputs.hidden, ids, weights);
-  } else {
-    select(logits, inputs, ids, weights);
-  }
-  for (float& w : weights) w *= config_.routed_scaling_factor;
+  // Whichever thread comes to it first, the first token that does not fit is the one named.
+  std::atomic<int64_t> first_bad = tokens;
+  share_tokens(team, tokens, columns, [&](int64_t first, int64_t last) {
+    const int64_t end = select(logits, inputs, first, last, ids, weights);
+    int64_t bad = first_bad;
+    while (end < last && end < bad && !first_bad.compare_exchange_weak(bad, end)) {
+    }
+  });
+  if (first_bad < tokens) refuse(logits, inputs, first_bad);
+  if (config_.custom) run_custom(logits, inputs.hidden, ids, weights);
   if (inputs.capture != nullptr && *inputs.capture) {
     (*inputs.capture)(inputs.layer, inputs.first_token, config_.top_k, ids);
   }
-  finish(inputs, out, tokens);
+  widen(out.ids, tokens, config_.top_k, picks_per_token());
+  widen(out.weights, tokens, config_.top_k, picks_per_token());
+  share_tokens(team, tokens, picks_per_token(),
+               [&](int64_t first, int64_t last) { finish(inputs, out, first, last); });
 }
 
-void Router::select(ConstRows logits, const RouteInputs& inputs, std::span<int32_t> ids,
-                    std::span<float> weights) const {
+bool Router::fits(ConstRows logits, const RouteInputs& inputs, int64_t token) const {
+  if (has_nan(logits_of(logits, token))) return false;
+  if (config_.hash_table.empty()) return true;
+  const int32_t id = inputs.token_ids[token];
+  return id >= -1 && id < std::ssize(config_.hash_table) / config_.top_k;
+}
+
+void Router::refuse(ConstRows logits, const RouteInputs& inputs, int64_t token) const {
+  const std::span<const float> row = logits_of(logits, token);
+  const auto nan = std::find_if(row.begin(), row.end(), [](float x) { return x != x; });
+  if (nan != row.end()) {
+    throw InvalidArgument(cat("router: the logit of token ", token, " for expert ",
+                              nan - row.begin(), " is NaN (layer ", inputs.layer, ")"));
+  }
+  throw InvalidArgument(cat("router: token ", token, " has the id ", inputs.token_ids[token],
+                            ", the hash table knows 0 to ",
+                            std::ssize(config_.hash_table) / config_.top_k - 1));
+}
+
+// The tokens from first on, up to the first that does not fit, which it returns, or last.
+int64_t Router::select(ConstRows logits, const RouteInputs& inputs, int64_t first, int64_t last,
+                       std::span<int32_t> ids, std::span<float> weights) const {
   Scratch scratch;
   const Table<int32_t> ids_of(ids, config_.top_k);
   const Table<float> weights_of(weights, config_.top_k);
-  for (int64_t t = 0; t < logits.rows; ++t) {
-    std::span<const int32_t> hashed;
-    if (!config_.hash_table.empty()) hashed = hashed_picks(config_, inputs.token_ids[t], t);
-    select_token(config_, {logits.row_as<float>(t), cells(logits.cols)}, hashed, scratch, ids_of[t],
-                 weights_of[t]);
+  const Table<const int32_t> hashed(config_.hash_table, config_.top_k);
+  for (int64_t t = first; t < last; ++t) {
+    if (!fits(logits, inputs, t)) return t;
+    if (config_.custom) continue;
+    std::span<const int32_t> picks;
+    if (!config_.hash_table.empty()) picks = hashed[std::max(inputs.token_ids[t], 0)];
+    select_token(config_, logits_of(logits, t), picks, scratch, ids_of[t], weights_of[t]);
   }
+  return last;
 }
 
 void Router::run_custom(ConstRows logits, ConstRows hidden, std::span<int32_t> ids,
@@ -203,18 +243,16 @@ void Router::run_custom(ConstRows logits, ConstRows hidden, std::span<int32_t> i
   }
 }
 
-void Router::finish(const RouteInputs& inputs, Routing out, int64_t tokens) const {
+void Router::finish(const RouteInputs& inputs, Routing out, int64_t first, int64_t last) const {
   const int k = config_.top_k;
-  const int columns = picks_per_token();
-  widen(out.ids, tokens, k, columns);
-  widen(out.weights, tokens, k, columns);
-  for (int64_t t = 0; t < tokens; ++t) {
-    const auto first = cells(t, columns);
-    const std::span<int32_t> ids = out.ids.subspan(first, columns);
-    const std::span<float> weights = out.weights.subspan(first, columns);
-    const std::span<int32_t> routed = ids.first(k);
+  const Table<int32_t> ids_of(out.ids, picks_per_token());
+  const Table<float> weights_of(out.weights, picks_per_token());
+  for (int64_t t = first; t < last; ++t) {
+    const std::span<int32_t> ids = ids_of[t], routed = ids.first(k);
+    const std::span<float> weights = weights_of[t];
     float identity = 0.0F;
     for (size_t i = 0; i < routed.size(); ++i) {
+      weights[i] *= config_.routed_scaling_factor;
       if (routed[i] < config_.num_experts) continue;
       identity += std::exchange(weights[i], 0.0F);
       routed[i] = -1;
