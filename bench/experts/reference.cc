@@ -70,6 +70,8 @@ std::vector<double> stored_row(const WeightDType& dtype, const MatrixSource& sou
         break;
       case Scheme::kW8A8:
       case Scheme::kW4A8:
+      case Scheme::kW4A16:
+      case Scheme::kW8A16:
         out.push_back((code - zero) * scale(j));
         break;
       case Scheme::kMXFP8:

@@ -31,6 +31,18 @@ const std::array kDTypes = {
                 with_scales(8, 128, 4), kBF16Unit, 0},
     WeightDType{"mxfp4", Scheme::kMXFP4, DType::kBF16, DType::kBF16, DotKind::kBF16,
                 with_scales(4, 32, 1), kBF16Unit, 0},
+    WeightDType{"w4a16", Scheme::kW4A16, DType::kBF16, DType::kBF16, DotKind::kBF16,
+                with_scales(4, 128, 4), kBF16Unit, 0},
+    WeightDType{"w4a16-g32",
+                {Scheme::kW4A16, 32},
+                DType::kBF16,
+                DType::kBF16,
+                DotKind::kBF16,
+                with_scales(4, 32, 4),
+                kBF16Unit,
+                0},
+    WeightDType{"w8a16", Scheme::kW8A16, DType::kBF16, DType::kBF16, DotKind::kBF16, 8, kBF16Unit,
+                0},
 };
 
 }  // namespace

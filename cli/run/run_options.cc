@@ -83,8 +83,9 @@ void add_work(Command& run, RunOptions& options) {
       .type("NAME")
       .shows_default();
   run.text("--experts", options.experts,
-           "How experts are kept: f32, bf16, f16, w8a8, w4a8, w4a8-g32, w4a8-channel, mxfp8, fp8 "
-           "or mxfp4; by default as the checkpoint has them if it is quantised, else as --dtype")
+           fmt::format("How experts are kept: {} (N: inputs that share a scale); by default as the "
+                       "checkpoint has them if it is quantised, else as --dtype",
+                       fmt::join(weight_format_names(), ", ")))
       .parsed_by([](const std::string& text) { parse_weight_format(text); })
       .type("FORMAT");
   run.number("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")

@@ -133,6 +133,10 @@ LoadArray load(const MoeRuntime& runtime) {
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
+  m.def("weight_formats", &weight_format_names,
+        R"(The names of the formats in which experts can be kept.
+
+In names that end in "-gN", N stands for the inputs that share a scale: any multiple of 8.)");
   nb::class_<ExpertTable>(m, "ExpertWeights",
                           R"(The experts of one layer, packed for the kernels. Immutable.
 
@@ -150,8 +154,7 @@ the rows of gate and up take turns.
 down: [experts, hidden, intermediate].
 transposed: gate_up is [experts, hidden, 2 * intermediate] and down [experts, intermediate, hidden].
 gate_up_bias: [experts, 2 * intermediate] and down_bias: [experts, hidden], or None.
-format: "f32", "bf16", "f16", "w8a8", "w4a8", "w4a8-g32", "mxfp8", "fp8" or "mxfp4"
-(docs/checkpoints.md).
+format: one of trimtab.weight_formats() (docs/checkpoints.md).
 activation: "silu", "gelu", "gelu_tanh", or "swiglu_clamp" with alpha and limit (gpt-oss).
 Raises ValueError for shapes and types that do not fit, and for weights that the format can't hold:
 the error names the expert, the matrix and the element.)")

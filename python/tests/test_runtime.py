@@ -138,7 +138,15 @@ def test_swiglu_with_limits(rng):
 
 
 @pytest.mark.parametrize(
-    "format, tolerance", [("bf16", 0.01), ("w8a8", 0.03), ("w4a8", 0.25), ("mxfp8", 0.12)]
+    "format, tolerance",
+    [
+        ("bf16", 0.01),
+        ("w8a8", 0.03),
+        ("w4a8", 0.25),
+        ("mxfp8", 0.12),
+        ("w4a16", 0.25),
+        ("w8a16", 0.02),
+    ],
 )
 def test_formats(rng, format, tolerance):
     gate_up, down = arrays(rng)
@@ -148,6 +156,17 @@ def test_formats(rng, format, tolerance):
     wanted = reference(gate_up, down, x, ids, weights)
     out = forward(runtime, x, ids, weights)
     assert 0 < np.linalg.norm(out - wanted) < tolerance * np.linalg.norm(wanted)
+
+
+def test_every_listed_format_is_taken(rng):
+    gate_up, down = arrays(rng)
+    names = trimtab.weight_formats()
+    assert "w4a16-gN" in names and len(names) > 10
+    for name in names:
+        format = name.replace("N", "32")
+        assert trimtab.ExpertWeights(gate_up, down, format=format).format == format.replace(
+            "w8a16-channel", "w8a16"
+        )
 
 
 def test_ids_of_nobody_count_nothing(rng):

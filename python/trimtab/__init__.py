@@ -8,7 +8,14 @@ any other failure raises RuntimeError (`CommError` when a rank fails). Both have
 library.
 """
 
-from ._core import CommError, ExpertWeights, FormatError, MoeRuntime, kernel_isa
+from ._core import (
+    CommError,
+    ExpertWeights,
+    FormatError,
+    MoeRuntime,
+    kernel_isa,
+    weight_formats,
+)
 from ._core import version as __version__
 from .balancer import Balancer
 from .comparison import Comparison, PolicyResult, compare
@@ -72,4 +79,5 @@ __all__ = [
     "policy_names",
     "read_placement",
     "read_recording",
+    "weight_formats",
 ]

@@ -18,8 +18,8 @@ class Options:
         node.
     threads: of each rank; None: torch.get_num_threads() / ranks, so that Trimtab and torch use the
         same threads.
-    quantization: None keeps the precision that the weights have; else a format such as "w8a8",
-        "w4a8", "mxfp8".
+    quantization: None keeps the precision that the weights have; else one of
+        trimtab.weight_formats(), such as "w8a8" or "w4a16".
     dispatcher: a name of docs/dispatch.md, or "auto".
     eplb: None for experts in order; "dynamic", or a dict of trimtab.Balancer's settings, for
         experts that move while the model serves; or a placement that stays: a trimtab.Placement

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from ._core import weight_formats
+
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt")
 
 
@@ -84,7 +86,8 @@ def _parser():
         "--threads", type=int, help="threads of each rank; default: torch's threads / ranks"
     )
     parser.add_argument(
-        "--quantization", help="of the experts: w8a8, w4a8, mxfp8, ...; default: as they are"
+        "--quantization",
+        help=f"of the experts: {', '.join(weight_formats())}; default: as they are",
     )
     parser.add_argument("--quiet", action="store_true", help="the text alone: no bar, no report")
     return parser

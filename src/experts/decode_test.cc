@@ -126,14 +126,19 @@ TEST_P(DecodeTest, EveryNibbleWithEveryZeroPoint) {
   const std::vector<uint8_t> zeros = {0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe};
   codes.source.quantization.zeros = reinterpret_cast<const std::byte*>(zeros.data());
   check(codes, {Scheme::kW4A8, 32}, 127.0F, false);
+  check(codes, {Scheme::kW4A16, 32}, 1.0F, false);
+  codes.source.quantization.zeros = nullptr;
+  check(codes, {Scheme::kW4A16, 32}, -3.0F, false);
 }
 
 TEST_P(DecodeTest, EveryByteWithExtremeZeroPoints) {
   Codes codes(DType::kI8, 256, bytes_of(std::vector<float>{0x1p-3F}), DType::kF32, 1);
   check(codes, Scheme::kW8A8, 127.0F, false);
+  check(codes, Scheme::kW8A16, 1.0F, false);
   for (const int8_t zero : std::initializer_list<int8_t>{-128, -1, 127}) {
     codes.source.quantization.zeros = reinterpret_cast<const std::byte*>(&zero);
     check(codes, Scheme::kW8A8, 127.0F, false);
+    check(codes, Scheme::kW8A16, -3.0F, false);
   }
 }
 

@@ -136,7 +136,8 @@ struct Int8Dot {
   static Sum start(const PanelTask& task, int64_t row, int64_t group, int64_t groups, int v) {
     const int sum = task.x_sums[row * groups + group];
     if (task.zeros == nullptr) return I::set_int((kShift - task.zero) * sum);
-    const Sum zeros = I::load_ints(task.zeros + (group * 2 + v) * V::kLanes);
+    const Sum zeros =
+        I::load_ints(reinterpret_cast<const int32_t*>(task.zeros) + (group * 2 + v) * V::kLanes);
     if constexpr (kShift == 0) {
       return I::multiply(I::set_int(-sum), zeros);
     } else {
@@ -265,6 +266,65 @@ void unpack_fp8(const PanelTask& task, std::byte* out) noexcept {
   }
 }
 
+// Two codes less their zero point, as a pair of bf16: integers of so few bits are exact.
+inline uint32_t bf16_pair(uint32_t low, uint32_t high, int32_t zero) {
+  const auto bits = [zero](uint32_t code) {
+    return bits_as<uint32_t>(static_cast<float>(static_cast<int32_t>(code) - zero));
+  };
+  return bits(low) >> 16 | bits(high);
+}
+
+// The zero points of the columns of one group.
+template <class V>
+struct ColumnZeros {
+  int32_t of[2 * V::kLanes];
+
+  void read(const PanelTask& task, int64_t group) {
+    const auto* zeros = reinterpret_cast<const uint8_t*>(task.zeros) + group * 2 * V::kLanes;
+    for (int c = 0; c < 2 * V::kLanes; ++c) of[c] = task.zeros == nullptr ? task.zero : zeros[c];
+  }
+};
+
+// A word holds an input of two steps and of two columns, one of the left half and one of the right,
+// so that a register of words becomes four registers of bf16 by shifts and a table alone. Its
+// nibbles from the lowest: left and right of the first step, then of the second.
+template <class V>
+void unpack_int4_bf16(const PanelTask& task, std::byte* out) noexcept {
+  constexpr int kLanes = V::kLanes;
+  const auto* in = reinterpret_cast<const uint32_t*>(task.panel);
+  auto* pairs = reinterpret_cast<uint32_t*>(out);
+  ColumnZeros<V> zeros;
+  for (int64_t s = 0; s < task.steps; s += 2, in += kLanes, pairs += 4 * kLanes) {
+    if (s % task.group_steps == 0) zeros.read(task, s / task.group_steps);
+    for (int r = 0; r < 4; ++r) {
+      for (int i = 0; i < kLanes; ++i) {
+        const uint32_t codes = in[i] >> 4 * r;
+        pairs[r * kLanes + i] =
+            bf16_pair(codes & 15U, codes >> 16 & 15U, zeros.of[r % 2 * kLanes + i]);
+      }
+    }
+  }
+}
+
+// Four bytes are the two inputs of a column of the left half, then those of one of the right.
+template <class V>
+void unpack_int8_bf16(const PanelTask& task, std::byte* out) noexcept {
+  constexpr int kLanes = V::kLanes;
+  const auto* in = reinterpret_cast<const uint32_t*>(task.panel);
+  auto* pairs = reinterpret_cast<uint32_t*>(out);
+  ColumnZeros<V> zeros;
+  for (int64_t s = 0; s < task.steps; ++s, in += kLanes, pairs += 2 * kLanes) {
+    if (s % task.group_steps == 0) zeros.read(task, s / task.group_steps);
+    for (int half = 0; half < 2; ++half) {
+      for (int i = 0; i < kLanes; ++i) {
+        const uint32_t codes = in[i] >> 16 * half;
+        pairs[half * kLanes + i] =
+            bf16_pair(codes & 255U, codes >> 8 & 255U, zeros.of[half * kLanes + i]);
+      }
+    }
+  }
+}
+
 template <class T>
 void quantize_int8(const void* x, int64_t count, int8_t* q, float* scale) noexcept {
   quantize_int8_row(static_cast<const T*>(x), count, q, scale);
@@ -282,8 +342,8 @@ constexpr void set_product(GemmKernels& kernels, Product product) {
   kernels.gated[product] = run_panel<V, P, true>;
 }
 
-// The kernels of V with Bf16 (kBF16) and bytes multiplied as I does. e4m3 and e2m1 are always
-// unpacked first.
+// The kernels of V with Bf16 (kBF16) and bytes multiplied as I does. What is decoded to bf16 is
+// always unpacked first.
 template <class V, class Bf16, class I, class Int8 = Int8Dot<V, I>>
 constexpr GemmKernels make_kernels(const char* isa) {
   GemmKernels kernels = {};
@@ -296,12 +356,15 @@ constexpr GemmKernels make_kernels(const char* isa) {
   set_product<V, Grouped<V, Bf16>>(kernels, kBF16GroupProduct);
   set_product<V, Int8>(kernels, kInt8Product);
   set_product<V, Int4Dot<V, I>>(kernels, kInt4Product);
-  kernels.max_rows[kMX8Product] = kernels.max_rows[kMX4Product] = kernels.max_rows[kFP8Product] =
-      Bf16::kMaxRows;
+  constexpr Product kDecoded[] = {kMX8Product, kMX4Product, kFP8Product, kInt4BF16Product,
+                                  kInt8BF16Product};
+  for (const Product decoded : kDecoded) kernels.max_rows[decoded] = Bf16::kMaxRows;
   kernels.unpack[kInt4Product] = unpack_int4<V>;
   kernels.unpack[kMX8Product] = unpack_mx8<V>;
   kernels.unpack[kMX4Product] = unpack_mx4<V>;
   kernels.unpack[kFP8Product] = unpack_fp8<V>;
+  kernels.unpack[kInt4BF16Product] = unpack_int4_bf16<V>;
+  kernels.unpack[kInt8BF16Product] = unpack_int8_bf16<V>;
   kernels.quantize_int8[0] = quantize_int8<float>;
   kernels.quantize_int8[1] = quantize_int8<uint16_t>;
   kernels.quantize_mx[0] = quantize_mx<float>;

@@ -157,8 +157,10 @@ bool same_quantization(const MatrixSource& source, WeightFormat format, const St
   if (q.block_cols < source.cols && q.block_cols % storage.group != 0) return false;
   switch (format.scheme) {
     case Scheme::kW8A8:
+    case Scheme::kW8A16:
       return source.dtype == DType::kI8;
     case Scheme::kW4A8:
+    case Scheme::kW4A16:
       return source.dtype == DType::kU4;
     case Scheme::kMXFP8:
       return source.dtype == DType::kF8E4M3 && q.scale_dtype == DType::kF8E8M0;
@@ -244,20 +246,23 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
   }
   check_finite(x, in, row);
   // Padding counts as zeros, which no scale depends on.
-  if (scheme_ == Scheme::kW8A8 || scheme_ == Scheme::kMXFP8) {
-    const bool int8 = scheme_ == Scheme::kW8A8;
+  auto* const bytes = reinterpret_cast<uint8_t*>(codes);
+  if (scheme_ == Scheme::kW8A8 || scheme_ == Scheme::kW8A16) {
+    // A group is a row of its own.
+    const int64_t groups = storage_.groups(), group = storage_.group;
+    quantize_rows(ConstRows(x, groups, group), Rows(codes, groups, group, group, DType::kI8),
+                  Rows(scales, groups, 1, 1, DType::kF32));
+    for (int64_t i = 0; i < storage_.padded_in; ++i)
+      bytes[i] = static_cast<uint8_t>(bytes[i] + kInt8Zero);
+    return;
+  }
+  if (scheme_ == Scheme::kMXFP8) {
     const int64_t padded = storage_.padded_in;
-    const DType dtype = int8 ? DType::kI8 : DType::kF8E4M3;
-    const ScaleShape shape = scale_shape(dtype, padded);
-    quantize_rows(ConstRows(x, 1, padded), Rows(codes, 1, padded, padded, dtype),
+    const ScaleShape shape = scale_shape(DType::kF8E4M3, padded);
+    quantize_rows(ConstRows(x, 1, padded), Rows(codes, 1, padded, padded, DType::kF8E4M3),
                   Rows(scales, 1, shape.cols, shape.cols, shape.dtype));
-    auto* const bytes = reinterpret_cast<uint8_t*>(codes);
-    if (int8) {
-      for (int64_t i = 0; i < padded; ++i) bytes[i] = static_cast<uint8_t>(bytes[i] + kInt8Zero);
-    } else {
-      for (int64_t g = 0; g < storage_.groups(); ++g)
-        normalize(bytes, g, std::to_integer<int>(scales[g]));
-    }
+    for (int64_t g = 0; g < storage_.groups(); ++g)
+      normalize(bytes, g, std::to_integer<int>(scales[g]));
     return;
   }
   for (int64_t g = 0; g < storage_.groups(); ++g) {
@@ -266,7 +271,7 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
     const float extreme = *std::max_element(
         from, from + storage_.group, [](float a, float b) { return std::abs(a) < std::abs(b); });
     const float largest = std::abs(extreme);
-    if (scheme_ == Scheme::kW4A8) {
+    if (scheme_ == Scheme::kW4A8 || scheme_ == Scheme::kW4A16) {
       put(scales, g, quantize_int4(from, storage_.group, codes + first, extreme));
     } else if (scheme_ == Scheme::kFP8) {
       const float scale = largest / kE4M3Max;
@@ -281,7 +286,7 @@ void RowEncoder::quantize(int64_t row, std::byte* codes, std::byte* scales) {
         put(codes, first + i, to_e2m1(from[i] * inverse));
       }
       put(scales, g, static_cast<uint8_t>(exponent));
-      normalize(reinterpret_cast<uint8_t*>(codes), g, exponent);
+      normalize(bytes, g, exponent);
     }
   }
 }

@@ -16,10 +16,10 @@ class RowEncoder {
   // The source must outlive it, and has been checked.
   RowEncoder(const MatrixSource& source, WeightFormat format, const Storage& storage);
 
-  // Has the source zero points of its own? Else 8 (kW4A8) or 128 (kW8A8) stands for 0 everywhere.
+  // Has the source zero points of its own? Else zero_code() stands for 0 everywhere.
   bool has_zeros() const { return copies_ && source_.quantization.zeros != nullptr; }
-  // codes: [padded_in] floats, halves, or bytes: kW8A8 and kW4A8 as unsigned numbers, kMXFP4 in the
-  // low nibble; what lies behind the last input is left alone. scales: [groups] of scale_bytes.
+  // codes: [padded_in] floats, halves, or bytes: integers as unsigned numbers, four bits in the low
+  // nibble; what lies behind the last input is left alone. scales: [groups] of scale_bytes.
   // zeros: [groups], if has_zeros(). Throws InvalidArgument for weights that the format can't hold:
   // NaN, infinities.
   void encode(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros);

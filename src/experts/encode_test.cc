@@ -72,9 +72,11 @@ double bound(WeightFormat format, double x, double largest) {
       return magnitude * kUnitBF16;
     case Scheme::kF16:
       return std::max(magnitude * 0x1p-11, 0x1p-25);
-    case Scheme::kW8A8:  // half a step; the scale and the quotient are rounded
+    case Scheme::kW8A8:
+    case Scheme::kW8A16:  // half a step; the scale and the quotient are rounded
       return largest / 254 * 1.0001;
-    case Scheme::kW4A8:  // with the scale that lets -8 be used, +8 becomes 7
+    case Scheme::kW4A8:
+    case Scheme::kW4A16:  // with the scale that lets -8 be used, +8 becomes 7
       return largest / 8 * 1.0001;
     case Scheme::kMXFP8: {  // up to 512 in units of the scale, of which 448 is stored
       const double scale = std::exp2(std::floor(std::log2(largest)) - 8);
@@ -122,7 +124,7 @@ TEST(EncodeTest, QuantisedWeightsAreWithinHalfAStep) {
           squares += (stored.at(i, j) - x) * (stored.at(i, j) - x);
         }
         // Of both scales the better: never worse than half a step of the even one.
-        if (format.scheme == Scheme::kW4A8) {
+        if (format.scheme == Scheme::kW4A8 || format.scheme == Scheme::kW4A16) {
           EXPECT_LE(squares, static_cast<double>(end - first) * std::pow(largest / 14, 2) * 1.0001);
         }
       }
@@ -134,7 +136,8 @@ TEST(EncodeTest, SourcesQuantisedAnotherWayAreQuantisedAnew) {
   std::mt19937 random(6);
   const Quantised matrix(12, 96, 1, 32, DType::kU4, DType::kF32, true, random);
   for (const WeightFormat format : kFormats) {
-    if (format == WeightFormat(Scheme::kW4A8, 32)) continue;
+    if (format == WeightFormat(Scheme::kW4A8, 32) || format == WeightFormat(Scheme::kW4A16, 32))
+      continue;
     const Matrix stored = stored_weights(matrix.source, format);
     const int64_t group = storage(format, 96).group;
     for (int64_t i = 0; i < 12; ++i) {
@@ -209,8 +212,10 @@ TEST(EncodeTest, NumbersThatWouldBecomeInfiniteAreRefused) {
 TEST(EncodeTest, SumsThatMayOverflowAndGroupsThatCanNotBeAreRefused) {
   EXPECT_NO_THROW(storage(Scheme::kW8A8, 65536));
   EXPECT_THROW(storage(Scheme::kW8A8, 65537), InvalidArgument);
-  for (const int group : {-8, 4, 12})
-    EXPECT_THROW(storage({Scheme::kW4A8, group}, 64), InvalidArgument) << group;
+  for (const Scheme scheme : {Scheme::kW4A8, Scheme::kW4A16, Scheme::kW8A16}) {
+    for (const int group : {-8, 4, 12})
+      EXPECT_THROW(storage({scheme, group}, 64), InvalidArgument) << group;
+  }
 }
 
 TEST(EncodeTest, TheRowOfWeightsThatCanNotBeStoredIsNamed) {

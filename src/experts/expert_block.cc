@@ -167,9 +167,10 @@ void ExpertBlock::fill(std::span<std::byte> block, const Mlp& mlp, int layer,
     std::byte* const to = block.data() + parts_[p].offset;
     if (parts[p]->bytes() > 0) {
       std::memcpy(to, parts[p]->data(), parts[p]->bytes());
-    } else if (ExpertKind::kZeroPoints >> p & 1U) {
-      std::fill_n(reinterpret_cast<int32_t*>(to), parts_[p].bytes / sizeof(int32_t),
-                  zero_code(format()));
+    } else if (parts_[p].bytes > 0 && (ExpertKind::kZeroPoints >> p & 1U)) {
+      const int bytes = storage(format(), gate_up_.in).zero_bytes;
+      const auto count = static_cast<int64_t>(parts_[p].bytes) / bytes;
+      for (int64_t i = 0; i < count; ++i) put_zero_point(to, i, bytes, zero_code(format()));
     }
   }
   Header header = {};

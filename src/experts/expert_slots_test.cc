@@ -92,28 +92,30 @@ TEST_P(ExpertSlotsTest, ExpertsKeepTheirBitsInSlotsAndOnTheirWay) {
 }
 
 // An expert of a checkpoint in int4, with zero points or without.
-std::shared_ptr<const Mlp> int4_expert(bool zeros, uint32_t seed) {
+std::shared_ptr<const Mlp> int4_expert(bool zeros, uint32_t seed, Scheme scheme) {
   std::mt19937 random(seed);
   const auto matrix = [&](int64_t rows, int64_t cols) {
     return Quantised(rows, cols, 1, 32, DType::kU4, DType::kF32, zeros, random);
   };
   const Quantised gate = matrix(64, 96), up = matrix(64, 96), down = matrix(96, 64);
   const MlpSource source = {gate.source, up.source, down.source, {}, {}, {}};
-  return std::make_shared<const Mlp>(source, Activation{}, WeightFormat(Scheme::kW4A8, 32));
+  return std::make_shared<const Mlp>(source, Activation{}, WeightFormat(scheme, 32));
 }
 
 TEST(ExpertSlots, ExpertsWithoutZeroPointsStandBesideSomeThatHaveThem) {
-  const Table table = {int4_expert(true, 1), int4_expert(false, 2)};
-  expect_to_run_as(*make_slots(table, 1, 0), 0, table);
-  // Another rank has zero points.
-  run_ranks(2, [&](Communicator& comm) {
-    const Table own = {table[comm.rank() == 0 ? 1 : 0]};
-    const auto slots = make_slots(own, 1, 0, comm);
-    EXPECT_GT(slots->expert_bytes(),
-              own[0]->bytes() + (comm.rank() == 0 ? 96 * sizeof(int32_t) : 0));
-    expect_to_run_as(*slots, 0, own);
-  });
-  EXPECT_THROW(make_slots({table[1], table[0]}, 1, 0), InvalidArgument);
+  for (const Scheme scheme : {Scheme::kW4A8, Scheme::kW4A16}) {
+    const Table table = {int4_expert(true, 1, scheme), int4_expert(false, 2, scheme)};
+    const size_t zero_bytes = scheme == Scheme::kW4A8 ? sizeof(int32_t) : 1;
+    expect_to_run_as(*make_slots(table, 1, 0), 0, table);
+    // Another rank has zero points.
+    run_ranks(2, [&](Communicator& comm) {
+      const Table own = {table[comm.rank() == 0 ? 1 : 0]};
+      const auto slots = make_slots(own, 1, 0, comm);
+      EXPECT_GT(slots->expert_bytes(), own[0]->bytes() + (comm.rank() == 0 ? 96 * zero_bytes : 0));
+      expect_to_run_as(*slots, 0, own);
+    });
+    EXPECT_THROW(make_slots({table[1], table[0]}, 1, 0), InvalidArgument);
+  }
 }
 
 TEST(ExpertSlots, EveryFlippedBitIsFound) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table of kernels of one instruction set. This header and the *_kernel.h, avx*.h and
-// products.h beside it are compiled once for each instruction set, with its flags. Whatever they
-// define must stay local to that file: an inline function or a template with external linkage would
-// be merged by the linker, and a plain CPU could end up in AVX-512 code. So they include nothing
-// but fixed-size integers, and all their templates live in unnamed namespaces.
+// dot_products.h beside it are compiled once for each instruction set, with its flags. Whatever
+// they define must stay local to that file: an inline function or a template with external linkage
+// would be merged by the linker, and a plain CPU could end up in AVX-512 code. So they include
+// nothing but fixed-size integers, and all their templates live in unnamed namespaces.
 #pragma once
 
 #include <cstddef>
@@ -22,12 +22,16 @@ enum Product : int {
   kInt8Product,     // u8 weights, s8 rows: 4
   kInt4Product,  // u4 weights, s8 rows: 4; the steps 2i and 2i + 1 share bytes (low, high nibble)
   kMX8Product,   // e4m3 weights with an e8m0 scale per 32, bf16 rows: 2; bytes in the order of
-                 // products.h
+                 // dot_products.h
   kMX4Product,   // e2m1 weights with an e8m0 scale per 32, bf16 rows: 2; bytes as kMX8, nibbles as
                  // kInt4
   kFP8Product,   // e4m3 weights with an f32 scale per 128, bf16 rows: 2; bytes as kMX8
-  kBF16GroupProduct,  // what kFP8 becomes when it is unpacked: bf16 weights with an f32 scale per
-                      // 128
+  kInt4BF16Product,  // u4 weights with an f32 scale and a zero point per group, bf16 rows: 2; the
+                     // steps 2i and 2i + 1 share words in the order of dot_products.h
+  kInt8BF16Product,  // u8 weights with an f32 scale and a zero point per group, bf16 rows: 2; bytes
+                     // in the order of dot_products.h
+  kBF16GroupProduct,  // what these two and kFP8 become when they are unpacked: bf16 weights with an
+                      // f32 scale per group
   kNumProducts
 };
 
@@ -40,11 +44,12 @@ struct PanelTask {
   size_t next_bytes;
   int64_t steps;
   int64_t group_steps;  // the steps that share a scale, where there are scales
-  // kInt8, kInt4, kFP8, kBF16Group: f32 [groups, width]; kMX8, kMX4: e8m0 [groups, width].
+  // kMX8, kMX4: e8m0 [groups, width]; others: f32 [groups, width].
   const std::byte* weight_scales;
-  // kInt8, kInt4: the weight that stands for 0; one for all, or [groups, width] if not null.
+  // Integers: the weight that stands for 0; one for all, or [groups, width] if not null, as int32
+  // for kInt8 and kInt4, as uint8 for kInt8BF16 and kInt4BF16.
   int zero;
-  const int32_t* zeros;
+  const std::byte* zeros;
   const float* bias;  // [width], or null
   int cols;           // outputs of this panel; pairs if gated
 
@@ -67,14 +72,14 @@ struct PanelTask {
   float alpha, limit, beta;
 };
 
-// Each sum runs over the inputs in order in one accumulator (kInt8, kInt4, kFP8: in one for each
+// Each sum runs over the inputs in order in one accumulator (integers and kFP8: in one for each
 // group, the groups' scaled sums being added up in f32 in order), then the bias is added. So an
 // output's bits depend on its row of x and its column of weights only, not on m, tiles or
 // neighbours, nor on whether rows or weights were packed or unpacked on the way.
 struct GemmKernels {
   using Run = void (*)(const PanelTask&) noexcept;
-  // Expands a panel of kInt4 into one of kInt8, of kMX8 or kMX4 into one of kBF16, of kFP8 into one
-  // of kBF16Group.
+  // Expands a panel of kInt4 into one of kInt8, of kMX8 or kMX4 into one of kBF16, of kFP8,
+  // kInt4BF16 or kInt8BF16 into one of kBF16Group.
   using Unpack = void (*)(const PanelTask&, std::byte* out) noexcept;
 
   const char* isa;

@@ -157,6 +157,90 @@ struct Fp8Dot : Grouped<V, Bf16Dot> {
   }
 };
 
+// Sixteen zero points of a group, those of one half of its columns, as ints.
+inline __m512i zero_points(const PanelTask& task, int64_t group, int half) {
+  if (task.zeros == nullptr) return _mm512_set1_epi32(task.zero);
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(
+      reinterpret_cast<const __m128i*>(task.zeros + (group * 2 + half) * V::kLanes)));
+}
+
+// u4 less its zero point, from -16 to 15, by a table of 32 bf16 (VPERMW, which reads 5 bits of a
+// word).
+struct Int4BF16Dot : Grouped<V, Bf16Dot> {
+  struct Scales {
+    __m512i zeros[2];  // in every byte of a column
+  };
+  static constexpr int kLoadSteps = 2, kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
+  static Scales scales(const PanelTask& task, int64_t group) {
+    const __m512i all_bytes = _mm512_set1_epi32(0x01010101);
+    return {{_mm512_mullo_epi32(zero_points(task, group, 0), all_bytes),
+             _mm512_mullo_epi32(zero_points(task, group, 1), all_bytes)}};
+  }
+  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[2][2]) {
+    const __m512i mask = _mm512_set1_epi8(0x0f), codes = _mm512_loadu_si512(p);
+    const __m512i left = _mm512_sub_epi8(_mm512_and_si512(codes, mask), scales.zeros[0]);
+    const __m512i right =
+        _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(codes, 4), mask), scales.zeros[1]);
+    weights[0][0] = decode(left);
+    weights[0][1] = decode(right);
+    weights[1][0] = decode(_mm512_srli_epi16(left, 8));
+    weights[1][1] = decode(_mm512_srli_epi16(right, 8));
+  }
+
+ private:
+  struct Table {
+    alignas(64) uint16_t words[32] = {};
+    constexpr Table() {
+      for (int i = 1; i <= 16; ++i) {
+        int exponent = 0;
+        while (2 << exponent <= i) ++exponent;
+        const int bits = (127 + exponent) << 7 | (i << 7 >> exponent & 0x7f);
+        if (i < 16) words[i] = static_cast<uint16_t>(bits);
+        words[32 - i] = static_cast<uint16_t>(bits | 0x8000);
+      }
+    }
+  };
+  static Weights decode(__m512i words) {
+    static constexpr Table kTable;
+    return reinterpret_cast<Weights>(
+        _mm512_permutexvar_epi16(words, _mm512_load_si512(kTable.words)));
+  }
+};
+
+// u8 less its zero point: in the low bits of 2^23 as a float, from which 2^23 and the zero point
+// are subtracted exactly. Two such floats with nothing in their low halves are a pair of bf16.
+struct Int8BF16Dot : Grouped<V, Bf16Dot> {
+  struct Scales {
+    __m512 zeros[2];  // 2^23 + those of a column
+  };
+  static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
+  static Scales scales(const PanelTask& task, int64_t group) {
+    const __m512 base = _mm512_set1_ps(0x1p23F);
+    return {{_mm512_add_ps(base, _mm512_cvtepi32_ps(zero_points(task, group, 0))),
+             _mm512_add_ps(base, _mm512_cvtepi32_ps(zero_points(task, group, 1)))}};
+  }
+  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[1][2]) {
+    const __m512i codes = _mm512_loadu_si512(p);
+    weights[0][0] = pair(codes, _mm512_srli_epi32(codes, 8), scales.zeros[0]);
+    weights[0][1] =
+        pair(_mm512_srli_epi32(codes, 16), _mm512_srli_epi32(codes, 24), scales.zeros[1]);
+  }
+
+ private:
+  static __m512i decode(__m512i codes, __m512 zero) {
+    constexpr int kAndOr = 0xea;  // (codes & byte) | 2^23
+    const __m512i placed = _mm512_ternarylogic_epi32(codes, _mm512_set1_epi32(0xff),
+                                                     _mm512_set1_epi32(0x4b000000), kAndOr);
+    return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(placed), zero));
+  }
+  static Weights pair(__m512i low, __m512i high, __m512 zero) {
+    constexpr __mmask64 kLowHalves = 0x3333333333333333;
+    const __m512i high_to_low = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
+    return reinterpret_cast<Weights>(
+        _mm512_mask_shuffle_epi8(decode(high, zero), kLowHalves, decode(low, zero), high_to_low));
+  }
+};
+
 // Panels of weights as P loads them.
 template <class P>
 void unpack(const PanelTask& task, std::byte* out) noexcept {
@@ -187,6 +271,8 @@ constexpr GemmKernels make() {
   set_decoded<Mx8Dot>(kernels, kMX8Product);
   set_decoded<Mx4Dot>(kernels, kMX4Product);
   set_decoded<Fp8Dot>(kernels, kFP8Product);
+  set_decoded<Int4BF16Dot>(kernels, kInt4BF16Product);
+  set_decoded<Int8BF16Dot>(kernels, kInt8BF16Product);
   return kernels;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels as templates over an instruction set V and a product P (products.h), structs of the
-// including file's unnamed namespace.
+// The kernels as templates over an instruction set V and a product P (dot_products.h), structs of
+// the including file's unnamed namespace.
 //   V: Reg, kLanes          a register of floats
 //      broadcast            of one float of a row, to whatever multiply_add takes for a
 //      load, store          of float; store also to bf16 (uint16_t; round to nearest even, NaN

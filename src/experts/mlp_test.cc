@@ -181,7 +181,8 @@ TEST(MlpArgumentsTest, RefusesWhatDoesNotFit) {
 // Weights that can't be stored are named by matrix and element.
 TEST(MlpErrors, WeightsThatCanNotBeStoredAreNamed) {
   std::mt19937 random(3);
-  for (const Scheme scheme : {Scheme::kW8A8, Scheme::kW4A8, Scheme::kMXFP8, Scheme::kMXFP4}) {
+  for (const Scheme scheme : {Scheme::kW8A8, Scheme::kW4A8, Scheme::kMXFP8, Scheme::kMXFP4,
+                              Scheme::kW4A16, Scheme::kW8A16}) {
     for (const char* name : {"gate", "up", "down"}) {
       TestMlp mlp(64, 48, DType::kF32, Form::kDense, false, random);
       TestMatrix& matrix = name[0] == 'g' ? mlp.gate : name[0] == 'u' ? mlp.up : mlp.down;

@@ -15,7 +15,9 @@ namespace {
 
 Product unpacked(Product product) {
   if (product == kInt4Product) return kInt8Product;
-  return product == kFP8Product ? kBF16GroupProduct : kBF16Product;
+  const bool grouped =
+      product == kFP8Product || product == kInt4BF16Product || product == kInt8BF16Product;
+  return grouped ? kBF16GroupProduct : kBF16Product;
 }
 
 // Panels that are one item: enough to keep the team from queueing for items, and few enough to
@@ -97,7 +99,7 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
         next < num_panels(weights) ? weights.panels.data() + cells(next, bytes) : nullptr;
     task.next_bytes = bytes;
     task.weight_scales = weights.scales.data() + scale * s.scale_bytes;
-    task.zeros = weights.zeros.bytes() == 0 ? nullptr : weights.zeros.as<int32_t>() + scale;
+    task.zeros = weights.zeros.bytes() == 0 ? nullptr : weights.zeros.data() + scale * s.zero_bytes;
     task.bias = weights.bias.bytes() == 0 ? nullptr : weights.bias.as<float>() + p * width;
     task.cols = part.cols;
     task.out = out.data + shape_bytes(out.dtype, part.first);

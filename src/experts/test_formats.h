@@ -16,8 +16,9 @@
 namespace trimtab::test {
 
 inline const WeightFormat kFormats[] = {
-    Scheme::kF32,        Scheme::kBF16,      Scheme::kF16,   Scheme::kW8A8, Scheme::kW4A8,
-    {Scheme::kW4A8, 32}, {Scheme::kW4A8, 0}, Scheme::kMXFP8, Scheme::kFP8,  Scheme::kMXFP4};
+    Scheme::kF32,        Scheme::kBF16,        Scheme::kF16,   Scheme::kW8A8,       Scheme::kW4A8,
+    {Scheme::kW4A8, 32}, {Scheme::kW4A8, 0},   Scheme::kMXFP8, Scheme::kFP8,        Scheme::kMXFP4,
+    Scheme::kW4A16,      {Scheme::kW4A16, 32}, Scheme::kW8A16, {Scheme::kW8A16, 64}};
 
 // OCP 8-bit and MX specifications: exponent biases 7 and 1.
 inline double e4m3_value(unsigned code) {
@@ -74,6 +75,8 @@ class StoredRow {
         return static_cast<double>(to_float(load<f16_t>(codes_, j)));
       case Scheme::kW8A8:
       case Scheme::kW4A8:
+      case Scheme::kW4A16:
+      case Scheme::kW8A16:
         return (static_cast<int>(code(j)) - zeros_[j / storage_.group]) * scale(j);
       case Scheme::kMXFP8:
       case Scheme::kFP8:
@@ -162,7 +165,7 @@ inline Matrix multiplied_rows(const TestRows& x, WeightFormat format) {
       return std::ldexp(e4m3_value(static_cast<uint8_t>(q.code(i, j))), scale - 127);
     });
   }
-  const bool rounds = format.scheme == Scheme::kFP8 || format.scheme == Scheme::kMXFP4;
+  const bool rounds = format.scheme != Scheme::kBF16 && format.rows() == DType::kBF16;
   return fill([&](int64_t i, int64_t j) {
     return static_cast<double>(rounds ? to_float(to_bf16(x.at(i, j))) : x.at(i, j));
   });

@@ -45,24 +45,38 @@ struct Quantised {
       for (int64_t c = 0; c < blocks_across; ++c) {
         const int64_t index = b * q.scale_row_stride + c;
         const float scale = positive(random);
-        std::byte* to = scales.data() + 1 + index * bits(scale_dtype) / 8;
+        std::byte* to = scales.data() + 1 + index;
         if (scale_dtype == DType::kF8E8M0) {
           *to = static_cast<std::byte>(120 + random() % 16);
           values.push_back(std::ldexp(1.0F, std::to_integer<int>(*to) - 127));
         } else {
-          put(to, scale_dtype, scale);
-          values.push_back(scale_dtype == DType::kF32    ? scale
-                           : scale_dtype == DType::kBF16 ? to_float(to_bf16(scale))
-                                                         : to_float(f16_truncated(scale)));
+          values.push_back(scale);
         }
       }
     }
+    if (scale_dtype != DType::kF8E8M0) store_scales();
     if (!with_zeros) return;
     q.zero_rows_per_word = dtype == DType::kU4 ? 8 : 1;
     q.zero_row_stride = blocks_across * q.zero_rows_per_word;
     q.zero_col_stride = q.zero_rows_per_word;
     fill(zeros, (blocks_down + 7) / 8 * 8 * blocks_across);
     q.zeros = zeros.data() + 1;
+  }
+
+  // Writes `values`, which are not powers of two, and rounds them to what is stored.
+  void store_scales() {
+    const Quantization& q = source.quantization;
+    for (int64_t b = 0; b < blocks_down; ++b) {
+      for (int64_t c = 0; c < blocks_across; ++c) {
+        std::byte* const to =
+            scales.data() + 1 + (b * q.scale_row_stride + c) * bits(q.scale_dtype) / 8;
+        float& value = values[static_cast<size_t>(b * blocks_across + c)];
+        put(to, q.scale_dtype, value);
+        value = q.scale_dtype == DType::kF32    ? value
+                : q.scale_dtype == DType::kBF16 ? to_float(to_bf16(value))
+                                                : to_float(f16_truncated(value));
+      }
+    }
   }
 
   // From the definition; codes and zero points as the two's complement or unsigned numbers that
@@ -141,6 +155,15 @@ inline const SameQuantization kSameQuantizations[] = {
     {Scheme::kFP8, DType::kF8E4M3, DType::kF8E8M0, 128, 128, false},
     {Scheme::kFP8, DType::kF8E4M3, DType::kBF16, 1, SameQuantization::kWhole, false},
     {Scheme::kMXFP4, DType::kF4, DType::kF8E8M0, 1, 32, false},
+    {Scheme::kW4A16, DType::kU4, DType::kF16, 1, 128, true},
+    {{Scheme::kW4A16, 32}, DType::kU4, DType::kBF16, 1, 32, false},
+    {{Scheme::kW4A16, 64}, DType::kU4, DType::kF32, 1, 64, true},
+    {{Scheme::kW4A16, 0}, DType::kU4, DType::kF32, 1, SameQuantization::kWhole, false},
+    {{Scheme::kW4A16, 0}, DType::kU4, DType::kF32, 1, SameQuantization::kWhole, true},
+    {Scheme::kW8A16, DType::kI8, DType::kBF16, 1, SameQuantization::kWhole, false},
+    {Scheme::kW8A16, DType::kI8, DType::kBF16, 1, SameQuantization::kWhole, true},
+    {{Scheme::kW8A16, 32}, DType::kI8, DType::kF16, 1, 32, false},
+    {{Scheme::kW8A16, 128}, DType::kI8, DType::kF16, 1, 128, true},
 };
 
 }  // namespace trimtab::test

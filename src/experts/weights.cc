@@ -37,7 +37,7 @@ void merge_nibbles(const std::byte* pieces, int64_t bytes, int64_t count, std::b
   }
 }
 
-// The order of place_of_code (products.h).
+// The order of place_of_code (dot_products.h).
 void interleave_halves(int64_t width, int64_t steps, std::byte* panel) {
   std::vector<std::byte> step(static_cast<size_t>(2 * width));
   for (int64_t s = 0; s < steps; ++s, panel += 2 * width) {
@@ -45,6 +45,26 @@ void interleave_halves(int64_t width, int64_t steps, std::byte* panel) {
     for (int64_t chunk = 0; chunk < width / 8; ++chunk) {
       std::memcpy(panel + 16 * chunk, step.data() + 8 * chunk, 8);
       std::memcpy(panel + 16 * chunk + 8, step.data() + width + 8 * chunk, 8);
+    }
+  }
+}
+
+// The order of unpack_int4_bf16 (dot_products.h). A step has `width` bytes for each half.
+void merge_halves(const std::byte* in, int64_t width, int64_t steps, std::byte* out) {
+  for (int64_t s = 0; s < steps; ++s, in += 2 * width) {
+    std::byte* const to = out + s / 2 * 2 * width + s % 2;
+    for (int64_t i = 0; i < width; ++i) to[2 * i] = in[i] | in[width + i] << 4;
+  }
+}
+
+// The order of unpack_int8_bf16 (dot_products.h).
+void interleave_pairs(int64_t width, int64_t steps, std::byte* panel) {
+  std::vector<std::byte> step(static_cast<size_t>(2 * width));
+  for (int64_t s = 0; s < steps; ++s, panel += 2 * width) {
+    std::memcpy(step.data(), panel, step.size());
+    for (int64_t c = 0; c < width; ++c) {
+      const int64_t column = c % 2 * (width / 2) + c / 2;
+      std::memcpy(panel + 2 * c, step.data() + 2 * column, 2);
     }
   }
 }
@@ -101,8 +121,8 @@ class Packer {
       const int64_t index = (panel * storage_.groups() + g) * width_ + column;
       std::memcpy(weights_.scales.data() + index * bytes, row_scales_.data() + g * bytes, bytes);
       if (weights_.zeros.bytes() == 0) continue;
-      weights_.zeros.as<int32_t>()[index] =
-          encoder.has_zeros() ? row_zeros_[g] : zero_code(weights_.format);
+      put_zero_point(weights_.zeros.data(), index, storage_.zero_bytes,
+                     encoder.has_zeros() ? row_zeros_[g] : zero_code(weights_.format));
     }
   }
 
@@ -129,6 +149,13 @@ class Packer {
         transpose_halves(codes_.data(), row_bytes_, width_, steps, wide_.data());
         interleave_halves(width_, steps, wide_.data());
         return merge_nibbles(wide_.data(), 2 * width_, steps, out);
+      case Scheme::kW4A16:
+        wide_.resize(bytes_of(2));
+        transpose_halves(codes_.data(), row_bytes_, width_, steps, wide_.data());
+        return merge_halves(wide_.data(), width_, steps, out);
+      case Scheme::kW8A16:
+        transpose_halves(codes_.data(), row_bytes_, width_, steps, out);
+        return interleave_pairs(width_, steps, out);
     }
   }
 
@@ -186,15 +213,20 @@ Storage storage(WeightFormat format, int64_t in) {
         throw InvalidArgument(
             cat("w8a8: sums over ", in, " inputs may not fit into 32 bits; at most ", kMostInputs));
       }
-      return {kInt8Product, 4, 4, round_up(in, 4), round_up(in, 4), 4};
+      return {kInt8Product, 4, 4, round_up(in, 4), round_up(in, 4), 4, 4};
     }
-    case Scheme::kW4A8: {
+    case Scheme::kW4A8:
+    case Scheme::kW4A16:
+    case Scheme::kW8A16: {
       if (format.group < 0 || format.group % 8 != 0) {
-        throw InvalidArgument(
-            cat("w4a8: a group of ", format.group, " inputs is no multiple of 8"));
+        throw InvalidArgument(cat(name(WeightFormat(format.scheme)), ": a group of ", format.group,
+                                  " inputs is no multiple of 8"));
       }
       const int64_t group = format.group == 0 ? round_up(in, 8) : format.group;
-      return {kInt4Product, 4, 2, round_up(in, group), group, 4};
+      const int64_t padded = round_up(in, group);
+      if (format.scheme == Scheme::kW4A8) return {kInt4Product, 4, 2, padded, group, 4, 4};
+      if (format.scheme == Scheme::kW4A16) return {kInt4BF16Product, 2, 1, padded, group, 4, 1};
+      return {kInt8BF16Product, 2, 2, padded, group, 4, 1};
     }
     case Scheme::kMXFP8:
       return {kMX8Product, 2, 2, round_up(in, 32), 32, 1};
@@ -207,7 +239,15 @@ Storage storage(WeightFormat format, int64_t in) {
 }
 
 int zero_code(WeightFormat format) {
-  return format.scheme == Scheme::kW8A8 ? 128 : 8;
+  return format.scheme == Scheme::kW8A8 || format.scheme == Scheme::kW8A16 ? 128 : 8;
+}
+
+void put_zero_point(std::byte* zeros, int64_t index, int zero_bytes, int32_t zero) {
+  if (zero_bytes == 1) {
+    zeros[index] = static_cast<std::byte>(zero);
+  } else {
+    std::memcpy(zeros + index * int64_t{sizeof(zero)}, &zero, sizeof(zero));
+  }
 }
 
 int64_t num_panels(const PackedWeights& weights) {
@@ -232,7 +272,7 @@ PartBytes part_bytes(const PackedWeights& weights) {
   const size_t columns = cells(panels, weights.kernels->width);
   const size_t scales = s.scale_bytes == 0 ? 0 : cells(columns, s.groups());
   return {cells(panels, panel_bytes(weights)), cells(scales, s.scale_bytes),
-          scales * sizeof(int32_t), columns * sizeof(float)};
+          cells(scales, s.zero_bytes), columns * sizeof(float)};
 }
 
 PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,

@@ -15,12 +15,13 @@ namespace trimtab {
 
 // The layout of a stored format, as the kernels read it.
 struct Storage {
-  Product product;    // with rows of WeightFormat::quantized_rows()
-  int step_inputs;    // inputs of a step
-  int step_bytes;     // bytes of a step of one column
-  int64_t padded_in;  // inputs, padded to whole steps and groups
-  int64_t group;      // inputs that share a scale; padded_in if all do or there is none
-  int scale_bytes;    // the size of one scale; 0: there are none
+  Product product;     // with rows of WeightFormat::quantized_rows()
+  int step_inputs;     // inputs of a step
+  int step_bytes;      // bytes of a step of one column
+  int64_t padded_in;   // inputs, padded to whole steps and groups
+  int64_t group;       // inputs that share a scale; padded_in if all do or there is none
+  int scale_bytes;     // the size of one scale; 0: there are none
+  int zero_bytes = 0;  // the size of a zero point where weights have them: int32, or uint8
 
   int64_t steps() const { return padded_in / step_inputs; }
   int64_t groups() const { return padded_in / group; }
@@ -28,8 +29,10 @@ struct Storage {
 // Throws InvalidArgument for a group that can't be.
 Storage storage(WeightFormat format, int64_t in);
 
-// The stored number that stands for 0 where there are no zero points (kW8A8, kW4A8).
+// The stored number that stands for 0 where integers have no zero points.
 int zero_code(WeightFormat format);
+// Stores zero point `index`, in [0, 255], with the size that the format gives it.
+void put_zero_point(std::byte* zeros, int64_t index, int zero_bytes, int32_t zero);
 
 struct Panel {
   int64_t first;  // the outputs [first, first + cols)

@@ -29,10 +29,10 @@ struct Rounding {
   WeightFormat format;
   double error;  // of a row, relative to its length
 };
-const Rounding kRoundings[] = {{Scheme::kF32, 1e-5},   {Scheme::kBF16, 2e-2},
-                               {Scheme::kW8A8, 4e-2},  {{Scheme::kW4A8, 32}, 0.25},
-                               {Scheme::kMXFP8, 0.15}, {Scheme::kFP8, 0.15},
-                               {Scheme::kMXFP4, 0.4}};
+const Rounding kRoundings[] = {
+    {Scheme::kF32, 1e-5},        {Scheme::kBF16, 2e-2},        {Scheme::kW8A8, 4e-2},
+    {{Scheme::kW4A8, 32}, 0.25}, {Scheme::kMXFP8, 0.15},       {Scheme::kFP8, 0.15},
+    {Scheme::kMXFP4, 0.4},       {{Scheme::kW4A16, 32}, 0.25}, {Scheme::kW8A16, 3e-2}};
 
 using Parameters = std::tuple<const char*, SplitRule, int>;
 class LayerOverHosts : public testing::TestWithParam<Parameters> {};

@@ -113,7 +113,9 @@ TEST_P(DecoderMigration, LogitsDoNotChangeByABit) {
                                    {Scheme::kW4A8, 32},
                                    Scheme::kMXFP8,
                                    Scheme::kFP8,
-                                   Scheme::kMXFP4});
+                                   Scheme::kMXFP4,
+                                   {Scheme::kW4A16, 32},
+                                   Scheme::kW8A16});
   }
   for (const WeightFormat format : formats) {
     const auto reference = all_logits(model, sequences, {.experts = format});

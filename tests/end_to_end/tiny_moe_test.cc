@@ -151,6 +151,8 @@ TEST(TinyMoe, QuantisedExpertsKnowNearlyAsMuch) {
   EXPECT_LE(more(Scheme::kFP8), 0.005);
   EXPECT_LE(more(Scheme::kW4A8), 0.02);
   EXPECT_LE(more({Scheme::kW4A8, 32}), 0.02);
+  EXPECT_LE(more(Scheme::kW4A16), 0.02);
+  EXPECT_LE(more(Scheme::kW8A16), 0.002);
   // Four bits without a zero point or a fine scale: no bar, but not broken.
   EXPECT_LE(more(Scheme::kMXFP4), 0.1);
 }
