@@ -32,8 +32,9 @@ LAYOUTS = {
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 
 
-def environment():
-    """For processes that must not reach out, nor take the settings of whoever runs the script."""
+def environment(ranks=1):
+    """For processes that must not reach out, nor take the settings of whoever runs the script. One
+    rank runs in the process that asks it."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "TRIMTAB_EPLB"))}
     return {
         **kept,
@@ -41,6 +42,10 @@ def environment():
         "TRANSFORMERS_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
+        # Two ranks are to run on two cores, which vLLM would reserve one of.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        **({} if ranks > 1 else {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
     }
 
 
@@ -62,14 +67,15 @@ def make_venv(folder, version, wheel):
     return python.absolute()
 
 
-def run_inside(python, task, folder):
-    """Runs this script's task in an environment. Returns what it has written as JSON, or None."""
+def run_inside(python, task, folder, ranks=1):
+    """Runs this script's task in an environment, with vLLM on so many ranks. Returns what it has
+    written as JSON, or None."""
     result = folder / "result.json"
     result.unlink(missing_ok=True)
     with open(folder / "log.txt", "a") as log:
         subprocess.run(
             [python, __file__, "--inside", json.dumps({**task, "result": str(result)})],
-            env=environment(),
+            env=environment(ranks),
             stdout=log,
             stderr=log,
             check=False,
@@ -249,7 +255,8 @@ def check_family(python, folder, family, layouts, modes):
         for layout in layouts:
             began = time.monotonic()
             on = {**settings_of(mode, {"require": True}), **LAYOUTS[layout]}
-            ours = run_inside(python, {**task, "arguments": on}, folder)
+            ranks = on.get("tensor_parallel_size", 1)
+            ours = run_inside(python, {**task, "arguments": on}, folder, ranks)
             text = agreement(ours, own)
             good = good and ours is not None and ours == own
             took = time.monotonic() - began
