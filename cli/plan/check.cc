@@ -9,6 +9,7 @@
 
 #include "cli/output/output.h"
 #include "cli/output/text.h"
+#include "cli/plan/serving_keys.h"
 #include "load/replicas.h"
 
 namespace trimtab::cli {
@@ -32,6 +33,11 @@ std::string json_report(const CheckOptions& options, const Placement& placement,
     report["par_per_layer"] = par;
     report["par_step_mean_per_layer"] = mean;
     report["par_step_worst_per_layer"] = worst;
+    add_serving_keys(options.serving, result.served, report);
+    if (result.served.cost) {
+      report["par_time_per_layer"] = result.par_time;
+      report["step_seconds_per_layer"] = result.step_seconds;
+    }
   }
   return report.dump(1) + "\n";
 }
@@ -44,17 +50,34 @@ std::string text_report(const CheckOptions& options, const Placement& placement,
       placement.num_experts(), placement.num_slots(), placement.num_ranks(),
       std::accumulate(result.duplicates.begin(), result.duplicates.end(), int64_t{0}));
   if (result.levels.empty()) return report;
-  report += "\nlayer     PAR  mean of a step  worst step\n";
+  const bool has_times = !result.par_time.empty();
+  report += fmt::format("\nlayer     PAR  mean of a step  worst step{}\n",
+                        has_times ? "  mean in time  busiest rank, microseconds" : "");
   for (size_t l = 0; l < result.levels.size(); ++l) {
     const Levelness& level = result.levels[l];
-    fmt::format_to(std::back_inserter(report), "{:5} {:7.4f} {:15.4f} {:11.4f}\n",
+    fmt::format_to(std::back_inserter(report), "{:5} {:7.4f} {:15.4f} {:11.4f}",
                    result.layer_ids[l], level.par, level.par_step_mean, level.par_step_worst);
+    if (has_times) {
+      fmt::format_to(std::back_inserter(report), " {:13.4f} {:27.3f}", result.par_time[l],
+                     1e6 * result.step_seconds[l]);
+    }
+    report += '\n';
   }
-  report +=
-      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its replicas; "
-      "1 "
-      "is level.\n";
-  return report;
+  return report + fmt::format("\nPAR: peak-to-average rank load; 1 is level. {}\n",
+                              serving_text(options.serving, result.served));
+}
+
+}  // namespace
+
+namespace {
+
+void measure(const Placement& placement, const Load& load, int layer, CheckResult& result) {
+  const Serving serving = result.served.serving();
+  result.levels.push_back(levelness(rank_loads(placement, load, layer, serving), 0));
+  if (!result.served.cost) return;
+  const RankLoads times = rank_times(placement, load, layer, serving);
+  result.par_time.push_back(mean_of(step_pars(times, 0)));
+  result.step_seconds.push_back(mean_step_peak(times, 0));
 }
 
 }  // namespace
@@ -63,6 +86,7 @@ CheckResult check_placement(const CheckOptions& options, const PlacementFile& fi
                             const Recording* loads) {
   CheckResult result;
   result.format = name(file.format);
+  result.served = read_serving(options.serving);
   result.layer_ids =
       loads == nullptr ? file.layer_ids : common_layer_ids(*loads, file, options.placement);
   const Placement& placement = file.placement;
@@ -71,8 +95,7 @@ CheckResult check_placement(const CheckOptions& options, const PlacementFile& fi
   }
   for (int layer = 0; layer < placement.num_layers(); ++layer) {
     result.duplicates.push_back(duplicate_slots(placement.logical(layer), placement.first_slots()));
-    if (loads != nullptr)
-      result.levels.push_back(levelness(rank_loads(placement, loads->load, layer), 0));
+    if (loads != nullptr) measure(placement, loads->load, layer, result);
   }
   return result;
 }

@@ -19,6 +19,10 @@ struct CheckResult {
   std::vector<int> slots_per_rank;
   std::vector<int64_t> duplicates;  // [layers]
   std::vector<Levelness> levels;    // [layers]; empty without loads
+  ServedBy served;
+  // [layers] PAR of a step in time, and the seconds of its busiest rank, mean over the steps; empty
+  // without costs.
+  std::vector<double> par_time, step_seconds;
 };
 
 // loads: what the ranks are measured with; null: they are not.

@@ -10,8 +10,9 @@ namespace {
 constexpr const char* kCheckFooter = R"(
 What it does. Reads a placement and refuses, with the place in the file, what an engine could not
 load: ids out of range, experts without a slot, lists of the wrong length. With --loads it also says
-how level the ranks would be: PAR is the busiest rank's load over the mean of all, every expert's
-tokens shared equally among its replicas.
+how level the ranks would be: PAR is the busiest rank's load over the mean of all, tokens shared out
+over replicas as --split says. With --cost, and with --split time, the same in time, and how long a
+step waits for its busiest rank in each layer.
 
 Exit status: 0 valid, 1 not valid or it failed, 2 wrong usage.
 
@@ -35,10 +36,17 @@ void add_check(Command& program, CheckOptions& options) {
   loads.type("FILE");
   add_loads_format(command, options.loads, "--loads-format").needs(loads);
   for (Option size : add_sizes_of_loads(command, options.loads)) size.needs(loads);
+  add_serving(command, options.serving);
   add_report(command, options.report);
   add_json(command, options.json);
   command.footer(kCheckFooter);
-  command.runs([&options] { check(options); });
+  command.runs([&options, command] {
+    for (const char* serving : {"--split", "--cost"}) {
+      if (command.given(serving) && options.loads.files.empty())
+        throw UsageError(std::string(serving) + ": it has no effect without --loads");
+    }
+    check(options);
+  });
 }
 
 }  // namespace trimtab::cli

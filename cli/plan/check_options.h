@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/plan/planning_options.h"
+#include "cli/plan/serving_options.h"
 
 namespace trimtab::cli {
 
@@ -13,6 +14,7 @@ struct CheckOptions {
   std::string format;  // empty: detected
   int ranks = 0;       // 0: the file says
   LoadsOptions loads;  // no files: none
+  ServingOptions serving;
   std::string report;  // file of a page; empty: nothing is written
   bool json = false;
 };

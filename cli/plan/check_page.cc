@@ -37,12 +37,15 @@ ReportTable layer_table(const CheckResult& result) {
     table.columns.insert(table.columns.end(), {{"par_step_mean_per_layer", "PAR of a step, mean"},
                                                {"par_step_worst_per_layer", "worst step"},
                                                {"par_per_layer", "PAR of the loads"}});
+    if (!result.par_time.empty())
+      table.columns.push_back({"par_time_per_layer", "PAR of a step in time"});
   }
   for (size_t l = 0; l < result.layer_ids.size(); ++l) {
     std::vector<std::optional<double>> row = {static_cast<double>(result.duplicates[l])};
     if (!result.levels.empty()) {
       const Levelness& level = result.levels[l];
       row.insert(row.end(), {level.par_step_mean, level.par_step_worst, level.par});
+      if (!result.par_time.empty()) row.push_back(result.par_time[l]);
     }
     table.rows.push_back({fmt::format("{}", result.layer_ids[l]), std::move(row)});
   }

@@ -12,6 +12,7 @@
 
 #include "cli/output/output.h"
 #include "cli/output/text.h"
+#include "cli/plan/serving_keys.h"
 
 namespace trimtab::cli {
 
@@ -54,16 +55,20 @@ std::string json_report(const InspectOptions& options, const Recording& loads,
                       {"drift_mean", layer.drift ? Json(layer.drift->mean) : Json()},
                       {"drift_worst", layer.drift ? Json(layer.drift->worst) : Json()},
                       {"hottest", std::move(hottest)}});
+    if (!result.served.cost) continue;
+    layers.back()["par_time"] = layer.par_time;
+    layers.back()["step_seconds"] = layer.step_seconds;
   }
-  const Json report = {{"files", std::move(files)},
-                       {"format", result.format},
-                       {"steps", loads.load.num_steps},
-                       {"layers", loads.load.num_layers},
-                       {"experts", loads.load.num_experts},
-                       {"tokens", result.tokens},
-                       {"ranks", result.ranks},
-                       {"window", result.window},
-                       {"per_layer", std::move(layers)}};
+  Json report = {{"files", std::move(files)},
+                 {"format", result.format},
+                 {"steps", loads.load.num_steps},
+                 {"layers", loads.load.num_layers},
+                 {"experts", loads.load.num_experts},
+                 {"tokens", result.tokens},
+                 {"ranks", result.ranks},
+                 {"window", result.window},
+                 {"per_layer", std::move(layers)}};
+  add_serving_keys(options.serving, result.served, report);
   return report.dump(1) + "\n";
 }
 
@@ -84,6 +89,14 @@ void append_layers(std::string& to, const Recording& loads, const Inspection& re
   }
 }
 
+void append_times(std::string& to, const Inspection& result) {
+  to += "\nlayer  PAR of a step in time  busiest rank, microseconds\n";
+  for (const InspectedLayer& layer : result.layers) {
+    fmt::format_to(std::back_inserter(to), "{:5} {:22.4f} {:27.3f}\n", layer.id, layer.par_time,
+                   1e6 * layer.step_seconds);
+  }
+}
+
 std::string text_report(const InspectOptions& options, const Recording& loads,
                         const Inspection& result) {
   std::string report =
@@ -100,6 +113,7 @@ std::string text_report(const InspectOptions& options, const Recording& loads,
                                          : "placed as in " + printable(valid_utf8(options.current)),
                  result.window);
   append_layers(report, loads, result);
+  if (result.served.cost) append_times(report, result);
   report +=
       "\nPAR: peak-to-average rank load of the loads summed over all steps; 1 is level. Noise "
       "floor: the mean PAR of "
@@ -108,6 +122,8 @@ std::string text_report(const InspectOptions& options, const Recording& loads,
       "counts). Drift: the "
       "part\n"
       "of the tokens that went to other experts than in the window before.\n";
+  if (options.serving.split != "equal" || result.served.cost)
+    report += serving_text(options.serving, result.served) + "\n";
   return report;
 }
 
@@ -127,6 +143,8 @@ Inspection inspect_loads(const InspectOptions& options, const Recording& loads,
   const Load& load = loads.load;
   Inspection result;
   result.format = name(loads.format);
+  result.served = read_serving(options.serving);
+  const Serving serving = result.served.serving();
   result.ranks = file.placement.num_ranks();
   result.window = options.window > 0 ? options.window : std::max<int64_t>(load.num_steps / 4, 1);
   result.tokens = std::accumulate(load.counts.begin(), load.counts.end(), int64_t{0});
@@ -134,7 +152,12 @@ Inspection inspect_loads(const InspectOptions& options, const Recording& loads,
   for (int layer = 0; layer < load.num_layers; ++layer) {
     InspectedLayer one;
     one.id = ids[layer];
-    one.level = levelness(rank_loads(file.placement, load, layer), 0);
+    one.level = levelness(rank_loads(file.placement, load, layer, serving), 0);
+    if (result.served.cost) {
+      const RankLoads times = rank_times(file.placement, load, layer, serving);
+      one.par_time = mean_of(step_pars(times, 0));
+      one.step_seconds = mean_step_peak(times, 0);
+    }
     one.noise_floor = noise_floor(load, layer, result.ranks);
     if (load.num_steps / 2 >= result.window) one.drift = drift(load, layer, result.window);
     one.hottest = hottest_experts(load, layer);

@@ -25,6 +25,8 @@ struct InspectedLayer {
   int id = 0;
   Levelness level;
   double noise_floor = 1;
+  // With costs: mean PAR of a step in time, and the seconds of its busiest rank.
+  double par_time = 0, step_seconds = 0;
   std::optional<Drift> drift;      // none: the recording has less than two windows
   std::vector<HotExpert> hottest;  // most loaded first
 };
@@ -34,6 +36,7 @@ struct Inspection {
   int ranks = 0;
   int64_t window = 0;
   int64_t tokens = 0;  // of all layers
+  ServedBy served;
   std::vector<InspectedLayer> layers;
 };
 

@@ -15,7 +15,9 @@ mean of all; of the loads summed over all steps, the mean of single steps, and t
 noise floor: the mean PAR of a step that chance alone leaves when all ranks expect the same load
 (the expected maximum of independent Poisson counts, one a rank, over their mean); a placement fixed
 before the step hardly gets below it. Drift: the part of the tokens that went to other experts than
-in the window before. The hottest experts with their share of the tokens.
+in the window before. The hottest experts with their share of the tokens. With --cost, and with
+--split time, also the mean PAR of a step in time and the time of its busiest rank (--json:
+par_time, step_seconds). --split says how tokens are shared out over the replicas of --current.
 
 Files. Loads in any format that docs/formats.md lists; what several ranks recorded of the same steps
 is summed.
@@ -42,6 +44,7 @@ void add_inspect(Command& program, InspectOptions& options) {
       .type("STEPS");
   add_loads_format(command, options.loads, "--from");
   add_sizes_of_loads(command, options.loads);
+  add_serving(command, options.serving);
   add_report(command, options.report);
   add_json(command, options.json);
   command.footer(kInspectFooter);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/plan/planning_options.h"
+#include "cli/plan/serving_options.h"
 
 namespace trimtab::cli {
 
@@ -14,8 +15,9 @@ struct InspectOptions {
   int ranks = 0;               // 0: `current` says; kDefaultRanks without it
   std::string current;         // file of a placement; empty: experts in order
   std::string current_format;  // empty: detected
-  int64_t window = 0;          // steps; 0: a quarter of the recording
-  std::string report;          // file of a page; empty: nothing is written
+  ServingOptions serving;
+  int64_t window = 0;  // steps; 0: a quarter of the recording
+  std::string report;  // file of a page; empty: nothing is written
   bool json = false;
 
   static constexpr int kDefaultRanks = 8;

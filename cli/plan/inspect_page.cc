@@ -65,6 +65,7 @@ ReportTable layer_table(const Recording& loads, const Inspection& result) {
                    {"drift_worst", "worst"},
                    {"", "hottest expert", 0},
                    {"", "its share"}};
+  if (result.served.cost) table.columns.push_back({"par_time", "PAR of a step in time"});
   for (const InspectedLayer& layer : result.layers) {
     std::vector<std::optional<double>> row = {
         layer.level.par_step_mean, layer.noise_floor, layer.level.par_step_worst,
@@ -73,6 +74,7 @@ ReportTable layer_table(const Recording& loads, const Inspection& result) {
     row.push_back(layer.drift ? std::optional(layer.drift->worst) : std::nullopt);
     row.push_back(layer.hottest[0].expert);
     row.push_back(layer.hottest[0].share);
+    if (result.served.cost) row.push_back(layer.par_time);
     table.rows.push_back({fmt::format("{}", layer.id), std::move(row)});
   }
   return table;

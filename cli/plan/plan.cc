@@ -13,6 +13,7 @@
 #include "cli/output/line_printer.h"
 #include "cli/output/output.h"
 #include "cli/output/text.h"
+#include "cli/plan/serving_keys.h"
 
 namespace trimtab::cli {
 
@@ -29,7 +30,7 @@ int64_t receive_peak(const Plan& plan) {
 
 std::string json_report(const PlanOptions& options, const PlanResult& result) {
   const Plan& plan = result.plan;
-  const nlohmann::ordered_json report = {
+  nlohmann::ordered_json report = {
       {"policy", options.policy},
       {"layers", plan.layers.size()},
       {"par_before", plan.mean(&LayerPrediction::par_before)},
@@ -44,6 +45,13 @@ std::string json_report(const PlanOptions& options, const PlanResult& result) {
       {"receive_peak", receive_peak(plan)},
       {"duplicates", std::accumulate(plan.duplicates.begin(), plan.duplicates.end(), int64_t{0})},
       {"plan_seconds", result.seconds}};
+  add_serving_keys(options.serving, result.served, report);
+  if (result.served.cost) {
+    report["par_time_before"] = plan.mean(&LayerPrediction::par_time_before);
+    report["par_time_after"] = plan.mean(&LayerPrediction::par_time_after);
+    report["step_seconds_before"] = plan.mean(&LayerPrediction::step_seconds_before);
+    report["step_seconds_after"] = plan.mean(&LayerPrediction::step_seconds_after);
+  }
   return report.dump(1) + "\n";
 }
 
@@ -71,6 +79,19 @@ void append_layers(std::string& to, const PlanResult& result) {
                  plan.mean(&LayerPrediction::par_step_after_high), moves_per_layer(plan));
 }
 
+void append_times(std::string& to, const PlanResult& result) {
+  const Plan& plan = result.plan;
+  to += "\n        PAR of a step in time    busiest rank, microseconds\n";
+  to += "layer   before   after            before       after\n";
+  const auto out = std::back_inserter(to);
+  for (size_t l = 0; l < plan.layers.size(); ++l) {
+    const LayerPrediction& layer = plan.layers[l];
+    fmt::format_to(out, "{:5} {:8.4f} {:7.4f} {:17.3f} {:11.3f}\n", result.layer_ids[l],
+                   layer.par_time_before, layer.par_time_after, 1e6 * layer.step_seconds_before,
+                   1e6 * layer.step_seconds_after);
+  }
+}
+
 std::string text_report(const PlanOptions& options, const Recording& loads,
                         const PlanResult& result) {
   const Placement& placement = result.plan.placement;
@@ -79,6 +100,7 @@ std::string text_report(const PlanOptions& options, const Recording& loads,
       printable(valid_utf8(loads.file)), loads.load.num_steps, loads.load.num_layers,
       loads.load.num_experts, placement.num_slots(), placement.num_ranks(), options.policy);
   append_layers(report, result);
+  if (result.served.cost) append_times(report, result);
   const auto out = std::back_inserter(report);
   fmt::format_to(out, "\n{} expert weights move", result.plan.moves.size());
   if (options.expert_bytes > 0) fmt::format_to(out, " ({} bytes)", result.plan.bytes);
@@ -87,10 +109,9 @@ std::string text_report(const PlanOptions& options, const Recording& loads,
     fmt::format_to(out, "The placement is in {} ({}).\n", printable(valid_utf8(options.out)),
                    options.format);
   }
+  report += fmt::format("\nPAR: peak-to-average rank load; 1 is level. {}\n",
+                        serving_text(options.serving, result.served));
   report +=
-      "\nPAR: peak-to-average rank load, every expert's tokens shared equally among its replicas; "
-      "1 "
-      "is level.\n"
       "Bound: proved, no placement with these slots in which no rank holds an expert twice has a "
       "lower PAR\n"
       "of the window. Up to: upper end of the 95 % interval of the mean PAR of a step.\n";
@@ -106,7 +127,8 @@ void plan(const PlanOptions& options) {
   LinePrinter printer;
   const Recording loads = read_loads(options.loads);
   PlacementFile current = starting_placement(options, loads);
-  const Problem problem = problem_of(options, loads.load, current.placement);
+  ServedBy served = read_serving(options.serving);
+  const Problem problem = problem_of(options, loads.load, current.placement, served);
 
   printer.status(fmt::format("planning {} layers with {}", loads.load.num_layers, options.policy));
   const auto start = std::chrono::steady_clock::now();
@@ -120,7 +142,7 @@ void plan(const PlanOptions& options) {
     write_placement(options.out, {plan.placement, current.layer_ids, current.metadata},
                     file_format(options.format));
   }
-  const PlanResult result{std::move(plan), current.layer_ids, seconds};
+  const PlanResult result{std::move(plan), current.layer_ids, seconds, std::move(served)};
   if (!options.report.empty()) {
     write_report(options.report, plan_page(options, loads, current.placement, result));
   }

@@ -14,6 +14,7 @@ struct PlanResult {
   Plan plan;
   std::vector<int> layer_ids;
   double seconds = 0;
+  ServedBy served;
 };
 
 // The page of --report. current: what the plan starts from.

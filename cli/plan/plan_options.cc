@@ -20,7 +20,13 @@ twice; and the expert weights that have to move. --json: one object, PARs as the
 layers: policy, layers, par_before, par_after, par_step_before, par_step_after,
 par_step_after_high, lower_bound, lower_bound_split (for every placement with these slots, where
 tokens are split over replicas freely), moves_per_layer, moves, receive_peak (the most that one
-rank receives in a layer), duplicates, plan_seconds.
+rank receives in a layer), duplicates, plan_seconds. With --cost, and with --split time, also
+par_time_before, par_time_after (mean PAR of a step in time), step_seconds_before and
+step_seconds_after (the time of a step's busiest rank in a layer).
+
+--split names the rule that will share tokens out over replicas, for which the plan is made and
+measured; equal: each replica gets the same part, fractions of tokens included. time needs --cost,
+or takes rows for costs.
 
 Policies. trim (ours), deepseek, swift, flashlb, optimal (small layers only), static, round_robin,
 random.

@@ -28,12 +28,15 @@ PlacementFile starting_placement(const PlannerOptions& options, const Recording&
   return file;
 }
 
-Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current) {
+Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current,
+                   const ServedBy& served) {
   Problem problem{.load = load, .current = current};
   problem.topology = Topology::even(current.num_ranks(), options.nodes);
   problem.num_groups = options.groups;
   problem.limits = options.limits;
   problem.expert_bytes = options.expert_bytes;
+  problem.split = served.sharing;
+  problem.cost = served.serving().cost;
   return problem;
 }
 

@@ -12,7 +12,8 @@ namespace trimtab::cli {
 // What the first plan starts from, its layers numbered as the engine does. Throws Error.
 PlacementFile starting_placement(const PlannerOptions& options, const Recording& loads);
 
-// load and current must outlive the problem. Throws InvalidArgument.
-Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current);
+// load, current and served must outlive the problem. Throws InvalidArgument.
+Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current,
+                   const ServedBy& served);
 
 }  // namespace trimtab::cli

@@ -37,6 +37,7 @@ void add_planner(Command& command, PlannerOptions& options) {
   expert_bytes.at_least(1);
   limit("--max-bytes", options.limits.max_bytes, "Most bytes to move, over all layers")
       .needs(expert_bytes);
+  add_serving(command, options.serving);
   command
       .text("--preset", options.policy_options.preset,
             "Effort of trim: fast, balanced or deep [balanced]")

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/plan/planning_options.h"
+#include "cli/plan/serving_options.h"
 #include "trimtab/policy.h"
 
 namespace trimtab::cli {
@@ -21,6 +22,7 @@ struct PlannerOptions {
   std::string current_format;  // empty: detected
   PlanLimits limits;
   int64_t expert_bytes = 0;
+  ServingOptions serving;  // what plans are made for
   PolicyOptions policy_options;
   int groups = 1;  // groups of experts of the model's router, which deepseek alone keeps together
 };

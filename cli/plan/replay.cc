@@ -14,7 +14,7 @@
 #include "cli/output/output.h"
 #include "cli/output/text.h"
 #include "cli/plan/replay_report.h"
-#include "split/split_loads.h"
+#include "cli/plan/serving_keys.h"
 #include "trimtab/error.h"
 #include "trimtab/replay.h"
 
@@ -22,9 +22,11 @@ namespace trimtab::cli {
 
 namespace {
 
-ReplayConfig config_of(const ReplayOptions& options, const Placement& start) {
+ReplayConfig config_of(const ReplayOptions& options, const Placement& start,
+                       const ServedBy& served) {
   return {.window = options.window,
-          .split = parse_sharing(options.split),
+          .split = served.sharing,
+          .cost = served.serving().cost,
           .topology = Topology::even(start.num_ranks(), options.nodes),
           .limits = options.limits,
           .expert_bytes = options.expert_bytes,
@@ -37,14 +39,15 @@ ReplayReport report_of_start(const ReplayOptions& options, const ReplayConfig& c
   for (int64_t w = 1; w <= num_replans(loads.load, config.window); ++w) {
     const Load window = steps_of(loads.load, {w * config.window, (w + 1) * config.window});
     report.add(ReplayReport::kStart, start.placement, -1,
-               measure_window(start.placement, window, config.split, config.topology));
+               measure_window(start.placement, window, config));
   }
   return report;
 }
 
 using Results = std::vector<std::pair<std::string, ReplayResult>>;
 
-std::string json_report(const Results& results, int64_t window) {
+std::string json_report(const ReplayOptions& options, const ServedBy& served,
+                        const Results& results) {
   nlohmann::ordered_json policies = nlohmann::ordered_json::object();
   for (const auto& [name, one] : results) {
     policies[name] = {{"par_next_mean", one.par_next_mean},
@@ -52,9 +55,13 @@ std::string json_report(const Results& results, int64_t window) {
                       {"moves_per_layer_per_replan", one.moves_per_layer_per_replan},
                       {"first_plan_moves", one.first_plan_moves},
                       {"plan_seconds_per_replan", one.plan_seconds_per_replan}};
+    if (!served.cost) continue;
+    policies[name]["par_time_next_mean"] = one.par_time_next_mean;
+    policies[name]["step_seconds_next_mean"] = one.step_seconds_next_mean;
   }
-  return nlohmann::ordered_json{{"window", window}, {"policies", std::move(policies)}}.dump(1) +
-         "\n";
+  nlohmann::ordered_json report{{"window", options.window}, {"policies", std::move(policies)}};
+  add_serving_keys(options.serving, served, report);
+  return report.dump(1) + "\n";
 }
 
 // Without the seconds: the same recording gives the same page.
@@ -77,8 +84,16 @@ ReportTable policy_table(const ReplayOptions& options, const Load& load, const R
   return table;
 }
 
+void append_times(std::string& to, const Results& results) {
+  to += "\npolicy       PAR of a step in time  busiest rank of a step, microseconds\n";
+  for (const auto& [name, one] : results) {
+    fmt::format_to(std::back_inserter(to), "{:12} {:21.4f} {:37.3f}\n", name,
+                   one.par_time_next_mean, 1e6 * one.step_seconds_next_mean);
+  }
+}
+
 std::string text_report(const ReplayOptions& options, bool is_default, const Recording& loads,
-                        const Placement& start, const Results& results) {
+                        const Placement& start, const ServedBy& served, const Results& results) {
   std::string report = fmt::format(
       "{}: {} windows of {} steps{}, {} layers of {} experts; {} slots on {} ranks\n\n",
       printable(valid_utf8(loads.file)), loads.load.num_steps / options.window, options.window,
@@ -91,14 +106,12 @@ std::string text_report(const ReplayOptions& options, bool is_default, const Rec
                    name, one.par_next_mean, one.par_next_worst, one.first_plan_moves,
                    one.moves_per_layer_per_replan, one.plan_seconds_per_replan);
   }
+  if (served.cost) append_times(report, results);
   report +=
       "\nEach plan is made on one window and measured on the next; PAR is the mean over steps, "
       "windows and layers.\n"
       "First moves: of the first plan, over all layers. A replan is any later plan.\n";
-  report += options.split == "equal"
-                ? "Every expert's tokens are shared equally among its copies.\n"
-                : fmt::format("A step's tokens are shared out by the rule {}.\n", options.split);
-  return report;
+  return report + serving_text(options.serving, served) + "\n";
 }
 
 }  // namespace
@@ -116,7 +129,8 @@ void replay(const ReplayOptions& given) {
         loads.file, loads.load.num_steps, options.window, 2 * options.window));
   }
   const PlacementFile start = starting_placement(options, loads);
-  const ReplayConfig config = config_of(options, start.placement);
+  const ServedBy served = read_serving(options.serving);
+  const ReplayConfig config = config_of(options, start.placement, served);
   const int64_t plans = num_replans(loads.load, config.window);
   std::optional<ReplayReport> report;
   if (!options.report.empty()) report = report_of_start(options, config, loads, start);
@@ -135,9 +149,9 @@ void replay(const ReplayOptions& given) {
   printer.finish(fmt::format("{} policies replayed", results.size()));
   if (report)
     write_report(options.report, report->finish(policy_table(options, loads.load, results)));
-  print_report(options.json
-                   ? json_report(results, options.window)
-                   : text_report(options, given.window == 0, loads, start.placement, results));
+  print_report(options.json ? json_report(options, served, results)
+                            : text_report(options, given.window == 0, loads, start.placement,
+                                          served, results));
 }
 
 }  // namespace trimtab::cli

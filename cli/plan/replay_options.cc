@@ -16,16 +16,19 @@ last placement and with what it remembers, and is measured on the next window, w
 seen. The first plan starts from --current, or from the experts in order, replicas behind. Steps
 that do not fill a window are left out.
 
---split says how the tokens of a step reach the replicas of their expert when the next window is
-measured. equal: each replica gets the same part, fractions of tokens included, as plans assume.
-static, round_robin, split: whole tokens, those of a step as one batch that comes from all ranks
-equally; static: a sending rank uses one replica; round_robin: the replicas take turns; split: so
-that the busiest rank has as few as possible.
+--split says how the tokens of a step reach the replicas of their expert: plans are made for it, and
+the next window is measured with it. equal: each replica gets the same part, fractions of tokens
+included. static, round_robin, split, time: whole tokens, those of a step as one batch that comes
+from all ranks equally; static: a sending rank uses one replica; round_robin: the replicas take
+turns; split: so that the busiest rank has as few as possible; time: so that it is done as early as
+possible by --cost, without which an expert takes as long as it has rows.
 
 --json: {window, policies: {name: {par_next_mean, par_next_worst, moves_per_layer_per_replan,
 first_plan_moves, plan_seconds_per_replan}}}. par_next_mean: the PAR of a step (the busiest rank's
 load over the mean of all; 1 is level), mean over steps, windows and layers; par_next_worst: of the
-worst step.
+worst step. With --cost, and with --split time, also par_time_next_mean, the PAR in time, and
+step_seconds_next_mean, the time of a step's busiest rank, all layers together; and for the whole
+split and cost.
 
 Exit status: 0 done, 1 it failed, 2 wrong usage.
 
@@ -73,12 +76,6 @@ void add_replay(Command& program, ReplayOptions& options) {
       .required()
       .one_of(std::move(policies))
       .type("NAMES");
-  command
-      .text("--split", options.split,
-            "How a step's tokens are shared out over replicas: equal, static, round_robin or split")
-      .one_of({"equal", "static", "round_robin", "split"})
-      .type("NAME")
-      .shows_default();
   add_loads_format(command, options.loads, "--from");
   add_sizes_of_loads(command, options.loads);
   add_report(command, options.report);

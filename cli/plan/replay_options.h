@@ -15,8 +15,6 @@ struct ReplayOptions : PlannerOptions {
   int64_t window = 0;  // steps; 0: default_window()
   std::vector<std::string> policies;
   std::string report;  // file of a page; empty: nothing is written
-  // How a step's tokens are shared out over replicas: "equal", or the name of a SplitRule.
-  std::string split = "equal";
   bool json = false;
 };
 

@@ -21,9 +21,10 @@ ReplayReport::ReplayReport(const ReplayOptions& options, const Recording& loads,
   add_planner_facts(report_, options, start.placement, "Start");
   report_.facts.push_back(
       {"Window", fmt::format("{} step{}", options.window, options.window == 1 ? "" : "s")});
-  if (options.split != "equal") report_.split = options.split;
+  const std::string& split = options.serving.split;
+  if (split != "equal") report_.split = split;
   report_.facts.push_back(
-      {"Tokens shared out", options.split == "equal" ? "equally" : "by the rule " + options.split});
+      {"Tokens shared out", split == "equal" ? "equally" : "by the rule " + split});
   report_.timeline.unit = "window";
   for (int64_t w = 1; w <= windows_; ++w) report_.timeline.points.push_back(w);
 }

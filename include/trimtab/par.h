@@ -31,6 +31,10 @@ double window_par(const RankLoads& loads, StepRange steps);
 std::vector<double> step_pars(const RankLoads& loads, int layer);
 std::vector<double> step_pars(const RankLoads& loads, int layer, StepRange steps);
 
+// The mean over the steps of the largest load of a rank; 0 without steps. Of rank times it is how
+// long a step waits for its busiest rank.
+double mean_step_peak(const RankLoads& loads, int layer);
+
 // How level the ranks are in one layer.
 struct Levelness {
   double par = 1;            // PAR of the loads of all steps together

@@ -16,6 +16,7 @@
 
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
+#include "trimtab/split.h"
 
 namespace trimtab {
 
@@ -66,6 +67,14 @@ struct Problem {
   int num_groups = 1;  // expert groups (DeepSeek's hierarchical packing)
   // The history that the last plan returned; `load` then holds only the steps since.
   const History* history = nullptr;
+  // The rule that will share tokens out over the replicas of the plan. None: each replica gets the
+  // same part, fractions of tokens included.
+  std::optional<SplitRule> split = std::nullopt;
+  // What rows cost where the plan serves; kTime needs one, and it must outlive the call.
+  const CostModel* cost = nullptr;
+  // Single steps of the window, for the cost: what an expert takes depends on its rows in a step,
+  // and not on their sum. Null: those of `load` are single steps.
+  const Load* steps = nullptr;
 };
 
 // One expert's weights go to one slot. This is the one type for a change of a slot, from a policy's
@@ -80,7 +89,7 @@ struct Move {
   bool operator==(const Move&) const = default;
 };
 
-// Every PAR is of rank loads with each expert's tokens shared equally among its replicas.
+// Every PAR is of rank loads in tokens, shared out as Problem::split says.
 struct LayerPrediction {
   double par_before = 1, par_after = 1;            // PAR of the loads summed over the window
   double par_step_before = 1, par_step_after = 1;  // mean over the steps of the step's PAR
@@ -93,6 +102,11 @@ struct LayerPrediction {
   // placement with these slots, where tokens may be shared in any way among replicas.
   double bound_equal = 1;
   double bound_exact = 1;
+  // With a cost model: mean PAR of a step in time, and the time that a step's busiest rank takes,
+  // mean over the steps. The second says what a plan gains; the PAR also falls where replicas add
+  // work to the other ranks.
+  double par_time_before = 0, par_time_after = 0;
+  double step_seconds_before = 0, step_seconds_after = 0;
 };
 
 struct Plan {

@@ -19,9 +19,12 @@ struct ReplayConfig {
   // Steps of a window, at least 1. Steps at the end of the recording that fill no window are left
   // out.
   int64_t window = 0;
-  // The rule by which a step's tokens are shared out over replicas, as whole tokens, when a window
-  // is measured. None: they are shared out equally, fractions included, as policies assume.
+  // The rule by which a step's tokens are shared out over replicas, as whole tokens: plans are made
+  // for it and windows are measured with it. None: they are shared out equally, fractions included.
   std::optional<SplitRule> split;
+  // What rows cost, so that windows are measured in time too; kTime needs one. It must outlive the
+  // replay.
+  const CostModel* cost = nullptr;
   // Every plan gets these; see Problem.
   Topology topology;
   PlanLimits limits;
@@ -31,13 +34,17 @@ struct ReplayConfig {
 
 // How level a placement keeps the ranks in one window.
 struct WindowLevel {
-  double par = 0;                 // mean PAR of a step, over steps and layers
-  double worst = 1;               // the largest PAR of a step of any layer
+  double par = 0;    // mean PAR of a step, over steps and layers
+  double worst = 1;  // the largest PAR of a step of any layer
+  // With a cost model: mean PAR of a step in time, and the time that a step's busiest rank takes
+  // for all layers together, mean over the steps.
+  double par_time = 0, step_seconds = 0;
   std::vector<double> rank_load;  // [layers, ranks] tokens of all steps
 };
-// load: the steps of the window. Throws InvalidArgument when the sizes do not fit.
+// load: the steps of the window. Throws InvalidArgument when the sizes do not fit, and as
+// check_cost().
 WindowLevel measure_window(const Placement& placement, const Load& load,
-                           std::optional<SplitRule> split, const Topology& topology);
+                           const ReplayConfig& config);
 
 // One plan and how it did on the window after the one that it was made from.
 struct ReplayedPlan {
@@ -51,6 +58,8 @@ struct ReplayResult {
   // The mean PAR of a step in the window after a plan, over windows and layers.
   double par_next_mean = 0;
   double par_next_worst = 1;  // the largest of those steps
+  // With a cost model, the same in time: as in WindowLevel, mean over the windows.
+  double par_time_next_mean = 0, step_seconds_next_mean = 0;
   // A replan is any plan but the first.
   double moves_per_layer_per_replan = 0;
   int64_t first_plan_moves = 0;  // over all layers

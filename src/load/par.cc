@@ -65,6 +65,13 @@ std::vector<double> step_pars(const RankLoads& loads, int layer) {
   return step_pars(loads, layer, loads.all_steps());
 }
 
+double mean_step_peak(const RankLoads& loads, int layer) {
+  std::vector<double> peaks;
+  for (int64_t step = 0; step < loads.num_steps(); ++step)
+    peaks.push_back(std::ranges::max(loads.at(step, layer)));
+  return mean_of(peaks);
+}
+
 namespace {
 
 // window: the loads of these steps together.

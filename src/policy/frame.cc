@@ -10,6 +10,8 @@
 #include "policy/align.h"
 #include "policy/bounds.h"
 #include "policy/limits.h"
+#include "policy/one_layer.h"
+#include "split/split_loads.h"
 #include "trimtab/error.h"
 #include "trimtab/par.h"
 #include "trimtab/table.h"
@@ -58,6 +60,24 @@ void validate_limits(const PlanLimits& limits, int64_t expert_bytes) {
   }
 }
 
+void validate_serving(const Problem& problem) {
+  if (problem.steps != nullptr) {
+    validate_counts(*problem.steps);
+    if (problem.steps->num_layers != problem.load.num_layers ||
+        problem.steps->num_experts != problem.load.num_experts) {
+      throw InvalidArgument(cat("single steps of ", problem.steps->num_layers, " layers x ",
+                                problem.steps->num_experts, " experts, loads of ",
+                                problem.load.num_layers, " x ", problem.load.num_experts));
+    }
+  }
+  if (problem.split == SplitRule::kTime && problem.cost == nullptr)
+    throw InvalidArgument("split rule time needs a cost model");
+  if (problem.cost == nullptr || !problem.cost->has_speeds()) return;
+  if (std::ssize(problem.cost->speeds()) == problem.current.num_ranks()) return;
+  throw InvalidArgument(cat("the cost model has speeds of ", problem.cost->speeds().size(),
+                            " ranks, the placement has ", problem.current.num_ranks()));
+}
+
 // What finish_plan works on: one layer after the other, then all of them.
 class Finisher {
  public:
@@ -88,10 +108,26 @@ class Finisher {
     return std::span(proposal_).subspan(cells(layer, slots()), cells(slots()));
   }
 
+  // What a layer's placement is worth on the window.
+  struct Measured {
+    Levelness level;
+    double par_time = 0, step_seconds = 0;  // with a cost model
+  };
+
   // window: the layer's loads of all steps together.
-  Levelness level_of(std::span<const int32_t> logical, int layer,
-                     std::span<const int64_t> window) const {
-    return levelness(rank_loads(logical, first_slots(), problem_.load, layer, window), 0);
+  Measured measure(std::span<const int32_t> logical, int layer,
+                   std::span<const int64_t> window) const {
+    if (!problem_.split && problem_.cost == nullptr)
+      return {levelness(rank_loads(logical, first_slots(), problem_.load, layer, window), 0)};
+    const Placement placement = one_layer(problem_.current, logical);
+    const Serving serving = {problem_.split, problem_.cost, problem_.topology.node_of_rank};
+    Measured measured = {levelness(rank_loads(placement, 0, problem_.load, layer, serving), 0)};
+    if (problem_.cost == nullptr) return measured;
+    const Load& steps = problem_.steps != nullptr ? *problem_.steps : problem_.load;
+    const RankLoads times = rank_times(placement, 0, steps, layer, serving);
+    measured.par_time = mean_of(step_pars(times, 0));
+    measured.step_seconds = mean_step_peak(times, 0);
+    return measured;
   }
 
   void check_experts(int layer) {
@@ -119,25 +155,38 @@ class Finisher {
     p.par_after = p.par_before;
     p.par_step_after = p.par_step_before;
     p.par_step_after_high = high_before_[layer];
+    p.par_time_after = p.par_time_before;
+    p.step_seconds_after = p.step_seconds_before;
+  }
+
+  // What a change of the layer gains: PAR, or with a cost model seconds of a step.
+  double gain(const LayerPrediction& p) const {
+    return problem_.cost == nullptr ? p.par_step_before - p.par_step_after
+                                    : p.step_seconds_before - p.step_seconds_after;
   }
 
   void finish_layer(int layer) {
     LayerPrediction& p = predictions_[layer];
     const std::vector<int64_t> window = window_load(problem_.load, layer);
-    const Levelness before = level_of(current(layer), layer, window);
-    p.par_before = before.par;
-    p.par_step_before = before.par_step_mean;
-    high_before_[layer] = before.par_step_high;
+    const Measured before = measure(current(layer), layer, window);
+    p.par_before = before.level.par;
+    p.par_step_before = before.level.par_step_mean;
+    high_before_[layer] = before.level.par_step_high;
+    p.par_time_before = before.par_time;
+    p.step_seconds_before = before.step_seconds;
     predict_bounds(window, p);
     constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
-    if (p.par_step_before <= kLevel) return keep(layer);
+    const bool in_rows = problem_.cost == nullptr || problem_.cost->is_proportional();
+    if (in_rows && p.par_step_before <= kLevel) return keep(layer);
     fit(layer, window);
     if (std::ranges::equal(proposed(layer), current(layer))) return keep(layer);
-    const Levelness after = level_of(proposed(layer), layer, window);
-    p.par_after = after.par;
-    p.par_step_after = after.par_step_mean;
-    p.par_step_after_high = after.par_step_high;
-    if (options_.require_gain && p.par_step_after >= p.par_step_before) return keep(layer);
+    const Measured after = measure(proposed(layer), layer, window);
+    p.par_after = after.level.par;
+    p.par_step_after = after.level.par_step_mean;
+    p.par_step_after_high = after.level.par_step_high;
+    p.par_time_after = after.par_time;
+    p.step_seconds_after = after.step_seconds;
+    if (options_.require_gain && gain(p) <= 0) return keep(layer);
     const std::vector<int64_t> in = received(current(layer), proposed(layer), first_slots());
     moves_[layer] = std::accumulate(in.begin(), in.end(), int64_t{0});
   }
@@ -182,7 +231,7 @@ class Finisher {
       const std::span<const int32_t> placement = proposed(layer);
       if (std::equal(placement.begin(), placement.end(), current(layer).begin())) continue;
       changed.push_back(layer);
-      gains.push_back(predictions_[layer].par_step_before - predictions_[layer].par_step_after);
+      gains.push_back(gain(predictions_[layer]));
       moves.push_back(moves_[layer]);
     }
     const int64_t max_moves = limits.max_bytes == PlanLimits::kNone
@@ -270,6 +319,7 @@ void validate(const Problem& problem) {
           cat("rank ", r, " is on node ", nodes[r], ", expected 0 to ", current.num_ranks() - 1));
     }
   }
+  validate_serving(problem);
   if (problem.num_groups < 1 || current.num_experts() % problem.num_groups != 0) {
     throw InvalidArgument(cat(problem.num_groups, " expert groups do not divide ",
                               current.num_experts(), " experts"));

@@ -20,15 +20,20 @@ Load window_of(const Load& load, int64_t window, int64_t number) {
 }  // namespace
 
 WindowLevel measure_window(const Placement& placement, const Load& load,
-                           std::optional<SplitRule> split, const Topology& topology) {
+                           const ReplayConfig& config) {
+  const Serving serving = {config.split, config.cost, config.topology.node_of_rank};
   WindowLevel window;
   for (int layer = 0; layer < load.num_layers; ++layer) {
-    const RankLoads loads = rank_loads(placement, load, layer, split, topology.node_of_rank);
+    const RankLoads loads = rank_loads(placement, load, layer, serving);
     const Levelness level = levelness(loads, 0);
     window.par += level.par_step_mean / load.num_layers;
     window.worst = std::max(window.worst, level.par_step_worst);
     const std::span<const double> tokens = loads.window(0);
     window.rank_load.insert(window.rank_load.end(), tokens.begin(), tokens.end());
+    if (config.cost == nullptr) continue;
+    const RankLoads times = rank_times(placement, load, layer, serving);
+    window.par_time += mean_of(step_pars(times, 0)) / load.num_layers;
+    window.step_seconds += mean_step_peak(times, 0);
   }
   return window;
 }
@@ -63,7 +68,9 @@ ReplayResult replay(const Policy& policy, const Load& load, const Placement& sta
                           .limits = config.limits,
                           .expert_bytes = config.expert_bytes,
                           .num_groups = config.num_groups,
-                          .history = number > 0 ? &history : nullptr};
+                          .history = number > 0 ? &history : nullptr,
+                          .split = config.split,
+                          .cost = config.cost};
     const auto begin = std::chrono::steady_clock::now();
     ReplayedPlan replan{.number = number, .plan = policy.rebalance(problem)};
     replan.seconds =
@@ -77,8 +84,10 @@ ReplayResult replay(const Policy& policy, const Load& load, const Placement& sta
       result.plan_seconds_per_replan += replan.seconds / replans;
     }
     now = window_of(load, config.window, number + 1);
-    replan.next = measure_window(replan.plan.placement, now, config.split, config.topology);
+    replan.next = measure_window(replan.plan.placement, now, config);
     result.par_next_mean += replan.next.par / static_cast<double>(plans);
+    result.par_time_next_mean += replan.next.par_time / static_cast<double>(plans);
+    result.step_seconds_next_mean += replan.next.step_seconds / static_cast<double>(plans);
     result.par_next_worst = std::max(result.par_next_worst, replan.next.worst);
     if (each) each(replan);
     placement = std::move(replan.plan.placement);

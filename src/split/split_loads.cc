@@ -6,7 +6,10 @@
 #include <limits>
 #include <numeric>
 
+#include "base/cat.h"
 #include "split/peak_flow.h"
+#include "trimtab/error.h"
+#include "trimtab/par.h"
 #include "trimtab/table.h"
 #include "trimtab/workspace.h"
 
@@ -16,11 +19,13 @@ namespace {
 // Shares out the tokens of one step after the other.
 class Splitter {
  public:
-  Splitter(const Placement& placement, int layer, SplitRule rule,
-           std::span<const int32_t> node_of_rank, const CostModel* cost = nullptr)
-      : rule_(rule),
-        cost_(cost),
-        table_(placement, layer, node_of_rank),
+  enum class Unit { kTokens, kSeconds };
+
+  Splitter(const Placement& placement, int layer, const Serving& serving, Unit unit)
+      : rule_(serving.sharing.value_or(SplitRule::kRoundRobin)),
+        cost_(serving.cost),
+        in_time_(unit == Unit::kSeconds),
+        table_(placement, layer, serving.node_of_rank),
         workspace_(split_workspace_bytes(table_)),
         counts_(cells(table_.num_ranks, table_.num_experts)),
         shares_(cells(table_.num_ranks, table_.num_slots)),
@@ -30,12 +35,12 @@ class Splitter {
   void split(std::span<const int64_t> expert_load, std::span<double> loads) {
     const int shift = spread_over_senders(expert_load);
     split_tokens(rule_, table_, counts_, workspace_, shares_, cost_);
-    if (cost_ == nullptr) {
-      split_rank_loads(table_, shares_, loads_);
-    } else {
+    if (in_time_) {
       split_rank_times(table_, shares_, *cost_, loads_);
+    } else {
+      split_rank_loads(table_, shares_, loads_);
     }
-    const double unit = cost_ == nullptr ? 1 : 1e-12;
+    const double unit = in_time_ ? 1e-12 : 1;
     std::ranges::transform(loads_, loads.begin(), [&](int64_t load) {
       return std::ldexp(static_cast<double>(load), shift) * unit;
     });
@@ -64,7 +69,8 @@ class Splitter {
   }
 
   SplitRule rule_;
-  const CostModel* cost_;  // null: loads are in tokens, else in picoseconds
+  const CostModel* cost_;
+  bool in_time_;  // loads are in picoseconds, else in tokens
   SplitTable table_;
   Workspace workspace_;
   std::vector<int32_t> counts_;  // [ranks, experts]
@@ -72,8 +78,18 @@ class Splitter {
   std::vector<int64_t> loads_;   // [ranks]
 };
 
-RankLoads split_steps(Splitter splitter, const Placement& placement, const Load& load, int layer) {
-  RankLoads loads(load.num_steps, 1, placement.num_ranks());
+// Does one layer of the placement fit the load?
+void check_layer(const Placement& placement, const Load& load, int layer) {
+  if (placement.num_experts() == load.num_experts && 0 <= layer && layer < load.num_layers &&
+      load.counts.size() == cells(load.num_steps, load.num_layers, load.num_experts))
+    return;
+  throw InvalidArgument(cat("load: layer ", layer, " of ", load.counts.size(), " counts for [",
+                            load.num_steps, ", ", load.num_layers, ", ", load.num_experts,
+                            "], the placement has ", placement.num_experts(), " experts"));
+}
+
+RankLoads split_steps(Splitter splitter, int num_ranks, const Load& load, int layer) {
+  RankLoads loads(load.num_steps, 1, num_ranks);
   for (int64_t step = 0; step < load.num_steps; ++step)
     splitter.split(load.at(step, layer), loads.at(step, 0));
   loads.sum_up_window();
@@ -133,25 +149,76 @@ Sharing parse_sharing(std::string_view name) {
   return parse_split_rule(name);
 }
 
-RankLoads rank_loads(const Placement& placement, const Load& load, int layer, Sharing sharing,
-                     std::span<const int32_t> node_of_rank) {
-  if (!sharing) return rank_loads(placement, load, layer);
+RankLoads rank_loads(const Placement& placement, const Load& load, int layer,
+                     const Serving& serving) {
   check_fits(placement, load);
-  return split_steps(Splitter(placement, layer, *sharing, node_of_rank), placement, load, layer);
+  return rank_loads(placement, layer, load, layer, serving);
 }
 
-RankLoads rank_times(const Placement& placement, const Load& load, int layer, SplitRule rule,
-                     const CostModel& cost, std::span<const int32_t> node_of_rank) {
+RankLoads rank_loads(const Placement& placement, int placement_layer, const Load& load,
+                     int load_layer, const Serving& serving) {
+  check_layer(placement, load, load_layer);
+  if (!serving.sharing)
+    return rank_loads(placement.logical(placement_layer), placement.first_slots(), load,
+                      load_layer);
+  return split_steps(Splitter(placement, placement_layer, serving, Splitter::Unit::kTokens),
+                     placement.num_ranks(), load, load_layer);
+}
+
+RankLoads rank_times(const Placement& placement, const Load& load, int layer,
+                     const Serving& serving) {
   check_fits(placement, load);
-  return split_steps(Splitter(placement, layer, rule, node_of_rank, &cost), placement, load, layer);
+  return rank_times(placement, layer, load, layer, serving);
+}
+
+RankLoads rank_times(const Placement& placement, int placement_layer, const Load& load,
+                     int load_layer, const Serving& serving) {
+  check_layer(placement, load, load_layer);
+  if (serving.cost == nullptr) throw InvalidArgument("rank times need a cost model");
+  return split_steps(Splitter(placement, placement_layer, serving, Splitter::Unit::kSeconds),
+                     placement.num_ranks(), load, load_layer);
+}
+
+std::vector<double> mean_times(const Load& load, int layer, const CostModel& cost, int num_ranks) {
+  double speed = cost.has_speeds() ? 0 : num_ranks;
+  for (const int32_t one : cost.speeds()) speed += double{1} * one / CostModel::kNominalSpeed;
+  std::vector<double> times;
+  for (int64_t step = 0; step < load.num_steps; ++step) {
+    double work = 0;
+    for (const int64_t rows : load.at(step, layer)) work += static_cast<double>(cost.time(rows));
+    times.push_back(1e-12 * work / speed);
+  }
+  return times;
+}
+
+std::vector<double> served_pars(const Placement& placement, int placement_layer, const Load& load,
+                                int load_layer, const Serving& serving) {
+  if (serving.cost == nullptr) {
+    if (serving.sharing == SplitRule::kSplit)
+      return split_pars(placement, placement_layer, load, load_layer);
+    return step_pars(rank_loads(placement, placement_layer, load, load_layer, serving), 0);
+  }
+  const RankLoads times = rank_times(placement, placement_layer, load, load_layer, serving);
+  std::vector<double> pars = mean_times(load, load_layer, *serving.cost, placement.num_ranks());
+  for (int64_t step = 0; step < load.num_steps; ++step) {
+    const double mean = pars[cells(step)];
+    pars[cells(step)] = mean > 0 ? std::ranges::max(times.at(step, 0)) / mean : 1;
+  }
+  return pars;
 }
 
 std::vector<double> split_pars(const Placement& placement, const Load& load, int layer) {
   check_fits(placement, load);
-  PeakFinder finder(placement, layer);
+  return split_pars(placement, layer, load, layer);
+}
+
+std::vector<double> split_pars(const Placement& placement, int placement_layer, const Load& load,
+                               int load_layer) {
+  check_layer(placement, load, load_layer);
+  PeakFinder finder(placement, placement_layer);
   std::vector<double> pars;
   for (int64_t step = 0; step < load.num_steps; ++step)
-    pars.push_back(finder.par(load.at(step, layer)));
+    pars.push_back(finder.par(load.at(step, load_layer)));
   return pars;
 }
 

@@ -50,6 +50,54 @@ TEST(Check, MeasuresUnderLoads) {
   EXPECT_TRUE(contains(text.out, "    0  1.0000          1.6000      2.0000\n")) << text.out;
 }
 
+// An expert takes 10 us for a row or two, and 1 us more for each further one.
+std::string costs_json(const std::string& weights) {
+  return R"({"shape": "small", "hidden": 8, "intermediate": 8, "weights": ")" + weights +
+         R"(", "isa": "avx2", "threads": 1,
+    "points": [[1, 10000000], [2, 10000000], [3, 11000000]]})";
+}
+std::string cost_file(const std::string& costs) {
+  return R"({"format": "trimtab_costs", "version": 1, "costs": [)" + costs + "]}";
+}
+
+TEST(Check, MeasuresInTime) {
+  const Scratch scratch;
+  const std::string file = scratch.file("p.json", placement_json("[[0, 1, 2, 0, 2]]"));
+  const std::string loads = scratch.file("l.csv", "0,0,0,4\n0,0,1,4\n0,0,2,2\n");
+  const std::string costs = scratch.file("c.json", cost_file(costs_json("bf16")));
+  const std::string command = "check " + file + " --json --loads " + loads;
+  const auto measured = [&](const std::string& options) {
+    const Outcome run = trimtab(command + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out);
+  };
+  EXPECT_FALSE(measured("").contains("par_time_per_layer"));
+  // Expert 1 is on rank 0, 12 us; 0 and 2 whole on rank 1 take 12 and 10.
+  const Json time = measured(" --split time --cost " + costs);
+  EXPECT_DOUBLE_EQ(time.at("step_seconds_per_layer")[0], 22e-6);
+  EXPECT_DOUBLE_EQ(time.at("par_time_per_layer")[0], 22.0 / 17);
+  EXPECT_EQ(time.at("cost"), "small bf16 avx2 on 1 thread");
+  EXPECT_EQ(time.at("split"), "time");
+  // All replicas are read: 12 and 10 for halves of 0, and 10 for one row of 2 on each rank.
+  const Json turns = measured(" --split round_robin --cost " + costs);
+  EXPECT_DOUBLE_EQ(turns.at("step_seconds_per_layer")[0], 32e-6);
+  EXPECT_DOUBLE_EQ(turns.at("par_time_per_layer")[0], 32.0 / 26);
+  // In rows they are level: split gives each rank 5 of 10.
+  EXPECT_DOUBLE_EQ(measured(" --split split").at("par_step_mean_per_layer")[0], 1.0);
+  const Json rows = measured(" --split split --cost rows");
+  EXPECT_DOUBLE_EQ(rows.at("par_time_per_layer")[0], 1.0);
+  EXPECT_EQ(rows.at("cost"), "rows");
+
+  const std::string both =
+      scratch.file("both.json", cost_file(costs_json("bf16") + "," + costs_json("w8a8")));
+  EXPECT_TRUE(contains(error_line({command + " --cost " + both, ""}, 1), "--cost-weights"));
+  EXPECT_EQ(measured(" --cost-weights w8a8 --cost " + both).at("cost"),
+            "small w8a8 avx2 on 1 thread");
+  EXPECT_TRUE(contains(error_line({command + " --cost-weights f16 --cost " + both, ""}, 1),
+                       "no costs of weights f16"));
+  EXPECT_TRUE(contains(error_line({"check " + file + " --split split", ""}, 2), "without --loads"));
+}
+
 TEST(Check, RefusesWhatIsNotValid) {
   const Scratch scratch;
   const std::string lost = scratch.file("lost.json", placement_json("[[0, 0, 1, 1, 1]]"));

@@ -55,6 +55,30 @@ TEST(Plan, LevelsTheRecordedTraceOfTinyMoe) {
   EXPECT_EQ(again.at("par_before"), plan.at("par_after"));
 }
 
+// The loads of FlashLB's example, eight times, so that whole tokens can be level.
+TEST(Plan, PlansForTheRuleThatServes) {
+  const Scratch scratch;
+  const std::string loads =
+      scratch.file("flashlb.json", R"({"format": "trimtab_loads", "version": 1, "logical_count":
+    [[[4800, 4480, 960, 960, 160, 80, 80, 80]]]})");
+  const std::string command = "plan " + loads + " --ranks 8 --slots 2";
+  const Json equal = json_of(command);
+  EXPECT_EQ(equal.at("moves"), 7);
+  EXPECT_FALSE(equal.contains("split"));
+  const Json split = json_of(command + " --split split");
+  EXPECT_EQ(split.at("moves"), 5);
+  EXPECT_EQ(split.at("par_after"), 1.0);
+  EXPECT_EQ(split.at("split"), "split");
+  EXPECT_FALSE(split.contains("cost"));
+  // Without a file of costs, times are rows, and the output says so.
+  const Json time = json_of(command + " --split time");
+  EXPECT_EQ(time.at("cost"), "rows");
+  EXPECT_EQ(time.at("moves"), 5);
+  EXPECT_EQ(time.at("par_time_after"), 1.0);
+  const Outcome text = trimtab(command + " --split time");
+  EXPECT_TRUE(contains(text.out, "times are rows, since --cost names no file")) << text.out;
+}
+
 TEST(Plan, JsonHasExactlyTheDocumentedKeys) {
   const Json plan = json_of("plan " + kTrace + " --ranks 4 --slots 9 --policy deepseek");
   const std::vector<std::string> wanted = {

@@ -95,6 +95,23 @@ TEST(Replay, SharesTokensByTheRule) {
       << text.out;
 }
 
+TEST(Replay, MeasuresInTimeToo) {
+  const Scratch scratch;
+  const std::string loads =
+      scratch.file("loads.json", R"({"format": "trimtab_loads", "version": 1, "logical_count":
+    [[[4, 4, 0]], [[8, 2, 0]], [[5, 3, 2]]]})");
+  const Outcome run = trimtab("replay " + loads +
+                              " --ranks 2 --slots 2 --window 1 --policies static --split time "
+                              "--json");
+  EXPECT_EQ(run.status, 0) << run.err;
+  const Json json = Json::parse(run.out);
+  EXPECT_EQ(json.at("cost"), "rows");
+  const Json& one = json.at("policies").at("static");
+  EXPECT_DOUBLE_EQ(one.at("par_time_next_mean"), 1.0);
+  EXPECT_EQ(one.at("par_time_next_mean"), one.at("par_next_mean"));
+  EXPECT_DOUBLE_EQ(one.at("step_seconds_next_mean"), 5e-12);  // a row is a picosecond
+}
+
 TEST(Replay, StartsFromTheCurrentPlacementAndKeepsLimits) {
   const Scratch scratch;
   const std::string current = scratch.file("current.json");

@@ -30,6 +30,8 @@ struct Effort {
   // If above the task's: the price of a move where the current placement is within a few percent of
   // the best anyway.
   double near_price = 0;
+  // Placements, times slots and steps, that a search under the rule that serves may estimate.
+  int64_t served_estimates = 10'000'000;
   // If > 0: search from each start with twice the sweeps each time, as long as its part of this
   // lasts. It replaces `sweeps` and `max_visits`.
   double seconds = 0;

@@ -4,12 +4,14 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "policy/align.h"
 #include "policy/frame.h"
 #include "policy/layer_placement.h"
 #include "policy/policies.h"
 #include "policy/trim/episodes.h"
 #include "policy/trim/layer_planner.h"
 #include "policy/trim/searched_slots.h"
+#include "policy/trim/served_search.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -36,6 +38,9 @@ constexpr int64_t kMaxRemembered = 48;
 // 1 on all synthetic sets.
 constexpr float kExaggeration = 1.6F;
 
+// The steps, or runs of steps, on which a plan is judged under the rule that serves.
+constexpr int kServedSteps = 16;
+
 Effort effort_of(const PolicyOptions& options) {
   Effort effort;
   if (options.preset == "fast") {
@@ -44,11 +49,13 @@ Effort effort_of(const PolicyOptions& options) {
     effort.max_visits = 250'000;
     effort.all_families = false;
     effort.replica_iterations = 100;
+    effort.served_estimates = 2'000'000;
   } else if (options.preset == "deep") {
     effort.max_episodes = 64;
     effort.sweeps = 200;
     effort.max_visits = 25'000'000;
     effort.replica_iterations = 20'000;
+    effort.served_estimates = 100'000'000;
     effort.target = effort.replicas_above = 1.0001;
   } else if (!options.preset.empty() && options.preset != "balanced") {
     throw InvalidArgument(cat("no preset '", options.preset, "'; there are fast, balanced, deep"));
@@ -79,8 +86,11 @@ class Trim : public Policy {
     std::vector<int32_t> proposal = plan_layers(
         problem.load.num_layers, [&](int layer) { return plan_one(problem, layer, slots, noise); });
     // With a history the gain lies in the remembered episodes too, and the search has weighed it.
-    Plan plan =
-        finish_plan(problem, std::move(proposal), {.require_gain = problem.history == nullptr});
+    // A placement that was chosen for the rule that serves keeps its ranks, whose speeds and nodes
+    // it was chosen for.
+    Plan plan = finish_plan(
+        problem, std::move(proposal),
+        {.align_ranks = !has_serving(problem), .require_gain = problem.history == nullptr});
     const double half_life =
         kHalfLifeWindows * static_cast<double>(std::max<int64_t>(1, problem.load.num_steps));
     plan.history =
@@ -111,7 +121,34 @@ class Trim : public Policy {
       effort.near_price = kDriftPrice / problem.current.num_ranks();
     const LayerLimits limits{.max_moves = problem.limits.max_moves_per_layer,
                              .max_receive = problem.limits.max_receive_per_rank};
-    return slots.complete(plan_layer(task, slots.current(layer), effort, limits, noise));
+    std::vector<int32_t> placement =
+        slots.complete(plan_layer(task, slots.current(layer), effort, limits, noise));
+    if (!has_serving(problem)) return placement;
+    return for_serving(problem, layer, std::move(placement), limits, task.move_price);
+  }
+
+  // Is there more to a plan than equal shares in rows?
+  static bool has_serving(const Problem& problem) {
+    return problem.cost != nullptr || problem.split == SplitRule::kSplit;
+  }
+
+  std::vector<int32_t> for_serving(const Problem& problem, int layer,
+                                   std::vector<int32_t> placement, const LayerLimits& limits,
+                                   double move_price) const {
+    const ServedSteps steps = served_steps(problem, layer, kServedSteps);
+    const std::span<const int32_t> current = problem.current.logical(layer);
+    if (steps.load.num_steps == 0) return to_vector(current);
+    const SlotRanges slots(problem.current.first_slots());
+    placement = align_ranks(current, placement, slots, problem.load.num_experts, problem.topology);
+    placement = align_slots(current, placement, slots);
+    return search_served({.current = problem.current,
+                          .layer = layer,
+                          .steps = steps,
+                          .serving = {problem.split, problem.cost, problem.topology.node_of_rank},
+                          .move_price = move_price,
+                          .limits = limits,
+                          .estimates = effort_.served_estimates},
+                         std::move(placement));
   }
 
   double price(const Problem& problem, int layer, const SearchedSlots& slots,
