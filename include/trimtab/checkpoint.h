@@ -37,7 +37,7 @@ std::string_view name(Family family);
 
 // quantization_config: which modules hold quantised weights, and how.
 struct QuantizationConfig {
-  enum class Method { kNone, kFp8, kCompressedTensors, kMxfp4 };
+  enum class Method { kNone, kFp8, kCompressedTensors, kMxfp4, kGptq, kAwq };
   static constexpr int64_t kWhole = 0;  // a block has the whole dimension
 
   // How the rows that meet the weights of a module are quantised.
@@ -51,13 +51,14 @@ struct QuantizationConfig {
   struct Group {
     // Names, "re:" with a regular expression, or "Linear" for all linear maps.
     std::vector<std::string> targets;
-    // The type of the elements: kI8, kF8E4M3, kU4 (eight in an int32) or kF4 (32 in a block with
-    // their scale).
+    // The type of the elements: kI8, kF8E4M3, kU4 (eight in an int32), kU8 (four) or kF4 (32 in a
+    // block with their scale).
     DType dtype = DType::kF8E4M3;
     int64_t block_rows = 1, block_cols = kWhole;  // elements that share a scale
     // fp8 without weight_block_size: one scale a tensor, or one a row, as the tensors have it.
     bool scale_of_tensor_or_rows = false;
     bool has_zero_points = false;
+    int zero_offset = 0;  // added to the zero points that are stored
     Rows rows = Rows::kPlain;
     DType rows_dtype = DType::kI8;     // what rows are quantised to, unless rows is kPlain
     std::string rows_key, rows_value;  // the key that says so and its value, for errors
@@ -168,8 +169,11 @@ MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& confi
 
 // The format that holds the weights of an MLP as they are quantised. None: they are not quantised,
 // not all of them alike, or in a way that no format has (blocks of another size). How the format
-// rounds rows is another matter: check_rounding_of_rows().
-std::optional<WeightFormat> native_format(const MlpSource& mlp);
+// rounds rows is another matter: check_rounding_of_rows(). weights_only: integers in a format that
+// leaves rows in bf16.
+std::optional<WeightFormat> native_format(const MlpSource& mlp, bool weights_only = false);
+// Do modules of this group quantise their weights, but not their rows to int8?
+bool are_weights_only(const QuantizationConfig::Group& group);
 
 // A whole tensor of two dimensions, or of one, as a source for packing. Throws InvalidArgument for
 // another number of dimensions and for element types other than f32, bf16 and f16.

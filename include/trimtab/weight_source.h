@@ -21,27 +21,44 @@ struct Quantization {
   int64_t block_rows = 1, block_cols = 1;
   int64_t scale_row_stride = 0, scale_col_stride = 1;
 
-  // The zero points, of the elements' own type, kI8 or kU4. Null: the zero is 8 for kU4 and 0 for
-  // all others. Block (b, c) has its zero point at zeros[b / n * zero_row_stride + c *
-  // zero_col_stride + b % n] (in zero points), where n is zero_rows_per_word: 1, or 8 where eight
-  // rows share a 32-bit word, as in compressed-tensors.
+  // The zero points, of the elements' own type, kI8, kU8 or kU4. Null: the zero is 8 for kU4, 128
+  // for kU8 and 0 for all others. Block (b, c) has its zero point at zeros[b / n * zero_row_stride
+  // + c * zero_col_stride + b % n] (in zero points), where n is zero_rows_per_word: 1, or more
+  // where rows share a 32-bit word, as in compressed-tensors.
   const std::byte* zeros = nullptr;
   int64_t zero_row_stride = 0, zero_col_stride = 1;
   int64_t zero_rows_per_word = 1;
+  int zero_offset = 0;  // added to what zeros holds: GPTQ stores zero points less 1
+
+  // Columns in any order of blocks, as g_idx of GPTQ has it: the block of each column, int32
+  // [cols]. Null: column j is of block j / block_cols.
+  const std::byte* column_blocks = nullptr;
 };
 
-// A matrix: f32, bf16, f16, or quantised: kI8, kF8E4M3, kF4 (E2M1), kU4. Strides let transposed and
-// interleaved forms be read in place: element (i, j) is data[i * row_stride + j * col_stride] (in
-// elements).
+// A matrix: f32, bf16, f16, or quantised: kI8, kU8, kF8E4M3, kF4 (E2M1), kU4. Strides let
+// transposed and interleaved forms be read in place: element (i, j) is data[index(i, j)].
 struct MatrixSource {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int64_t rows = 0, cols = 0;
   int64_t row_stride = 0, col_stride = 1;
   Quantization quantization = {};
+  // The inputs of an output that stand side by side in a 32-bit word though col_stride leads to the
+  // next word, as in GPTQ: 8 of kU4, 4 of kU8.
+  int64_t cols_per_word = 1;
+  // Of every eight rows the even ones come first, as in the words of AWQ; their zero points too.
+  bool even_rows_first = false;
 
   bool is_quantised() const { return quantization.scales != nullptr; }
+  // Where row i stands among the rows.
+  int64_t place_of_row(int64_t i) const {
+    return even_rows_first ? i / 8 * 8 + i % 2 * 4 + i % 8 / 2 : i;
+  }
+  int64_t index(int64_t i, int64_t j) const {  // in elements
+    return place_of_row(i) * row_stride + j / cols_per_word * col_stride + j % cols_per_word;
+  }
   float at(int64_t i, int64_t j) const;        // the value of an element; slow
+  int64_t block_of_column(int64_t j) const;    // c of the block (b, c) that has column j
   float scale(int64_t b, int64_t c) const;     // the scale of block (b, c); 1 when not quantised
   int zero_point(int64_t b, int64_t c) const;  // the zero point of block (b, c)
 };

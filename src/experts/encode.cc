@@ -19,7 +19,7 @@ constexpr float kE4M3Max = 448;
 constexpr float kLargestBF16 = 0x1.fep127F;
 
 uint8_t code_at(const MatrixSource& source, int64_t row, int64_t col) {
-  const int64_t index = row * source.row_stride + col * source.col_stride;
+  const int64_t index = source.index(row, col);
   if (bits(source.dtype) == 8) return std::to_integer<uint8_t>(source.data[index]);
   const auto pair = std::to_integer<unsigned>(source.data[index / 2]);
   return static_cast<uint8_t>(index % 2 == 0 ? pair & 15U : pair >> 4);
@@ -153,12 +153,13 @@ float quantize_int4(const float* x, int64_t count, std::byte* codes, float extre
 bool same_quantization(const MatrixSource& source, WeightFormat format, const Storage& storage) {
   if (!source.is_quantised()) return false;
   const Quantization& q = source.quantization;
+  if (q.column_blocks != nullptr) return false;
   // Several groups may have the scale of one block.
   if (q.block_cols < source.cols && q.block_cols % storage.group != 0) return false;
   switch (format.scheme) {
     case Scheme::kW8A8:
     case Scheme::kW8A16:
-      return source.dtype == DType::kI8;
+      return source.dtype == DType::kI8 || source.dtype == DType::kU8;
     case Scheme::kW4A8:
     case Scheme::kW4A16:
       return source.dtype == DType::kU4;
@@ -204,7 +205,12 @@ void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t*
     } else {
       put(scales, g, scale);
     }
-    if (zeros != nullptr) zeros[g] = source_.zero_point(row / q.block_rows, block) + shift;
+    if (zeros == nullptr) continue;
+    zeros[g] = source_.zero_point(row / q.block_rows, block) + shift;
+    if (storage_.zero_bytes == 1 && zeros[g] > 255) {
+      throw InvalidArgument(cat("weights of row ", row, " have the zero point ", zeros[g],
+                                "; at most 255 is stored"));
+    }
   }
 }
 

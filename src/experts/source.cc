@@ -40,6 +40,7 @@ float load_element(const std::byte* data, int64_t index) {
   if constexpr (kType == DType::kBF16) return to_float(load<bf16_t>(data, index));
   if constexpr (kType == DType::kF16) return to_float(load<f16_t>(data, index));
   if constexpr (kType == DType::kI8) return load<int8_t>(data, index);
+  if constexpr (kType == DType::kU8) return load<uint8_t>(data, index);
   if constexpr (kType == DType::kF8E4M3) return kE4M3[std::to_integer<size_t>(data[index])];
   if constexpr (kType == DType::kF4) return to_float(e2m1_t{load_nibble(data, index)});
   if constexpr (kType == DType::kU4) return load_nibble(data, index);
@@ -58,6 +59,8 @@ auto with_type(DType dtype, const Fn& fn) {
       return call.template operator()<DType::kF16>();
     case DType::kI8:
       return call.template operator()<DType::kI8>();
+    case DType::kU8:
+      return call.template operator()<DType::kU8>();
     case DType::kF8E4M3:
       return call.template operator()<DType::kF8E4M3>();
     case DType::kF4:
@@ -74,7 +77,7 @@ bool is_float(DType dtype) {
 }
 
 bool may_have_zeros(DType dtype) {
-  return dtype == DType::kI8 || dtype == DType::kU4;
+  return dtype == DType::kI8 || dtype == DType::kU8 || dtype == DType::kU4;
 }
 
 int64_t num_blocks(int64_t size, int64_t block) {
@@ -96,8 +99,16 @@ void check_quantization(const MatrixSource& source, std::string_view what) {
   if (q.zeros != nullptr && q.zero_rows_per_word < 1) {
     throw InvalidArgument(cat(what, ": ", q.zero_rows_per_word, " zero points in a word"));
   }
+  const int64_t across = num_blocks(source.cols, q.block_cols);
+  for (int64_t j = 0; j < source.cols && q.column_blocks != nullptr; ++j) {
+    const int64_t block = source.block_of_column(j);
+    if (block < 0 || block >= across) {
+      throw InvalidArgument(
+          cat(what, ": column ", j, " is of block ", block, ", there are ", across));
+    }
+  }
   for (int64_t b = 0; b < num_blocks(source.rows, q.block_rows); ++b) {
-    for (int64_t c = 0; c < num_blocks(source.cols, q.block_cols); ++c) {
+    for (int64_t c = 0; c < across; ++c) {
       const float scale = source.scale(b, c);
       if (!(scale >= 0.0F && std::isfinite(scale))) {
         throw InvalidArgument(cat(what, ": the scale of block (", b, ", ", c, ") is ", scale));
@@ -109,11 +120,13 @@ void check_quantization(const MatrixSource& source, std::string_view what) {
 // (q - zero) * scale for elements [begin, end) of a row.
 void dequantise(const MatrixSource& source, int64_t row, int64_t begin, int64_t end, float* out) {
   const int64_t b = row / source.quantization.block_rows;
-  const int64_t width = source.quantization.block_cols;
+  const bool ordered = source.quantization.column_blocks == nullptr;
+  const int64_t width = ordered ? source.quantization.block_cols : 1;
   while (begin < end) {
     const int64_t count = std::min(end - begin, width - begin % width);
-    const float scale = source.scale(b, begin / width);
-    const auto zero = static_cast<float>(source.zero_point(b, begin / width));
+    const int64_t c = source.block_of_column(begin);
+    const float scale = source.scale(b, c);
+    const auto zero = static_cast<float>(source.zero_point(b, c));
     for (int64_t j = 0; j < count; ++j) out[j] = (out[j] - zero) * scale;
     begin += count;
     out += count;
@@ -132,17 +145,25 @@ float MatrixSource::scale(int64_t b, int64_t c) const {
 
 int MatrixSource::zero_point(int64_t b, int64_t c) const {
   const Quantization& q = quantization;
-  if (q.zeros == nullptr) return dtype == DType::kU4 ? 8 : 0;
-  const int64_t n = q.zero_rows_per_word;
-  const int64_t index = b / n * q.zero_row_stride + c * q.zero_col_stride + b % n;
-  return dtype == DType::kU4 ? load_nibble(q.zeros, index) : load<int8_t>(q.zeros, index);
+  if (q.zeros == nullptr) return dtype == DType::kU4 ? 8 : dtype == DType::kU8 ? 128 : 0;
+  const int64_t n = q.zero_rows_per_word, row = place_of_row(b);
+  const int64_t index = row / n * q.zero_row_stride + c * q.zero_col_stride + row % n;
+  const int stored = dtype == DType::kU4   ? load_nibble(q.zeros, index)
+                     : dtype == DType::kU8 ? load<uint8_t>(q.zeros, index)
+                                           : load<int8_t>(q.zeros, index);
+  return stored + q.zero_offset;
+}
+
+int64_t MatrixSource::block_of_column(int64_t j) const {
+  const Quantization& q = quantization;
+  return q.column_blocks == nullptr ? j / q.block_cols : load<int32_t>(q.column_blocks, j);
 }
 
 float MatrixSource::at(int64_t i, int64_t j) const {
-  const int64_t index = i * row_stride + j * col_stride;
-  const float q = with_type(dtype, [&](auto type) { return load_element<type()>(data, index); });
+  const float q =
+      with_type(dtype, [&](auto type) { return load_element<type()>(data, index(i, j)); });
   if (!is_quantised()) return q;
-  const int64_t b = i / quantization.block_rows, c = j / quantization.block_cols;
+  const int64_t b = i / quantization.block_rows, c = block_of_column(j);
   return (q - static_cast<float>(zero_point(b, c))) * scale(b, c);
 }
 
@@ -151,15 +172,18 @@ float VectorSource::at(int64_t i) const {
 }
 
 void read_row(const MatrixSource& source, int64_t row, int64_t begin, int64_t end, float* out) {
-  const int64_t first = row * source.row_stride;
+  const int64_t first = source.index(row, 0);
   with_type(source.dtype, [&](auto type) {
     if (source.col_stride == 1) {
       for (int64_t j = begin; j < end; ++j)
         out[j - begin] = load_element<type()>(source.data, first + j);
-    } else {
+    } else if (source.cols_per_word == 1) {
       for (int64_t j = begin; j < end; ++j) {
         out[j - begin] = load_element<type()>(source.data, first + j * source.col_stride);
       }
+    } else {
+      for (int64_t j = begin; j < end; ++j)
+        out[j - begin] = load_element<type()>(source.data, source.index(row, j));
     }
   });
   if (source.is_quantised()) dequantise(source, row, begin, end, out);
@@ -178,7 +202,10 @@ void check_source(const MatrixSource& source, std::string_view what) {
   if (!is_float(dtype) && !may_have_zeros(dtype) && dtype != DType::kF8E4M3 &&
       dtype != DType::kF4) {
     throw InvalidArgument(
-        cat(what, " must be F32, BF16, F16, I8, F8_E4M3, F4 or U4, not ", name(dtype)));
+        cat(what, " must be F32, BF16, F16, I8, U8, F8_E4M3, F4 or U4, not ", name(dtype)));
+  }
+  if (source.cols_per_word < 1) {
+    throw InvalidArgument(cat(what, ": ", source.cols_per_word, " columns in a word"));
   }
   if (source.rows < 1 || source.cols < 1 || source.data == nullptr) {
     throw InvalidArgument(cat(what, " is empty: [", source.rows, ", ", source.cols, "]",

@@ -151,7 +151,7 @@ TEST(SourceTest, RefusesWhatCanNotBe) {
   EXPECT_EQ(text(DType::kI8, false, [](MatrixSource& s) { s.dtype = DType::kF32; }),
             "the weight is F32 and has scales");
   EXPECT_EQ(text(DType::kI8, false, [](MatrixSource& s) { s.dtype = DType::kI32; }),
-            "the weight must be F32, BF16, F16, I8, F8_E4M3, F4 or U4, not I32");
+            "the weight must be F32, BF16, F16, I8, U8, F8_E4M3, F4 or U4, not I32");
   EXPECT_EQ(
       text(DType::kI8, false, [](MatrixSource& s) { s.quantization.scale_dtype = DType::kI8; }),
       "the weight: scales must be F32, BF16, F16 or F8_E8M0, not I8");

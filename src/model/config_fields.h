@@ -75,5 +75,7 @@ void read_attention(const ConfigFields& fields, ModelConfig& config);
 void read_rope(const ConfigFields& fields, ModelConfig& config);
 // fields: of quantization_config.
 QuantizationConfig read_quantization(const ConfigFields& fields, Family family);
+QuantizationConfig read_gptq(const ConfigFields& fields);
+QuantizationConfig read_awq(const ConfigFields& fields);
 
 }  // namespace trimtab

@@ -13,7 +13,8 @@ namespace {
 using Method = QuantizationConfig::Method;
 using Group = QuantizationConfig::Group;
 
-constexpr std::array<std::string_view, 4> kMethods = {"", "fp8", "compressed-tensors", "mxfp4"};
+constexpr std::array<std::string_view, 6> kMethods = {"",      "fp8",  "compressed-tensors",
+                                                      "mxfp4", "gptq", "awq"};
 using RowsQuantised = QuantizationConfig::Rows;
 constexpr int64_t kWhole = QuantizationConfig::kWhole;
 
@@ -22,8 +23,8 @@ Method read_method(const ConfigFields& fields) {
   if (method.empty()) throw fields.error("quant_method", "is missing");
   const auto found = std::ranges::find(kMethods, method);
   if (found == kMethods.end()) {
-    throw fields.error("quant_method",
-                       cat("is '", method, "'; supported are fp8, compressed-tensors, mxfp4"));
+    throw fields.error("quant_method", cat("is '", method, "'; supported are fp8, ",
+                                           "compressed-tensors, mxfp4, gptq, awq"));
   }
   return static_cast<Method>(found - kMethods.begin());
 }
@@ -93,7 +94,10 @@ DType read_element_type(const ConfigFields& format_of, const std::string& format
   if (type == "int" && num_bits == 8 && (naive || format == "int-quantized")) return DType::kI8;
   if (type == "float" && num_bits == 8 && (naive || format == "float-quantized"))
     return DType::kF8E4M3;
-  if (type == "int" && num_bits == 4 && format == "pack-quantized") return DType::kU4;
+  if (type == "int" && format == "pack-quantized") {
+    if (num_bits == 4) return DType::kU4;
+    if (num_bits == 8) return DType::kU8;
+  }
   throw weights.error(
       "num_bits", cat("is ", num_bits, " of type ", type, ", which is not supported as ", format));
 }
@@ -158,7 +162,7 @@ Group read_group(const ConfigFields& fields, const ConfigFields& outer) {
   group.has_zero_points = !weights->flag_or("symmetric", true);
   const bool has_channels = group.block_rows == 1;
   if (group.has_zero_points &&
-      (group.dtype == DType::kF8E4M3 || (group.dtype == DType::kU4 && !has_channels))) {
+      (group.dtype == DType::kF8E4M3 || (group.dtype != DType::kI8 && !has_channels))) {
     throw weights->error("symmetric", "is false, which is not supported for these weights");
   }
   if (weights->has("actorder")) {
@@ -214,7 +218,8 @@ void check_rounding_of_rows(const Group& group, WeightFormat format) {
             "tensor; ", name(format),
             rounds ? " rounds them by scales of their own" : " does not round them to 8 bits");
   } else if (rounds && group.rows == RowsQuantised::kPlain) {
-    reason = cat("is null: only the weights are quantised; ", name(format), " also rounds rows to ",
+    reason = cat("is ", group.rows_value.empty() ? "null" : group.rows_value,
+                 ": only the weights are quantised; ", name(format), " also rounds rows to ",
                  name(rounded));
   } else if (rounds && rounded != group.rows_dtype) {
     reason = cat("has rows of ", name(group.rows_dtype), "; ", name(format), " rounds them to ",
@@ -228,9 +233,21 @@ void check_rounding_of_rows(const Group& group, WeightFormat format) {
 
 QuantizationConfig read_quantization(const ConfigFields& fields, Family family) {
   const Method method = read_method(fields);
-  QuantizationConfig config = method == Method::kFp8     ? read_fp8(fields)
-                              : method == Method::kMxfp4 ? read_mxfp4(fields, family)
-                                                         : read_compressed_tensors(fields);
+  const auto read = [&]() -> QuantizationConfig {
+    switch (method) {
+      case Method::kFp8:
+        return read_fp8(fields);
+      case Method::kMxfp4:
+        return read_mxfp4(fields, family);
+      case Method::kGptq:
+        return read_gptq(fields);
+      case Method::kAwq:
+        return read_awq(fields);
+      default:
+        return read_compressed_tensors(fields);
+    }
+  };
+  QuantizationConfig config = read();
   try {
     QuantisedModules{config};
   } catch (const InvalidArgument& error) {

@@ -85,6 +85,8 @@ TEST(ConfigQuantization, CompressedTensors) {
        false},
       {"pack-quantized", R"({"num_bits":4,"strategy":"channel","symmetric":false})", DType::kU4, 1,
        0, true},
+      {"pack-quantized", R"({"num_bits":8,"group_size":32})", DType::kU8, 1, 32, false},
+      {"pack-quantized", R"({"strategy":"channel","symmetric":false})", DType::kU8, 1, 0, true},
   };
   for (const auto& c : cases) {
     const auto groups = groups_of(c.format, c.weights);
@@ -204,10 +206,26 @@ TEST(ConfigQuantization, IsRefused) {
       R"("format":"int-quantized","config_groups":{"a":{"targets":["Linear"],"weights":{}}})";
   const std::pair<std::string, std::string> cases[] = {
       {"{}", "quant_method' is missing"},
-      {R"({"quant_method":"gptq","bits":4})",
-       "quant_method' is 'gptq'; supported are fp8, compressed-tensors, mxfp4"},
-      {R"({"quant_method":"awq"})", "quant_method' is 'awq'; supported are"},
-      {R"({"quant_method":"bitsandbytes"})", "quant_method' is 'bitsandbytes'; supported are"},
+      {R"({"quant_method":"bitsandbytes"})",
+       "'bitsandbytes'; supported are fp8, compressed-tensors, mxfp4, gptq, awq"},
+      {R"({"quant_method":"gptq","bits":4})", "group_size' is missing"},
+      {R"({"quant_method":"gptq","bits":3,"group_size":128})", "bits' is 3; supported are 4 and 8"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":0})", "group_size' is 0; -1 stands for"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"checkpoint_format":"marlin"})",
+       "checkpoint_format' is 'marlin'; supported are gptq and gptq_v2"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"is_marlin_format":true})",
+       "is_marlin_format' is true, which is not supported"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"pack_dtype":"int16"})",
+       "pack_dtype' is 'int16'; supported is int32"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"dynamic":{"+:.*mlp":{"bits":8}}})",
+       "dynamic' has the rule '+:.*mlp': other settings for single modules"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"rotation":"hadamard"})",
+       "rotation' is not known"},
+      {R"({"quant_method":"awq","bits":8,"group_size":128})", "bits' is not 4, the only size"},
+      {R"({"quant_method":"awq","bits":4,"group_size":128,"version":"gemv"})",
+       "version' is 'gemv'; supported is gemm"},
+      {R"({"quant_method":"awq","bits":4,"group_size":128,"zero_point":false})",
+       "zero_point' is false, which is not supported"},
       {R"({"quant_method":"mxfp4"})", "quant_method' is 'mxfp4', which only gpt_oss has"},
       {R"({"quant_method":"fp8","weight_block_size":[128]})",
        "weight_block_size' has 1 numbers in place of 2"},
@@ -248,8 +266,10 @@ TEST(ConfigQuantization, IsRefused) {
       {group("nvfp4-pack-quantized", "{}"),
        "format' is 'nvfp4-pack-quantized'; supported are int-quantized"},
       {group("marlin-24", "{}"), "format' is 'marlin-24'; supported are"},
-      {group("pack-quantized", R"({"num_bits":8})"),
-       "weights.num_bits' is 8 of type int, which is not supported as pack"},
+      {group("pack-quantized", R"({"num_bits":3})"),
+       "weights.num_bits' is 3 of type int, which is not supported as pack"},
+      {group("pack-quantized", R"({"num_bits":8,"symmetric":false})"),
+       "symmetric' is false, which is not"},
       {group("int-quantized", R"({"type":"float"})"),
        "num_bits' is 8 of type float, which is not supported as int"},
       {group("int-quantized", R"({"strategy":"token"})"),
@@ -270,6 +290,33 @@ TEST(ConfigQuantization, IsRefused) {
     EXPECT_TRUE(text.starts_with("config.json: key 'quantization_config.")) << text;
     EXPECT_NE(text.find(words), text.npos) << "not '" << words << "': " << text;
   }
+}
+
+TEST(ConfigQuantization, GptqAndAwq) {
+  const std::string gptq = R"({"quant_method":"gptq","desc_act":false,"sym":true,"meta":{},)"
+                           R"("dynamic":{"-:.*mlp\\.gate$":{}},)";
+  const auto group = [&](const std::string& more) {
+    return quantization(gptq + more).groups.at(0);
+  };
+  const auto four = group(R"("bits":4,"group_size":128})");
+  EXPECT_EQ(four.dtype, DType::kU4);
+  EXPECT_EQ(four.block_cols, 128);
+  EXPECT_EQ(four.zero_offset, 1);
+  EXPECT_TRUE(are_weights_only(four));
+  EXPECT_THROW(check_rounding_of_rows(four, Scheme::kW4A8), InvalidArgument);
+  EXPECT_NO_THROW(check_rounding_of_rows(four, Scheme::kW4A16));
+  const auto eight = group(R"("bits":8,"group_size":-1,"checkpoint_format":"gptq_v2"})");
+  EXPECT_EQ(eight.dtype, DType::kU8);
+  EXPECT_EQ(eight.block_cols, QuantizationConfig::kWhole);
+  EXPECT_EQ(eight.zero_offset, 0);
+  const auto awq =
+      quantization(R"({"quant_method":"awq","bits":4,"group_size":64,"version":"gemm",)"
+                   R"("zero_point":true,"modules_to_not_convert":["gate"]})");
+  EXPECT_EQ(awq.method, QuantizationConfig::Method::kAwq);
+  EXPECT_EQ(awq.groups.at(0).dtype, DType::kU4);
+  EXPECT_EQ(awq.groups[0].block_cols, 64);
+  EXPECT_EQ(awq.groups[0].zero_offset, 0);
+  EXPECT_EQ(awq.ignore, std::vector<std::string>{"gate"});
 }
 
 TEST(ConfigQuantization, Mxfp4) {

@@ -84,6 +84,11 @@ void check_rounding(const ModelConfig& config, const std::set<int>& groups, Weig
   for (const int group : groups) check_rounding_of_rows(config.quantization.groups[group], format);
 }
 
+bool any_weights_only(const ModelConfig& config, const std::set<int>& groups) {
+  return std::ranges::any_of(
+      groups, [&](int group) { return are_weights_only(config.quantization.groups[group]); });
+}
+
 // Throws for a weight that would make logits NaN, of every token or of most: a router refuses them.
 void check_gate(const MatrixSource& gate) {
   std::vector<float> row(gate.cols);
@@ -183,7 +188,10 @@ class Reader {
     }
     if (found.shared) {
       const WeightFormat format_of_shared =
-          shared_format ? *shared_format : native_format(*found.shared).value_or(dtype_);
+          shared_format
+              ? *shared_format
+              : native_format(*found.shared, any_weights_only(config_, found.shared_groups))
+                    .value_or(dtype_);
       if (!shared_format) check_rounding(config_, found.shared_groups, format_of_shared);
       layer.shared = pack(found.name + ", shared experts", *found.shared, format_of_shared);
     }
@@ -232,11 +240,13 @@ void refuse_other_tensors(const SafeTensors& tensors, const ModelConfig& config,
 }
 
 // The format that all routed experts are quantised in, if there is one; else dtype.
-WeightFormat common_format(const std::vector<MoeTensors>& layers, DType dtype) {
+WeightFormat common_format(const ModelConfig& config, const std::vector<MoeTensors>& layers,
+                           DType dtype) {
   std::optional<WeightFormat> format;
   for (const MoeTensors& layer : layers) {
+    const bool weights_only = any_weights_only(config, layer.expert_groups);
     for (const MlpSource& expert : layer.experts) {
-      const std::optional<WeightFormat> native = native_format(expert);
+      const std::optional<WeightFormat> native = native_format(expert, weights_only);
       if (!native || native != format.value_or(*native)) return dtype;
       format = native;
     }
@@ -297,7 +307,7 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(
   WeightFinder::Names found;
   const Reader reader(tensors, config, dtype, found);
   const std::vector<MoeTensors> moe_tensors = find_all_moe_tensors(tensors, config, &found);
-  const WeightFormat expert_format = experts ? *experts : common_format(moe_tensors, dtype);
+  const WeightFormat expert_format = experts ? *experts : common_format(config, moe_tensors, dtype);
   if (!experts) {
     for (const MoeTensors& layer : moe_tensors)
       check_rounding(config, layer.expert_groups, expert_format);

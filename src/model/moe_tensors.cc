@@ -112,7 +112,7 @@ class Block {
   void refuse_more_experts() const {
     const std::string next = cat(prefix_, "experts.", num_experts_, ".");
     for (const char* matrix : {"gate_proj", "w1"}) {
-      for (const char* weight : {".weight", ".weight_packed"}) {
+      for (const char* weight : {".weight", ".weight_packed", ".qweight"}) {
         const std::string name = cat(next, matrix, weight);
         if (tensors_.contains(name)) {
           throw tensors_.bad_tensor(

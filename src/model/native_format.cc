@@ -4,18 +4,21 @@
 namespace trimtab {
 namespace {
 
-std::optional<WeightFormat> native_format(const MatrixSource& matrix) {
-  if (!matrix.is_quantised()) return std::nullopt;
+// weights_only: rows are not to be rounded to int8.
+std::optional<WeightFormat> native_format(const MatrixSource& matrix, bool weights_only) {
+  if (!matrix.is_quantised() || matrix.quantization.column_blocks != nullptr) return std::nullopt;
   const Quantization& q = matrix.quantization;
   const bool whole_rows = q.block_cols >= matrix.cols;
   const bool mx = q.scale_dtype == DType::kF8E8M0 && q.block_cols == 32;
+  const int group = whole_rows ? 0 : static_cast<int>(q.block_cols);
   switch (matrix.dtype) {
     case DType::kI8:
-      if (whole_rows) return Scheme::kW8A8;
+    case DType::kU8:
+      if (whole_rows && !weights_only) return Scheme::kW8A8;
+      if (group % 8 == 0) return WeightFormat(Scheme::kW8A16, group);
       break;
     case DType::kU4:
-      if (whole_rows) return WeightFormat(Scheme::kW4A8, 0);
-      if (q.block_cols % 8 == 0) return WeightFormat(Scheme::kW4A8, static_cast<int>(q.block_cols));
+      if (group % 8 == 0) return WeightFormat(weights_only ? Scheme::kW4A16 : Scheme::kW4A8, group);
       break;
     case DType::kF8E4M3:
       if (mx) return Scheme::kMXFP8;
@@ -32,10 +35,15 @@ std::optional<WeightFormat> native_format(const MatrixSource& matrix) {
 
 }  // namespace
 
-std::optional<WeightFormat> native_format(const MlpSource& mlp) {
-  const std::optional<WeightFormat> format = native_format(mlp.gate);
-  return native_format(mlp.up) == format && native_format(mlp.down) == format ? format
-                                                                              : std::nullopt;
+std::optional<WeightFormat> native_format(const MlpSource& mlp, bool weights_only) {
+  const std::optional<WeightFormat> format = native_format(mlp.gate, weights_only);
+  const bool alike = native_format(mlp.up, weights_only) == format &&
+                     native_format(mlp.down, weights_only) == format;
+  return alike ? format : std::nullopt;
+}
+
+bool are_weights_only(const QuantizationConfig::Group& group) {
+  return group.rows == QuantizationConfig::Rows::kPlain || group.rows_dtype != DType::kI8;
 }
 
 }  // namespace trimtab

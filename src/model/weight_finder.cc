@@ -9,9 +9,13 @@
 namespace trimtab {
 namespace {
 
-constexpr int64_t kPerWord = 8;   // elements of 4 bits in an int32
 constexpr int64_t kMxBlock = 32;  // elements that share a scale in the MX formats
 constexpr std::string_view kUnsaid = "quantization_config does not say so";
+
+// The elements of this type in an int32.
+int64_t per_word(DType dtype) {
+  return 32 / bits(dtype);
+}
 
 bool is_plain_type(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
@@ -75,8 +79,10 @@ MatrixSource WeightFinder::matrix(const std::string& module, int64_t rows, int64
     }
     return matrix_source(tensor);
   }
-  return group->dtype == DType::kU4 ? packed(weight, *group, rows, cols)
-                                    : stored(weight, *group, rows, cols);
+  if (method_ == QuantizationConfig::Method::kGptq) return gptq(module, *group, rows, cols);
+  if (method_ == QuantizationConfig::Method::kAwq) return awq(module, *group, rows, cols);
+  const bool in_words = group->dtype == DType::kU4 || group->dtype == DType::kU8;
+  return in_words ? packed(weight, *group, rows, cols) : stored(weight, *group, rows, cols);
 }
 
 const TensorView& WeightFinder::at(const std::string& name) const {
@@ -127,28 +133,76 @@ MatrixSource WeightFinder::stored(const std::string& weight, const QuantizationC
   return source;
 }
 
-// pack-quantized of compressed-tensors: elements along a row, zero points along a column, eight in
-// a word; rows and columns are filled up.
+// pack-quantized of compressed-tensors: elements along a row, zero points along a column, as many
+// in a word as it holds; rows and columns are filled up.
 MatrixSource WeightFinder::packed(const std::string& weight, const QuantizationConfig::Group& group,
                                   int64_t rows, int64_t cols) const {
   if (const std::string order = weight + "_g_idx"; tensors_.contains(order)) {
     throw tensors_.bad_tensor(order, "has the columns in another order, which is not supported");
   }
   check_packed_shape(weight + "_shape", rows, cols);
-  const int64_t words = ceil_div(cols, kPerWord);
+  const int64_t n = per_word(group.dtype), words = ceil_div(cols, n);
   const TensorView& tensor = typed(weight + "_packed", DType::kI32, std::array{rows, words});
-  MatrixSource source = {tensor.data.data(), DType::kU4, rows, cols, words * kPerWord, 1};
+  MatrixSource source = {tensor.data.data(), group.dtype, rows, cols, words * n, 1};
   set_scales(weight + "_scale", group, source);
   if (group.has_zero_points) {
     Quantization& q = source.quantization;
     const int64_t across = ceil_div(cols, q.block_cols);
-    q.zeros =
-        typed(weight + "_zero_point", DType::kI32, std::array{ceil_div(rows, kPerWord), across})
-            .data.data();
-    q.zero_rows_per_word = kPerWord;
-    q.zero_row_stride = across * kPerWord;
-    q.zero_col_stride = kPerWord;
+    q.zeros = typed(weight + "_zero_point", DType::kI32, std::array{ceil_div(rows, n), across})
+                  .data.data();
+    q.zero_rows_per_word = n;
+    q.zero_row_stride = across * n;
+    q.zero_col_stride = n;
   }
+  return source;
+}
+
+// What GPTQ and AWQ have in common: scales [groups, rows] and zero points in words of several
+// outputs [groups, rows / n].
+void WeightFinder::set_groups(const std::string& module, const QuantizationConfig::Group& group,
+                              MatrixSource& source) const {
+  Quantization& q = source.quantization;
+  q.block_cols = group.block_cols == QuantizationConfig::kWhole ? source.cols : group.block_cols;
+  const int64_t groups = ceil_div(source.cols, q.block_cols);
+  const int64_t n = per_word(group.dtype), words = ceil_div(source.rows, n);
+  const TensorView& scales = plain(module + ".scales", std::array{groups, source.rows});
+  q.scales = scales.data.data();
+  q.scale_dtype = scales.dtype;
+  q.scale_row_stride = 1;
+  q.scale_col_stride = source.rows;
+  q.zeros = typed(module + ".qzeros", DType::kI32, std::array{groups, words}).data.data();
+  q.zero_row_stride = 1;
+  q.zero_col_stride = words * n;
+  q.zero_offset = group.zero_offset;
+}
+
+// Words of several inputs, [cols / n, rows].
+MatrixSource WeightFinder::gptq(const std::string& module, const QuantizationConfig::Group& group,
+                                int64_t rows, int64_t cols) const {
+  const int64_t n = per_word(group.dtype);
+  const TensorView& words =
+      typed(module + ".qweight", DType::kI32, std::array{ceil_div(cols, n), rows});
+  MatrixSource source = {words.data.data(), group.dtype, rows, cols, n, n * rows};
+  source.cols_per_word = n;
+  set_groups(module, group, source);
+  if (!tensors_.contains(module + ".g_idx")) return source;
+  Quantization& q = source.quantization;
+  q.column_blocks = typed(module + ".g_idx", DType::kI32, std::array{cols}).data.data();
+  bool in_order = true;
+  for (int64_t j = 0; j < cols; ++j)
+    in_order = in_order && source.block_of_column(j) == j / q.block_cols;
+  if (in_order) q.column_blocks = nullptr;
+  return source;
+}
+
+// Words of eight outputs, [cols, rows / 8].
+MatrixSource WeightFinder::awq(const std::string& module, const QuantizationConfig::Group& group,
+                               int64_t rows, int64_t cols) const {
+  const int64_t n = per_word(group.dtype), across = ceil_div(rows, n);
+  const TensorView& words = typed(module + ".qweight", DType::kI32, std::array{cols, across});
+  MatrixSource source = {words.data.data(), group.dtype, rows, cols, 1, across * n};
+  source.even_rows_first = true;
+  set_groups(module, group, source);
   return source;
 }
 

@@ -50,6 +50,12 @@ class WeightFinder {
                       int64_t rows, int64_t cols) const;
   MatrixSource packed(const std::string& weight, const QuantizationConfig::Group& group,
                       int64_t rows, int64_t cols) const;
+  MatrixSource gptq(const std::string& module, const QuantizationConfig::Group& group, int64_t rows,
+                    int64_t cols) const;
+  MatrixSource awq(const std::string& module, const QuantizationConfig::Group& group, int64_t rows,
+                   int64_t cols) const;
+  void set_groups(const std::string& module, const QuantizationConfig::Group& group,
+                  MatrixSource& source) const;
   void set_scales(const std::string& name, const QuantizationConfig::Group& group,
                   MatrixSource& source) const;
   void check_packed_shape(const std::string& name, int64_t rows, int64_t cols) const;
