@@ -46,7 +46,7 @@ std::vector<Replan> replans_of(std::span<const BalanceEvent> events) {
       replan.bytes += event.bytes;
     } else if (event.kind == Kind::kRolledBack) {
       ++replan.rolled_back;
-    } else {
+    } else if (event.kind == Kind::kCommitted) {
       replan.committed = event;
     }
   }

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "trimtab/communicator.h"
+#include "trimtab/cost_model.h"
 #include "trimtab/load.h"
 #include "trimtab/metrics.h"
 #include "trimtab/migrator.h"
@@ -61,20 +62,26 @@ struct BalancerConfig {
   double plan_deadline_seconds = 30;
   int64_t plan_deadline_steps = 0;
 
-  // How the layers share tokens out over replicas; the gain of a plan is computed with it.
+  // How the layers share tokens out over replicas: plans are made for it, and measured with it.
   SplitRule split = SplitRule::kSplit;
-  // With the gate a plan is applied only if it saves more time in expected_life_windows windows
-  // than its moves take. It saves time in the part of a step that grows with the rows of the
-  // busiest rank; expert_share says how large that part is.
+  // With the gate a plan changes only the layers in which it saves more time than their moves take,
+  // while it lives. How many windows that is, is learned from the gains that plans realise; the
+  // first ones are expected to bring what they promise for expected_life_windows. The time saved in
+  // a step follows from Parts::cost; without it, expert_share says which part of a step grows with
+  // the rows of the busiest rank.
   bool gate = true;
   double expected_life_windows = 8;
   double expert_share = 0.5;
   // The gain that screened plans must have on unseen steps, with 95 % certainty, to be recommended.
   double screen_gain = 0.01;
 
-  // A layer begins to move this many steps after the one before, or later.
+  // Layers that move at a time, as far as spares allow, which bound the bytes of a step. They are
+  // switched between the same two steps.
+  int64_t layers_in_flight = 8;
+  // Layers begin to move this many steps after those before, or later.
   int64_t steps_per_layer = 1;
-  // The experts that a rank can receive in one layer. 0: as many as it has slots, at most 8.
+  // The experts that a rank can receive at a time: those of one layer, or of all that move
+  // together. 0: as many as it has slots, at most 8.
   int spares = 0;
 };
 
@@ -103,6 +110,9 @@ class Balancer {
     Topology topology = {};  // which ranks share a node
     // Null: the policy that the configuration names. Only rank 0 uses it, in the background.
     std::shared_ptr<const Policy> policy = nullptr;
+    // What the layers share out by, the same on all ranks: plans and gate are in time then. Null:
+    // rows.
+    std::shared_ptr<const CostModel> cost = nullptr;
     // This rank's slots, which must outlive the Balancer. Null where nothing moves: config.screen.
     ExpertSlots* slots = nullptr;
     // The row format of the experts that `place` gets: the dispatcher's.

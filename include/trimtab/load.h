@@ -59,9 +59,11 @@ class LoadRecorder {
   // (microbatches) must add to it. Throws InvalidArgument when no step is open or the layer is out
   // of range.
   std::span<int32_t> counts(int layer);
-  // Closes the open step: kept, or dropped, since warm-up, profile and forced-balance runs are no
-  // load. Both throw InvalidArgument when none is open.
+  // Closes the open step: kept; its rows counted, but not kept in the ring, whose steps are those
+  // of another phase; or dropped, since warm-up, profile and forced-balance runs are no load. All
+  // throw InvalidArgument when none is open.
   void keep_step();
+  void count_step();
   void skip_step();
   // From the next step on the layer's slots hold what this version of the placement says. Throws
   // InvalidArgument while a step is open.
@@ -90,6 +92,7 @@ class LoadRecorder {
   std::vector<int32_t> recorded() const;
 
  private:
+  friend class RecordedSteps;
   struct Epoch {
     uint64_t version = 0;
     int64_t first_step = 0;
@@ -109,6 +112,34 @@ class LoadRecorder {
   std::vector<Phase> phases_;    // [window + 1]
   std::vector<Epoch> epochs_;    // [layers]
   std::vector<int64_t> sums_;    // [phases, layers, slots]
+};
+
+// The latest steps of a recorder as they are when this is made. Another thread may read them while
+// the recorder goes on, as long as no layer begins an epoch and no more than window() - size()
+// further steps are kept.
+class RecordedSteps {
+ public:
+  // steps: how many, oldest first. Throws InvalidArgument when the recorder has fewer.
+  RecordedSteps(const LoadRecorder& recorder, int64_t steps);
+
+  int64_t size() const { return steps_; }
+  int num_layers() const { return recorder_.num_layers_; }
+  int num_slots() const { return recorder_.num_slots_; }
+  int64_t num_rows() const { return num_rows_; }  // LoadRecorder::num_rows() then
+  Phase phase(int64_t i) const { return recorder_.phases_[place(i)]; }
+  std::span<const int32_t> step(int64_t i, int layer) const {  // [num_slots]
+    return {recorder_.counts_.data() +
+                (place(i) * recorder_.num_layers_ + layer) * recorder_.num_slots_,
+            cells(recorder_.num_slots_)};
+  }
+
+ private:
+  int64_t place(int64_t i) const { return recorder_.place(end_ - steps_ + i); }
+
+  const LoadRecorder& recorder_;
+  int64_t steps_;
+  int64_t end_;  // steps that the recorder had kept
+  int64_t num_rows_;
 };
 
 // The load of the logical experts from what all ranks' slots got: counts_of_rank[r] is [num_steps,

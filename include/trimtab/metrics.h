@@ -20,6 +20,7 @@ struct BalanceEvent {
     kLate,        // the planner passed its deadline
     kSwitched,    // a layer has its new placement on all ranks
     kRolledBack,  // a layer keeps its old placement on all ranks
+    kLeftOut,     // layers of a plan need more spares than a rank has; they stay as they are
     kCommitted,   // all layers of the plan are switched or rolled back
   };
 
@@ -36,7 +37,7 @@ struct BalanceEvent {
   bool operator==(const BalanceEvent&) const = default;
 };
 
-// "planned", "rejected", "failed", "late", "switched", "rolled back", "committed"
+// "planned", "rejected", "failed", "late", "switched", "rolled back", "left out", "committed"
 std::string_view name(BalanceEvent::Kind kind);
 
 // The metrics of one run so far. Totals only grow; the other values describe the last window or the

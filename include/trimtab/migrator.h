@@ -4,7 +4,7 @@
 // receiving. A layer is staged first, in the background: its new experts come into spare blocks and
 // are verified, and all ranks agree whether all of them are right. Only then may the layer be
 // committed, between two steps and on every rank at the same one. Otherwise it is rolled back, and
-// nothing has changed.
+// nothing has changed. Several layers may be staged, one after the other, as far as spares go.
 #pragma once
 
 #include <cstdint>
@@ -79,19 +79,21 @@ class Migrator {
   Migrator(const Migrator&) = delete;
   Migrator& operator=(const Migrator&) = delete;
 
-  // Brings the experts of one layer into spares. Collective; it blocks until every rank is through.
-  // The layer may go on computing with the experts that are sent. moves: the same on every rank, as
-  // plan_moves() makes them; may be empty. Throws CommError when a peer fails, and InvalidArgument
-  // when a layer is staged already. Whatever else goes wrong, on any rank, gives a result that is
-  // not ok on every rank, with nothing staged.
+  // Brings the experts of one layer into spares that no other staged layer has. Collective; it
+  // blocks until every rank is through. The layer may go on computing with the experts that are
+  // sent. moves: the same on every rank, as plan_moves() makes them; may be empty. Throws CommError
+  // when a peer fails, and InvalidArgument when the layer is staged already. Whatever else goes
+  // wrong, on any rank, gives a result that is not ok on every rank, with nothing staged.
   StageResult stage(std::span<const Move> moves);
-  // The layer that is staged, or -1.
+  // The layer that has been staged longest, or -1.
   int staged_layer() const;
+  bool is_staged(int layer) const;
   // The staged experts become the layer's: ExpertSlots::experts(layer) gives them from now on.
   // Local and fast: no bytes move. Throws InvalidArgument when this layer is not staged.
   void commit(int layer);
-  // Drops what is staged, if anything.
+  // Drops what is staged, of all layers or of one, if anything.
   void rollback();
+  void rollback(int layer);
 
  private:
   struct State;

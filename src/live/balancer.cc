@@ -18,6 +18,7 @@
 #include "live/agreement.h"
 #include "live/check_parts.h"
 #include "live/plan_in_flight.h"
+#include "live/plan_life.h"
 #include "live/screening.h"
 #include "live/worker.h"
 #include "trimtab/error.h"
@@ -36,12 +37,6 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
 // How long a planner may take to come back when the Balancer ends.
 constexpr std::chrono::seconds kPatience(1);
 
-// Steps that the recorder keeps. Where only steps of one phase count, steps of the other phase
-// stand between them.
-int64_t ring_steps(const BalancerConfig& config) {
-  return config.phase ? 2 * config.interval : config.interval;
-}
-
 Balancer::Parts checked(const BalancerConfig& config, Balancer::Parts parts,
                         const Communicator& comm) {
   check_parts(config, parts, comm);
@@ -57,11 +52,13 @@ struct Balancer::State {
 
   RankStatus status() const;
   void wait_for_job() const;
+  void keep_recorded_steps() const;
   void go_on(std::span<const uint64_t> statuses);
   void start(const char* name, Worker::Job work);
 
   void collect();
   void start_gathering();
+  void gather(const RecordedSteps& recorded);
   void start_planning();
   PlanTask make_task();
   void measure();
@@ -72,7 +69,8 @@ struct Balancer::State {
   void tell_of_plan(const PlanResult& result);
   void start_staging();
   void take_staged(bool failed);
-  void switch_layer(bool failed);
+  void switch_layers(bool failed);
+  BalanceEvent switch_layer(PlanInFlight::StagedLayer& staged, bool failed);
   void end_plan();
   void end_failed_job();
   void end_window();
@@ -98,6 +96,7 @@ struct Balancer::State {
   // The window that has been gathered and what it says, on rank 0. The gathering job writes it.
   Window gathered;
   Screening::Gains measured;
+  std::vector<double> balancednesses;  // [layers]
 
   bool is_finished = false;
   At at = At::kCollecting;
@@ -105,18 +104,18 @@ struct Balancer::State {
   int64_t step = 0;
   Phase phase = Phase::kDecode;
   Clock::time_point step_began, plan_began;
-  int64_t plan_began_step = 0, next_stage_step = 0;
+  int64_t gathering_began_step = 0, plan_began_step = 0, next_stage_step = 0;
   bool is_staging = false;  // a staging has begun and its layer is not yet switched
 
   // The window that is being recorded.
   struct {
-    int64_t steps = 0;          // steps that are kept
-    int64_t counted_steps = 0;  // steps among them that are of the configured phase
-    double seconds = 0;         // time that they took
+    int64_t steps = 0;   // of the configured phase
+    double seconds = 0;  // time that they took
   } window;
 
-  History history;
+  std::shared_ptr<const History> history;
   Costs costs;
+  PlanLife life;
   BalanceMetrics metrics;
   std::vector<BalanceEvent> events;
   int64_t layers_switched = 0;
@@ -130,9 +129,11 @@ Balancer::State::State(const BalancerConfig& configuration, Parts given, Communi
       rank(comm.rank()),
       policy(parts.policy ? parts.policy : make_policy(config.policy, config.policy_options)),
       placement(parts.placement),
-      recorder(placement.num_layers(), placement.slots_of_rank(rank), ring_steps(config)),
+      // Steps are recorded on while a window is packed.
+      recorder(placement.num_layers(), placement.slots_of_rank(rank), 2 * config.interval),
       exchange(comm),
       plan(config, parts, comm),
+      life(config.expected_life_windows),
       worker(parts.trace) {
   for (int layer = 0; layer < placement.num_layers(); ++layer)
     recorder.begin_epoch(layer, placement.version());
@@ -164,6 +165,7 @@ void Balancer::before_step(Phase phase, std::span<const uint64_t> statuses) {
   if (s.is_finished) throw InvalidArgument("balancer: a step after finish()");
   const Clock::time_point begin = Clock::now();
   if (s.worker.status() == JobStatus::kBroken) s.worker.rethrow();
+  s.keep_recorded_steps();
   s.go_on(statuses);
   s.phase = phase;
   s.recorder.begin_step(phase);
@@ -174,10 +176,13 @@ void Balancer::before_step(Phase phase, std::span<const uint64_t> statuses) {
 void Balancer::after_step(bool counts) {
   State& s = *state_;
   if (counts && s.step >= s.config.warmup_steps) {
-    s.recorder.keep_step();
-    ++s.window.steps;
-    if (!s.config.phase || *s.config.phase == s.phase) ++s.window.counted_steps;
-    s.window.seconds += seconds_between(s.step_began, Clock::now());
+    // A window has steps of its phase alone, however rare they are.
+    const bool is_of_window = !s.config.phase || *s.config.phase == s.phase;
+    is_of_window ? s.recorder.keep_step() : s.recorder.count_step();
+    if (is_of_window) {
+      ++s.window.steps;
+      s.window.seconds += seconds_between(s.step_began, Clock::now());
+    }
   } else {
     s.recorder.skip_step();
   }
@@ -211,6 +216,12 @@ RankStatus Balancer::State::status() const {
                        config.plan_deadline_seconds > 0 &&
                        seconds_between(plan_began, Clock::now()) >= config.plan_deadline_seconds;
   return {job, now, is_late};
+}
+
+// The recorder must not come round to the steps that are being packed. Windows are packed in far
+// less time than they are recorded in, so nothing waits here but in windows of a step or two.
+void Balancer::State::keep_recorded_steps() const {
+  if (at == At::kGathering && step - gathering_began_step >= config.interval) worker.wait();
 }
 
 // One step of the state machine.
@@ -254,35 +265,39 @@ void Balancer::State::end_failed_job() {
 }
 
 void Balancer::State::collect() {
-  const bool full = window.counted_steps >= config.interval;
-  // The recorder's ring is full of steps that are mostly of the other phase.
-  const bool rare = config.phase && window.counted_steps > 0 && window.steps >= ring_steps(config);
-  if (full || rare) start_gathering();
+  if (window.steps >= config.interval) start_gathering();
 }
 
 void Balancer::State::start_gathering() {
   at = At::kGathering;
-  const int64_t steps = std::min(window.steps, recorder.recorded_steps());
+  gathering_began_step = step;
+  const int64_t steps = std::min({window.steps, recorder.recorded_steps(), config.interval});
+  start("gather loads", [this, recorded = RecordedSteps(recorder, steps)] { gather(recorded); });
+}
+
+// In the background, as is everything that takes time in proportion to the window.
+void Balancer::State::gather(const RecordedSteps& recorded) {
   std::vector<std::byte> packed;
   std::exception_ptr wrong;
   try {
-    packed = pack_window(recorder, steps, config.phase, config.max_episodes);
+    packed = pack_window(recorded, config.phase, config.max_episodes, parts.cost != nullptr);
   } catch (const std::exception&) {
     wrong = std::current_exception();  // the job fails, once peers have had its message
   }
-  start("gather loads", [this, wrong, gather = plan.gather(std::move(packed))] {
-    gather();
-    if (wrong) std::rethrow_exception(wrong);
-    if (is_planner()) measure();
-  });
+  plan.gather(packed);
+  if (wrong) std::rethrow_exception(wrong);
+  if (is_planner()) measure();
 }
 
-// Unpacks and measures the window that has just been gathered, in the background: it takes time in
-// proportion to the window, and where it throws, the job has failed. What it reads does not change
-// while a window is gathered.
+// Unpacks and measures the window that has just been gathered. Where it throws, the job has failed.
+// What it reads does not change while a window is gathered.
 void Balancer::State::measure() {
   gathered = unpack_windows(placement, plan.windows());
-  measured = screening.measure(placement, gathered.load, config.split);
+  measured = screening.measure(placement, {gathered.load, gathered.single},
+                               serving_of(config, parts.topology, parts.cost.get()));
+  balancednesses = {};
+  for (const double par : window_pars(gathered.rank_loads))
+    balancednesses.push_back(balancedness(par));
 }
 
 void Balancer::State::start_planning() {
@@ -302,6 +317,7 @@ PlanTask Balancer::State::make_task() {
   const bool has_slots = parts.slots != nullptr;
   return {.config = config,
           .policy = policy,
+          .cost = parts.cost,
           .window = std::move(gathered),
           .current = placement,
           .topology = parts.topology,
@@ -314,18 +330,13 @@ PlanTask Balancer::State::make_task() {
 
 // What the window that has been gathered says of the ranks, and of the plan before this one.
 void Balancer::State::take_measured() {
-  const int num_layers = gathered.load.num_layers;
-  double sum = 0, least = 1;
-  for (int layer = 0; layer < num_layers; ++layer) {
-    const double level = balancedness(par(gathered.rank_loads.window(layer)));
-    sum += level;
-    least = std::min(least, level);
-  }
   metrics.rank_tokens = gathered.rank_rows;
-  metrics.balancedness_mean = sum / num_layers;
-  metrics.balancedness_min = least;
+  metrics.balancedness_mean = mean_of(balancednesses);
+  metrics.balancedness_min = std::ranges::min(balancednesses);
 
   screening.take(measured);
+  if (measured.in_force) life.measured(*measured.in_force);
+  costs.life_windows = life.windows();
   if (measured.applied) set_realised(Kind::kCommitted, *measured.applied);
   if (!measured.screened) return;
   metrics.predicted_gain = measured.screened_predicted;
@@ -365,10 +376,16 @@ void Balancer::State::start_sharing() {
 
 void Balancer::State::take_shared_plan() {
   if (is_planner()) tell_of_plan(plan.result());
-  plan.begin_migration(placement) ? start_staging() : end_window();
+  plan.has_layers() ? start_staging() : end_window();
 }
 
 void Balancer::State::tell_of_plan(const PlanResult& result) {
+  if (!result.left_out.empty()) {
+    std::string text = result.left_out.front();
+    if (result.left_out.size() > 1)
+      text += cat("; and ", result.left_out.size() - 1, " layers more");
+    add({.kind = Kind::kLeftOut, .moves = 0, .text = std::move(text)});
+  }
   BalanceEvent event = {.moves = result.moves,
                         .bytes = result.bytes,
                         .seconds = result.seconds,
@@ -403,43 +420,60 @@ void Balancer::State::start_staging() {
 }
 
 void Balancer::State::take_staged(bool failed) {
-  if (is_staging) switch_layer(failed);
+  if (is_staging) switch_layers(failed);
   is_staging = false;
   if (!plan.has_layers()) return end_plan();
   if (step >= next_stage_step) start_staging();
 }
 
-// Switches the layer whose experts have been staged on all ranks, or rolls it back.
-void Balancer::State::switch_layer(bool failed) {
+// Switches the layers whose experts have been staged on all ranks, or rolls them back.
+void Balancer::State::switch_layers(bool failed) {
   const Clock::time_point begin = Clock::now();
   const int64_t trace_begin = parts.step_trace != nullptr ? TraceBuffer::now() : 0;
-  PlanInFlight::StagedLayer staged = plan.take_layer(placement);
-  const int64_t moves = std::ssize(staged.moves);
-  BalanceEvent event = {.layer = staged.layer,
-                        .moves = moves,
+  std::vector<PlanInFlight::StagedLayer> staged = plan.take_staged();
+  std::vector<BalanceEvent> switched;
+  int64_t count = 0, moves = 0;
+  for (PlanInFlight::StagedLayer& layer : staged) {
+    switched.push_back(switch_layer(layer, failed));
+    if (switched.back().kind != Kind::kSwitched) continue;
+    ++count;
+    moves += switched.back().moves;
+  }
+  if (count > 0) placement = plan.take_next_placement();
+  for (BalanceEvent& event : switched) {
+    if (event.kind == Kind::kSwitched) recorder.begin_epoch(event.layer, placement.version());
+    add(std::move(event));
+  }
+  layers_switched += count;
+  metrics.moves += moves;
+  if (count > 0) {
+    const double each = seconds_between(begin, Clock::now()) / static_cast<double>(count);
+    costs.seconds_per_layer = 0.8 * costs.seconds_per_layer + 0.2 * each;
+  }
+  if (parts.step_trace != nullptr) {
+    parts.step_trace->slice("switch", trace_begin, staged.front().layer, {"moves", moves});
+  }
+}
+
+// Gives one layer its new experts, all but the placement. Returns what happened.
+BalanceEvent Balancer::State::switch_layer(PlanInFlight::StagedLayer& staged, bool failed) {
+  BalanceEvent event = {.kind = Kind::kSwitched,
+                        .layer = staged.layer,
+                        .moves = std::ssize(staged.moves),
                         .bytes = staged.bytes,
                         .seconds = staged.result.seconds};
   metrics.moved_bytes += staged.bytes;
   if (staged.result.ok && !failed) {
-    event.kind = Kind::kSwitched;
     plan.commit(staged);
-    placement = with_moves(placement, staged.moves, placement.version() + 1);
-    recorder.begin_epoch(staged.layer, placement.version());
     parts.place(staged.layer, parts.slots->experts(staged.layer, parts.format),
                 std::move(staged.table));
-    ++layers_switched;
-    metrics.moves += moves;
-    costs.seconds_per_layer =
-        0.8 * costs.seconds_per_layer + 0.2 * seconds_between(begin, Clock::now());
   } else {
     event.kind = Kind::kRolledBack;
     event.text = staged.result.ok ? "a rank could not take part" : staged.result.reason;
-    plan.roll_back();
+    plan.roll_back(staged);
     ++metrics.rolled_back_layers;
   }
-  add(std::move(event));
-  if (parts.step_trace != nullptr)
-    parts.step_trace->slice("switch", trace_begin, staged.layer, {"moves", moves});
+  return event;
 }
 
 void Balancer::State::end_plan() {
@@ -457,6 +491,7 @@ void Balancer::State::end_plan() {
     ++metrics.rebalances;
     metrics.predicted_gain = totals.predicted;
     screening.note_applied(plan.before());
+    life.begin(totals.predicted);
   }
   end_window();
 }
@@ -474,7 +509,7 @@ void Balancer::State::end_background() {
   exchange.begin(packed(status()));
   const bool failed = agreed(exchange.end(), job) == Agreed::kFailed;
   if (at == At::kStaging) {
-    if (is_staging) switch_layer(failed);
+    if (is_staging) switch_layers(failed);
     is_staging = false;
     return end_plan();
   }
@@ -485,7 +520,7 @@ void Balancer::State::end_background() {
 
 // Rank 0 hears how many rows each rank has had in all.
 void Balancer::State::count_rows() {
-  plan.gather(pack_window(recorder, 0, config.phase, config.max_episodes))();
+  plan.gather(pack_window(RecordedSteps(recorder, 0), config.phase, config.max_episodes));
   if (is_planner()) metrics.rank_tokens = unpack_windows(placement, plan.windows()).rank_rows;
 }
 

@@ -90,6 +90,8 @@ constexpr Key kKeys[] = {
      [](BalancerConfig& c, const Value& v) { c.expected_life_windows = v.number(); }},
     {"expert_share", [](BalancerConfig& c, const Value& v) { c.expert_share = v.number(); }},
     {"screen_gain", [](BalancerConfig& c, const Value& v) { c.screen_gain = v.number(); }},
+    {"layers_in_flight",
+     [](BalancerConfig& c, const Value& v) { c.layers_in_flight = v.integer(); }},
     {"steps_per_layer", [](BalancerConfig& c, const Value& v) { c.steps_per_layer = v.integer(); }},
     {"spares",
      [](BalancerConfig& c, const Value& v) {
@@ -171,6 +173,7 @@ void check_balancer_config(const BalancerConfig& c) {
   if (c.expert_share > 1)
     throw InvalidArgument(cat("expert_share must be at most 1, not ", c.expert_share));
   finite("screen_gain", c.screen_gain, 0.0);
+  at_least("layers_in_flight", c.layers_in_flight, 1);
   at_least("steps_per_layer", c.steps_per_layer, 1);
   at_least("spares", c.spares, 0);
   make_policy(c.policy, c.policy_options);  // throws for what it does not know

@@ -33,7 +33,7 @@ TEST(BalancerConfig, ReadsEveryKey) {
     "use_async": false, "plan_deadline_seconds": 2.5, "plan_deadline_steps": 11,
     "split": "round_robin",
     "gate": false, "expected_life_windows": 3, "expert_share": 0.75, "screen_gain": 0.125,
-    "steps_per_layer": 6, "spares": 12})");
+    "layers_in_flight": 3, "steps_per_layer": 6, "spares": 12})");
   EXPECT_TRUE(c.screen);
   EXPECT_EQ(c.interval, 7);
   EXPECT_EQ(c.warmup_steps, 3);
@@ -55,6 +55,7 @@ TEST(BalancerConfig, ReadsEveryKey) {
   EXPECT_EQ(c.expected_life_windows, 3);
   EXPECT_EQ(c.expert_share, 0.75);
   EXPECT_EQ(c.screen_gain, 0.125);
+  EXPECT_EQ(c.layers_in_flight, 3);
   EXPECT_EQ(c.steps_per_layer, 6);
   EXPECT_EQ(c.spares, 12);
 }
@@ -100,6 +101,7 @@ TEST(BalancerConfig, RefusesImpossibleValues) {
   EXPECT_NE(refusal(R"({"expert_share": 1.5})"), "");
   EXPECT_NE(refusal(R"({"max_bytes": -1})"), "");
   EXPECT_NE(refusal(R"({"spares": -1})"), "");
+  EXPECT_NE(refusal(R"({"layers_in_flight": 0})"), "");
   EXPECT_NE(refusal(R"({"steps_per_layer": 0})"), "");
   EXPECT_NE(refusal(R"({"gate": 1})"), "");
   EXPECT_NE(refusal(R"({"seed": -1})"), "");

@@ -5,7 +5,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "base/cat.h"
@@ -61,7 +60,7 @@ struct Migrator::State {
   // Returns when no peer reads what this rank has sent.
   void abort(const char* reason) noexcept { comm_->abort(reason); }
 
-  std::optional<LayerWork> staged;
+  std::vector<LayerWork> staged;  // in the order of their staging
 
  private:
   // A round that has started.
@@ -75,6 +74,7 @@ struct Migrator::State {
   };
 
   SlotRanges ranges() const { return SlotRanges(first_slots_); }
+  std::vector<int> free_spares() const;
   void check_sources(std::span<const Move> moves) const;
   void start(const LayerWork::Round& round, Flight& flight, StageResult& result);
   void finish(Flight& flight, StageResult& result);
@@ -149,15 +149,33 @@ void Migrator::State::begin(std::span<const Move> moves) {
   } catch (const InvalidArgument& error) {
     note(StageError::kPlan, error.what());
   }
-  if (work_.spares > slots_.num_spares()) {
+  const std::vector<int> free = free_spares();
+  if (work_.spares > std::ssize(free)) {
     note(StageError::kSpares, cat(work_.spares, " experts to bring to layer ", work_.layer,
-                                  ", there are ", slots_.num_spares(), " spares"));
+                                  ", there are ", free.size(), " spares"));
     return;
   }
-  for (int spare = 0; spare < work_.spares; ++spare) {
-    if (slots_.in_use(spare))
+  for (ExpertSlots::BlockChange& block : work_.blocks) {
+    if (block.from_spare < 0) continue;
+    block.from_spare = free[cells(block.from_spare)];
+    if (slots_.in_use(block.from_spare))
       note(StageError::kSpares, "experts of an earlier placement are still in use");
   }
+}
+
+// The spares that no staged layer has, ascending.
+std::vector<int> Migrator::State::free_spares() const {
+  std::vector<bool> taken(cells(slots_.num_spares()));
+  for (const LayerWork& work : staged) {
+    for (const ExpertSlots::BlockChange& block : work.blocks) {
+      if (block.from_spare >= 0) taken[cells(block.from_spare)] = true;
+    }
+  }
+  std::vector<int> free;
+  for (int spare = 0; spare < slots_.num_spares(); ++spare) {
+    if (!taken[cells(spare)]) free.push_back(spare);
+  }
+  return free;
 }
 
 // Do this rank's slots hold the experts that they are to give?
@@ -274,7 +292,7 @@ void Migrator::State::verify(int64_t index) {
 }
 
 void Migrator::State::keep() {
-  if (work_.layer >= 0) staged = std::move(work_);
+  if (work_.layer >= 0) staged.push_back(std::move(work_));
 }
 
 Migrator::Migrator(ExpertSlots& slots, std::span<const int32_t> first_slots,
@@ -284,8 +302,8 @@ Migrator::Migrator(ExpertSlots& slots, std::span<const int32_t> first_slots,
 Migrator::~Migrator() = default;
 
 StageResult Migrator::stage(std::span<const Move> moves) {
-  if (staged_layer() >= 0)
-    throw InvalidArgument(cat("migrator: layer ", staged_layer(), " is staged already"));
+  if (!moves.empty() && is_staged(moves.front().layer))
+    throw InvalidArgument(cat("migrator: layer ", moves.front().layer, " is staged already"));
   const auto start = std::chrono::steady_clock::now();
   StageResult result;
   try {
@@ -303,19 +321,28 @@ StageResult Migrator::stage(std::span<const Move> moves) {
 }
 
 int Migrator::staged_layer() const {
-  return state_->staged ? state_->staged->layer : -1;
+  return state_->staged.empty() ? -1 : state_->staged.front().layer;
+}
+
+bool Migrator::is_staged(int layer) const {
+  return std::ranges::find(state_->staged, layer, &LayerWork::layer) != state_->staged.end();
 }
 
 void Migrator::commit(int layer) {
-  if (layer < 0 || layer != staged_layer()) {
+  const auto work = std::ranges::find(state_->staged, layer, &LayerWork::layer);
+  if (work == state_->staged.end()) {
     throw InvalidArgument(cat("migrator: layer ", layer, " to commit, staged is ", staged_layer()));
   }
-  state_->slots().rearrange(layer, state_->staged->blocks);
-  state_->staged.reset();
+  state_->slots().rearrange(layer, work->blocks);
+  state_->staged.erase(work);
 }
 
 void Migrator::rollback() {
-  state_->staged.reset();
+  state_->staged.clear();
+}
+
+void Migrator::rollback(int layer) {
+  std::erase_if(state_->staged, [&](const LayerWork& work) { return work.layer == layer; });
 }
 
 }  // namespace trimtab

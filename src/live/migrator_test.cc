@@ -264,10 +264,35 @@ TEST_F(MigratorFaults, NothingToMoveIsNothingStaged) {
     EXPECT_EQ(result.bytes_sent + result.bytes_received, 0);
     EXPECT_TRUE(rank.stage(to, 1).ok);
     EXPECT_EQ(rank.migrator.staged_layer(), 1);
-    EXPECT_THROW(rank.stage(to, 0), InvalidArgument);
+    EXPECT_THROW(rank.stage(to, 1), InvalidArgument);
+    // Its spares are taken.
+    EXPECT_EQ(rank.stage(to, 0).error, StageError::kSpares);
+    EXPECT_TRUE(rank.migrator.is_staged(1));
     rank.migrator.rollback();
     rank.expect_right();
   });
+}
+
+TEST_F(MigratorFaults, SeveralLayersMayBeStagedAndSwitchedInAnyOrder) {
+  TRIMTAB_NEEDS_RANKS(kRanks);
+  for (const bool keep_first : {true, false}) {
+    run_group(kRanks, [&](Communicator& comm) {
+      MigratingRank rank(from, experts, 4, comm);
+      ASSERT_TRUE(rank.stage(to, 0).ok);
+      ASSERT_TRUE(rank.stage(to, 1).ok);
+      EXPECT_EQ(rank.migrator.staged_layer(), 0);
+      rank.expect_right();  // the old ones
+      rank.migrator.commit(1);
+      if (!keep_first) {
+        rank.migrator.rollback(0);
+        EXPECT_EQ(rank.migrator.staged_layer(), -1);
+        ASSERT_TRUE(rank.stage(to, 0).ok);
+      }
+      rank.migrator.commit(0);
+      rank.placement = to;
+      rank.expect_right();
+    });
+  }
 }
 
 TEST_F(MigratorFaults, ResultsCountWhatMoved) {

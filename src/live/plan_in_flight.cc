@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "live/plan_in_flight.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -50,10 +51,17 @@ PlanInFlight::PlanInFlight(const BalancerConfig& config, const Balancer::Parts& 
     : config_(config), parts_(parts), rank_(comm.rank()), comm_(comm.duplicate()) {
   if (config.screen) return;
   migrator_.emplace(*parts.slots, parts.placement.first_slots(), comm.duplicate(), parts.migration);
+  const int64_t mine = parts.slots->num_spares();
+  std::vector<int64_t> bytes(cells(comm.size()));
+  spares_.resize(bytes.size());
+  comm_
+      ->all_gather_v(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(spares_)),
+                     bytes)
+      .wait_released();
 }
 
-Worker::Job PlanInFlight::gather(std::vector<std::byte> window) {
-  return [this, window = std::move(window)] { windows_ = bytes_to_rank_0(*comm_, window); };
+void PlanInFlight::gather(std::span<const std::byte> window) {
+  windows_ = bytes_to_rank_0(*comm_, window);
 }
 
 Worker::Job PlanInFlight::make(PlanTask task) {
@@ -63,43 +71,78 @@ Worker::Job PlanInFlight::make(PlanTask task) {
 }
 
 Worker::Job PlanInFlight::share(const Placement& current) {
-  std::vector<std::byte> message;
-  if (rank_ == 0) {
-    const bool apply = result_->kind == PlanResult::Kind::kPlan && !config_.screen;
-    message =
-        message_of(*result_, apply ? moves_to(current, result_->logical) : std::vector<Move>());
-  }
-  return [this, message = std::move(message)] {
-    shared_ = std::move(bytes_of_ranks(*comm_, message)[0]);
+  return [this, &current] {
+    std::vector<std::byte> message;
+    if (rank_ == 0) {
+      const bool apply = result_->kind == PlanResult::Kind::kPlan && !config_.screen;
+      message =
+          message_of(*result_, apply ? moves_to(current, result_->logical) : std::vector<Move>());
+    }
+    prepare(current, bytes_of_ranks(*comm_, message)[0]);
   };
 }
 
-bool PlanInFlight::begin_migration(const Placement& current) {
+// Reads what rank 0 has told.
+void PlanInFlight::prepare(const Placement& current, std::span<const std::byte> message) {
+  layers_.clear();
   PlanHeader header;
-  std::memcpy(&header, shared_.data(), sizeof header);
+  std::memcpy(&header, message.data(), sizeof header);
   std::vector<Move> moves(header.num_moves);
-  if (moves.empty()) return false;
-  std::memcpy(moves.data(), shared_.data() + sizeof header, std::span(moves).size_bytes());
+  if (moves.empty()) return;
+  std::memcpy(moves.data(), message.data() + sizeof header, std::span(moves).size_bytes());
   before_ = current;
   target_ = with_moves(current, moves, current.version());
   totals_ = {.predicted = header.predicted};
-  layers_.clear();
   for (int layer = current.num_layers() - 1; layer >= 0; --layer) {
-    std::vector<Move> of_layer = plan_moves(current, *target_, layer, parts_.topology);
-    if (!of_layer.empty()) layers_.push_back(std::move(of_layer));
+    NextLayer next = {.moves = plan_moves(current, *target_, layer, parts_.topology)};
+    if (next.moves.empty()) continue;
+    next.spares = spares_needed(next.moves, current.first_slots());
+    for (const Move& move : next.moves) {
+      const bool is_sent = current.rank_of_slot(move.slot) != current.rank_of_slot(move.from_slot);
+      next.bytes += is_sent ? static_cast<int64_t>(parts_.slots->expert_bytes()) : 0;
+    }
+    layers_.push_back(std::move(next));
   }
-  return true;
+}
+
+// How many of the next layers all ranks have spares for; the same on every rank.
+int64_t PlanInFlight::layers_that_fit() const {
+  std::vector<int64_t> left = spares_;
+  int64_t count = 0;
+  for (auto next = layers_.rbegin(); next != layers_.rend(); ++next, ++count) {
+    if (count == config_.layers_in_flight) break;
+    bool fits = true;
+    for (size_t r = 0; r < left.size(); ++r) {
+      left[r] -= next->spares[r];
+      fits = fits && left[r] >= 0;
+    }
+    if (!fits) break;
+  }
+  return std::max<int64_t>(count, 1);
 }
 
 Worker::Job PlanInFlight::stage(const Placement& current, int64_t step) {
-  stage_result_ = {};
+  staged_.clear();
+  for (int64_t count = layers_that_fit(); count > 0; --count) {
+    NextLayer& next = layers_.back();
+    staged_.push_back({.layer = next.moves.front().layer,
+                       .moves = std::move(next.moves),
+                       .bytes = next.bytes,
+                       .result = {.ok = false, .reason = "the staging ended early"},
+                       .table = nullptr});
+    layers_.pop_back();
+  }
   return [this, &current, step] {
-    const std::vector<Move>& moves = layers_.back();
-    trace_moves(moves, current, step);
-    stage_result_ = migrator_->stage(moves);
-    if (!stage_result_.ok) return;
-    staged_table_ = std::make_shared<const SplitTable>(*target_, moves.front().layer,
-                                                       parts_.topology.node_of_rank);
+    std::vector<Move> moves;
+    for (StagedLayer& next : staged_) {
+      trace_moves(next.moves, current, step);
+      next.result = migrator_->stage(next.moves);
+      if (!next.result.ok) continue;
+      moves.insert(moves.end(), next.moves.begin(), next.moves.end());
+      next.table =
+          std::make_shared<const SplitTable>(*target_, next.layer, parts_.topology.node_of_rank);
+    }
+    next_ = with_moves(current, moves, current.version() + 1);
   };
 }
 
@@ -117,20 +160,12 @@ void PlanInFlight::trace_moves(std::span<const Move> moves, const Placement& cur
   }
 }
 
-PlanInFlight::StagedLayer PlanInFlight::take_layer(const Placement& current) {
-  StagedLayer staged;
-  staged.moves = std::move(layers_.back());
-  layers_.pop_back();
-  staged.layer = staged.moves.front().layer;
-  staged.result = stage_result_;
-  staged.table = std::exchange(staged_table_, nullptr);
-  for (const Move& move : staged.moves) {
-    const bool is_sent = current.rank_of_slot(move.slot) != current.rank_of_slot(move.from_slot);
-    staged.bytes += is_sent ? static_cast<int64_t>(parts_.slots->expert_bytes()) : 0;
+std::vector<PlanInFlight::StagedLayer> PlanInFlight::take_staged() {
+  for (const StagedLayer& staged : staged_) {
+    totals_.bytes += staged.bytes;
+    totals_.seconds += staged.result.seconds;
   }
-  totals_.bytes += staged.bytes;
-  totals_.seconds += stage_result_.seconds;
-  return staged;
+  return std::move(staged_);
 }
 
 void PlanInFlight::commit(const StagedLayer& staged) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "live/planner.h"
@@ -32,7 +33,7 @@ class PlanInFlight {
   PlanInFlight(const BalancerConfig& config, const Balancer::Parts& parts, Communicator& comm);
 
   // Gather: brings every rank's packed window (window.h) to rank 0, where windows() then has them.
-  Worker::Job gather(std::vector<std::byte> window);
+  void gather(std::span<const std::byte> window);
   std::span<const std::vector<std::byte>> windows() const { return windows_; }
 
   // Plan, on rank 0 alone. The job owns what it needs, so a planner that hangs may be left behind.
@@ -41,16 +42,15 @@ class PlanInFlight {
   void drop() { result_ = nullptr; }
   PlanResult& result() { return *result_; }
 
-  // Share: tells all ranks the moves of rank 0's plan. A plan that is not carried out has none.
+  // Share: tells all ranks the moves of rank 0's plan, and works out where their weights come from.
+  // A plan that is not carried out has none. current must stay as it is until the job is done.
   Worker::Job share(const Placement& current);
-  // Reads what rank 0 has shared. True: there are moves, and has_layers() from now on.
-  bool begin_migration(const Placement& current);
 
-  // Stage: brings the experts of the next layer to this rank's spares. `step` tells the arrows of
-  // this staging from those of others in traces.
+  // Stage: brings the experts of the next layers to this rank's spares: as many layers as all
+  // ranks have spares for, at least one and at most BalancerConfig::layers_in_flight. `step` tells
+  // the arrows of this staging from those of others in traces.
   bool has_layers() const { return !layers_.empty(); }
   Worker::Job stage(const Placement& current, int64_t step);
-  // The layer whose staging job is over. It leaves the plan.
   struct StagedLayer {
     int layer = 0;
     std::vector<Move> moves;
@@ -58,10 +58,13 @@ class PlanInFlight {
     StageResult result;
     std::shared_ptr<const SplitTable> table;  // null unless result.ok
   };
-  StagedLayer take_layer(const Placement& current);
+  // The layers whose staging job is over. They leave the plan.
+  std::vector<StagedLayer> take_staged();
+  // The placement with those of them that were staged, one version above the last.
+  Placement take_next_placement() { return *std::exchange(next_, std::nullopt); }
   // The staged experts become the layer's, or are dropped.
   void commit(const StagedLayer& staged);
-  void roll_back() { migrator_->rollback(); }
+  void roll_back(const StagedLayer& staged) { migrator_->rollback(staged.layer); }
 
   // The plan so far.
   struct Totals {
@@ -76,6 +79,8 @@ class PlanInFlight {
   const Placement& before() const { return *before_; }
 
  private:
+  void prepare(const Placement& current, std::span<const std::byte> message);
+  int64_t layers_that_fit() const;
   void trace_moves(std::span<const Move> moves, const Placement& current, int64_t step) const;
 
   const BalancerConfig& config_;
@@ -83,14 +88,21 @@ class PlanInFlight {
   const int rank_;
   std::unique_ptr<Communicator> comm_;
 
+  std::vector<int64_t> spares_;  // [ranks] that there are
+
   std::vector<std::vector<std::byte>> windows_;  // [ranks], on rank 0
   std::shared_ptr<PlanResult> result_;           // rank 0 alone
-  std::vector<std::byte> shared_;                // what rank 0 has told
 
   std::optional<Placement> before_, target_;
-  std::vector<std::vector<Move>> layers_;  // the moves of each layer still to switch, the next last
-  StageResult stage_result_;
-  std::shared_ptr<const SplitTable> staged_table_;
+  // A layer still to switch.
+  struct NextLayer {
+    std::vector<Move> moves;
+    int64_t bytes = 0;
+    std::vector<int> spares;  // [ranks] that they need
+  };
+  std::vector<NextLayer> layers_;  // the next last
+  std::vector<StagedLayer> staged_;
+  std::optional<Placement> next_;
   Totals totals_;
   std::optional<Migrator> migrator_;  // none where plans are only screened
 };

@@ -51,11 +51,11 @@ TEST(PlanInFlight, GoesFromLoadsToSlots) {
   const Table experts = make_table(2 * 4, Scheme::kW8A8, nullptr, 96);
   run_group(2, [&](Communicator& comm) {
     const BalancerConfig config = {.plan_above_par = 0, .gate = false};
-    const auto slots = make_slots(kStart, experts, 2, comm);
+    const auto slots = make_slots(kStart, experts, 1, comm);  // enough for one layer at a time
     const Balancer::Parts parts = {.placement = kStart, .slots = slots.get()};
     PlanInFlight plan(config, parts, comm);
 
-    plan.gather(std::vector(3, static_cast<std::byte>(comm.rank())))();
+    plan.gather(std::vector(3, static_cast<std::byte>(comm.rank())));
     if (comm.rank() == 0) {
       ASSERT_EQ(plan.windows().size(), 2U);
       EXPECT_EQ(plan.windows()[1], std::vector(3, std::byte{1}));
@@ -63,12 +63,14 @@ TEST(PlanInFlight, GoesFromLoadsToSlots) {
       EXPECT_EQ(plan.result().kind, PlanResult::Kind::kPlan);
     }
     plan.share(kStart)();
-    ASSERT_TRUE(plan.begin_migration(kStart));
+    ASSERT_TRUE(plan.has_layers());
     Placement now = kStart;
     for (int layer = 0; layer < 2; ++layer) {
       ASSERT_TRUE(plan.has_layers());
       plan.stage(now, layer)();
-      const PlanInFlight::StagedLayer staged = plan.take_layer(now);
+      const auto all = plan.take_staged();
+      ASSERT_EQ(all.size(), 1U);
+      const PlanInFlight::StagedLayer& staged = all[0];
       EXPECT_EQ(staged.layer, layer);
       ASSERT_TRUE(staged.result.ok) << staged.result.reason;
       EXPECT_EQ(std::ssize(staged.moves), 2);
@@ -78,7 +80,7 @@ TEST(PlanInFlight, GoesFromLoadsToSlots) {
         plan.commit(staged);
         now = with_moves(now, staged.moves, now.version() + 1);
       } else {
-        plan.roll_back();
+        plan.roll_back(staged);
       }
     }
     EXPECT_FALSE(plan.has_layers());
@@ -104,7 +106,6 @@ TEST(PlanInFlight, AScreenedPlanMovesNothing) {
       EXPECT_EQ(plan.result().kind, PlanResult::Kind::kPlan);
     }
     plan.share(kStart)();
-    EXPECT_FALSE(plan.begin_migration(kStart));
     EXPECT_FALSE(plan.has_layers());
   });
 }

@@ -18,10 +18,11 @@ namespace trimtab {
 struct PlanTask {
   BalancerConfig config;
   std::shared_ptr<const Policy> policy;
+  std::shared_ptr<const CostModel> cost = nullptr;  // null: rows
   Window window;
   Placement current;
   Topology topology;
-  History history;  // what the last plan returned
+  std::shared_ptr<const History> history;  // what the last plan returned; null: nothing yet
   int64_t expert_bytes = 0;
   int max_receive = 0;  // experts that a rank can receive in one layer
   Costs costs;
@@ -38,11 +39,16 @@ struct PlanResult {
   std::string why;
   std::vector<int32_t> logical;  // [layers, slots] of the plan; kPlan and kRejected
   int64_t moves = 0, bytes = 0;
-  double predicted = 0;  // gain, mean over the layers that change
+  double predicted = 0;               // gain, mean over the layers that change
+  std::vector<std::string> left_out;  // why layers of the plan stay as they are
   double seconds = 0;
-  History history;
+  std::shared_ptr<const History> history;  // for the next task
 };
 
 PlanResult make_plan(const PlanTask& task);
+
+// How the layers share tokens out, as plans are made and measured. Where a row costs the
+// same whatever it meets, times are rows, and the rule kTime is kSplit.
+Serving serving_of(const BalancerConfig& config, const Topology& topology, const CostModel* cost);
 
 }  // namespace trimtab

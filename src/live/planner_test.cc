@@ -166,11 +166,11 @@ TEST(Planner, AFailedPlanForgetsNothing) {
   PlanTask task = task_of(kSkewedLoad, std::make_shared<FakePolicy>([](const Problem&) -> Plan {
                             throw InvalidArgument("bad day");
                           }));
-  task.history = {.episodes = {1, 1, 4, {1, 2, 3, 4}}, .weights = {5}, .steps_seen = 5};
+  task.history = std::make_shared<const History>(
+      History{.episodes = {1, 1, 4, {1, 2, 3, 4}}, .weights = {5}, .steps_seen = 5});
   const PlanResult result = make_plan(task);
   EXPECT_EQ(result.kind, PlanResult::Kind::kFailed);
-  EXPECT_EQ(result.history.steps_seen, 5);
-  EXPECT_EQ(result.history.episodes.counts, task.history.episodes.counts);
+  EXPECT_EQ(result.history, task.history);
 }
 
 TEST(Planner, LayersThatNeedMoreSparesThanThereAreAreLeftOut) {
@@ -191,6 +191,46 @@ TEST(Planner, LayersThatNeedMoreSparesThanThereAreAreLeftOut) {
   ASSERT_EQ(result.kind, PlanResult::Kind::kPlan) << result.why;
   EXPECT_EQ(result.logical, (std::vector<int32_t>{0, 1, 2, 3, 0, 2, 1, 3}));
   EXPECT_EQ(result.moves, 2);
+  EXPECT_EQ(result.left_out,
+            (std::vector<std::string>{"layer 0: a rank would need 2 spares, it has 1"}));
+}
+
+// A layer in which a plan brings nothing does not move because it pays in another.
+TEST(Planner, EachLayerMustRepayItsOwnMoves) {
+  const Placement two_layers(2, 4, {2, 2}, {0, 1, 2, 3, 0, 1, 2, 3});
+  const Placement next(2, 4, {2, 2}, {0, 2, 1, 3, 0, 2, 1, 3});
+  PlanTask task{.policy = gives(next),
+                .current = two_layers,
+                .expert_bytes = 1,
+                .max_receive = 2,
+                .costs = {.step_seconds = 1}};
+  task.window.load = {1, 2, 4, {50, 50, 1, 1, 50, 1, 50, 1}};
+  task.window.rank_loads = rank_loads(two_layers, task.window.load);
+  const PlanResult result = make_plan(task);
+  ASSERT_EQ(result.kind, PlanResult::Kind::kPlan) << result.why;
+  EXPECT_EQ(result.logical, (std::vector<int32_t>{0, 2, 1, 3, 0, 1, 2, 3}));
+  EXPECT_EQ(result.moves, 2);
+  EXPECT_EQ(result.bytes, 2);
+  EXPECT_DOUBLE_EQ(result.predicted, 100.0 / 51 - 1);
+}
+
+// Where reading weights is all that costs, a plan that levels rows saves no time.
+TEST(Planner, TheGateJudgesInTimeWhereThereIsACost) {
+  const Placement together(1, 4, {2, 2}, {0, 1, 2, 3}), apart(1, 4, {2, 2}, {0, 2, 1, 3});
+  PlanTask task{.policy = gives(apart),
+                .current = together,
+                .expert_bytes = 1,
+                .max_receive = 2,
+                .costs = {.step_seconds = 1}};
+  task.window.load = {1, 1, 4, {50, 50, 1, 1}};
+  task.window.rank_loads = rank_loads(together, task.window.load);
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kPlan);
+  task.cost = std::make_shared<const CostModel>(
+      std::vector<CostPoint>{{1, 1'000'000'000}, {64, 1'000'000'001}});
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kRejected);
+  // In single steps half of the experts have rows at a time: the same two, which share a rank.
+  task.window.single = {2, 1, 4, {25, 25, 0, 0, 25, 25, 0, 0}};
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kPlan);
 }
 
 }  // namespace

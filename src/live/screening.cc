@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "live/gate.h"
 #include "trimtab/par.h"
 
 namespace trimtab {
@@ -13,13 +12,16 @@ void Screening::note_screened(Placement proposed, double predicted) {
   predicted_ = predicted;
 }
 
-Screening::Gains Screening::measure(const Placement& current, const Load& window,
-                                    SplitRule rule) const {
+Screening::Gains Screening::measure(const Placement& current, const MeasuredSteps& window,
+                                    const Serving& serving) const {
   Gains found;
-  if (window.num_steps == 0) return found;
-  if (before_) found.applied = mean_of(gains(changed_layers(*before_, current, window, rule)));
+  if (window.parts.num_steps == 0) return found;
+  if (before_) {
+    found.in_force = mean_of(gains(changed_layers(*before_, current, window, serving)));
+    if (is_new_) found.applied = found.in_force;
+  }
   if (proposed_) {
-    found.screened_parts = gains(changed_layers(current, *proposed_, window, rule));
+    found.screened_parts = gains(changed_layers(current, *proposed_, window, serving));
     found.screened = mean_of(found.screened_parts);
     found.screened_predicted = predicted_;
   }
@@ -27,7 +29,7 @@ Screening::Gains Screening::measure(const Placement& current, const Load& window
 }
 
 void Screening::take(const Gains& measured) {
-  if (measured.applied) before_.reset();
+  if (measured.applied) is_new_ = false;
   if (!measured.screened) return;
   proposed_.reset();
   screened_gains_.insert(screened_gains_.end(), measured.screened_parts.begin(),

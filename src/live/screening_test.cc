@@ -24,7 +24,9 @@ Load busy(int64_t parts) {
 
 // As the Balancer does it.
 Screening::Gains measure(Screening& screening, const Placement& now, int64_t parts = 2) {
-  const Screening::Gains gains = screening.measure(now, busy(parts), SplitRule::kRoundRobin);
+  const Load load = busy(parts), none;
+  const Screening::Gains gains =
+      screening.measure(now, {load, none}, {.sharing = SplitRule::kRoundRobin});
   screening.take(gains);
   return gains;
 }
@@ -38,7 +40,9 @@ TEST(Screening, AnAppliedPlanIsMeasuredOnceAgainstThePlacementBeforeIt) {
   ASSERT_TRUE(gains.applied);
   EXPECT_DOUBLE_EQ(*gains.applied, 1.0);  // PAR 2 before, 1 after
   EXPECT_FALSE(gains.screened);
-  EXPECT_FALSE(measure(screening, kApart).applied);
+  const auto later = measure(screening, kApart);
+  EXPECT_FALSE(later.applied);
+  EXPECT_DOUBLE_EQ(later.in_force.value(), 1.0);
   screening.note_applied(kApart);
   EXPECT_DOUBLE_EQ(*measure(screening, kTogether).applied, -1.0);
 }
@@ -60,8 +64,9 @@ TEST(Screening, WhatCannotBeMeasuredIsDropped) {
   Screening screening;
   screening.note_applied(kTogether);
   screening.note_screened(kApart, 0.7);
-  const Load wrong{1, 1, 3, {1, 2, 3}};
-  EXPECT_THROW(screening.measure(kApart, wrong, SplitRule::kSplit), InvalidArgument);
+  const Load wrong{1, 1, 3, {1, 2, 3}}, none;
+  EXPECT_THROW(screening.measure(kApart, {wrong, none}, {.sharing = SplitRule::kSplit}),
+               InvalidArgument);
   screening.drop();
   const auto gains = measure(screening, kApart);
   EXPECT_FALSE(gains.applied);

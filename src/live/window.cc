@@ -16,6 +16,26 @@ void put(std::vector<std::byte>& out, int64_t value) {
   out.push_back(static_cast<std::byte>(value));
 }
 
+// The counts of some steps, added up: [layers, slots].
+void put_sums(const RecordedSteps& steps, std::span<const int64_t> some,
+              std::vector<std::byte>& packed) {
+  std::vector<int64_t> sum(cells(steps.num_slots()));
+  for (int layer = 0; layer < steps.num_layers(); ++layer) {
+    std::ranges::fill(sum, 0);
+    for (const int64_t step : some) {
+      const auto row = steps.step(step, layer);
+      for (size_t s = 0; s < sum.size(); ++s) sum[s] += row[s];
+    }
+    for (size_t s = 0; s < sum.size(); ++s) {
+      if (sum[s] < 0) {
+        throw InvalidArgument(
+            cat("window: slot ", s, " of layer ", layer, " has got ", sum[s], " rows"));
+      }
+      put(packed, sum[s]);
+    }
+  }
+}
+
 class Reader {
  public:
   Reader(std::span<const std::byte> bytes, int rank) : bytes_(bytes), rank_(rank) {}
@@ -44,42 +64,59 @@ class Reader {
   size_t at_ = 0;
 };
 
+// The number of parts that all ranks name. Every part takes at least a byte for each slot, so that
+// a wrong number can't ask for much memory: `most` is the longest window's bytes.
+int64_t same_count(std::span<Reader> readers, int64_t most) {
+  const int64_t parts = readers[0].next();
+  for (size_t r = 1; r < readers.size(); ++r) {
+    if (const int64_t other = readers[r].next(); other != parts) {
+      throw InvalidArgument(
+          cat("window of rank ", r, " has ", other, " parts, that of rank 0 ", parts));
+    }
+  }
+  if (parts > most) throw InvalidArgument(cat("windows of ", parts, " parts in ", most, " bytes"));
+  return parts;
+}
+
+// Adds one rank's counts of all steps of the load. rank_loads: gets the rank's rows, or null.
+void read_counts(const Placement& placement, int rank, Reader& reader, Load& load,
+                 RankLoads* rank_loads) {
+  for (int64_t step = 0; step < load.num_steps; ++step) {
+    for (int layer = 0; layer < load.num_layers; ++layer) {
+      const auto logical = placement.logical(layer);
+      int64_t* const loads =
+          load.counts.data() + (step * load.num_layers + layer) * load.num_experts;
+      int64_t rows = 0;
+      for (int slot = placement.first_slot(rank); slot < placement.first_slot(rank + 1); ++slot) {
+        const int64_t count = reader.next();
+        loads[logical[slot]] += count;
+        rows += count;
+      }
+      if (rank_loads != nullptr)
+        rank_loads->at(step, layer)[cells(rank)] = static_cast<double>(rows);
+    }
+  }
+}
+
 }  // namespace
 
-std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
-                                   std::optional<Phase> phase, int64_t max_episodes) {
-  if (steps < 0 || steps > recorder.recorded_steps()) {
-    throw InvalidArgument(
-        cat("a window of ", steps, " steps, ", recorder.recorded_steps(), " are recorded"));
-  }
-  const int layers = recorder.num_layers();
-  const int slots = recorder.num_slots();
-  std::vector<int64_t> chosen;  // how many steps before the latest
-  for (int64_t age = steps; age > 0; --age) {
-    if (!phase || recorder.phase(recorder.valid_steps(0) - age, 0) == *phase) chosen.push_back(age);
+std::vector<std::byte> pack_window(const RecordedSteps& steps, std::optional<Phase> phase,
+                                   int64_t max_episodes, bool single_steps) {
+  std::vector<int64_t> chosen;
+  for (int64_t i = 0; i < steps.size(); ++i) {
+    if (!phase || steps.phase(i) == *phase) chosen.push_back(i);
   }
   const EpisodeCut parts = EpisodeCut::spread(std::ssize(chosen), max_episodes);
   std::vector<std::byte> packed;
-  put(packed, std::max<int64_t>(recorder.num_rows(), 0));
+  put(packed, std::max<int64_t>(steps.num_rows(), 0));
   put(packed, parts.count());
-  std::vector<int64_t> sum(cells(slots));
-  for (int64_t part = 0; part < parts.count(); ++part) {
-    const StepRange of_part = parts[part];
-    for (int layer = 0; layer < layers; ++layer) {
-      std::ranges::fill(sum, 0);
-      for (int64_t i = of_part.first; i < of_part.last; ++i) {
-        const auto row = recorder.step(recorder.valid_steps(layer) - chosen[i], layer);
-        for (int s = 0; s < slots; ++s) sum[s] += row[s];
-      }
-      for (size_t s = 0; s < sum.size(); ++s) {
-        if (sum[s] < 0) {
-          throw InvalidArgument(
-              cat("window: slot ", s, " of layer ", layer, " has got ", sum[s], " rows"));
-        }
-        put(packed, sum[s]);
-      }
-    }
-  }
+  for (int64_t part = 0; part < parts.count(); ++part)
+    put_sums(steps, std::span(chosen).subspan(cells(parts[part].first), cells(parts[part].size())),
+             packed);
+  const bool has_single = single_steps && parts.count() < std::ssize(chosen);
+  put(packed, has_single ? parts.count() : 0);
+  for (int64_t part = 0; has_single && part < parts.count(); ++part)
+    put_sums(steps, std::span(chosen).subspan(cells(parts[part].last - 1), 1), packed);
   return packed;
 }
 
@@ -95,39 +132,21 @@ Window unpack_windows(const Placement& placement, std::span<const std::vector<st
     readers.emplace_back(packed[r], r);
     window.rank_rows.push_back(readers.back().next());
   }
-  const int64_t parts = readers[0].next();
-  for (size_t r = 1; r < readers.size(); ++r) {
-    if (const int64_t other = readers[r].next(); other != parts) {
-      throw InvalidArgument(
-          cat("window of rank ", r, " has ", other, " parts, that of rank 0 ", parts));
-    }
-  }
-  const int layers = placement.num_layers(), experts = placement.num_experts();
-  // Every part takes at least a byte for each slot, so that a wrong number can't ask for much
-  // memory.
   const int64_t most = std::ssize(std::ranges::max(packed, {}, &std::vector<std::byte>::size));
-  if (parts > most) throw InvalidArgument(cat("windows of ", parts, " parts in ", most, " bytes"));
-  window.load = {parts, layers, experts, {}};
-  window.load.counts.resize(cells(parts, layers, experts));
-  window.rank_loads = RankLoads(parts, layers, placement.num_ranks());
-  for (int r = 0; r < placement.num_ranks(); ++r) {
-    Reader& reader = readers[r];
-    for (int64_t part = 0; part < parts; ++part) {
-      for (int layer = 0; layer < layers; ++layer) {
-        const auto logical = placement.logical(layer);
-        int64_t* const loads = window.load.counts.data() + (part * layers + layer) * experts;
-        int64_t rows = 0;
-        for (int slot = placement.first_slot(r); slot < placement.first_slot(r + 1); ++slot) {
-          const int64_t count = reader.next();
-          loads[logical[slot]] += count;
-          rows += count;
-        }
-        window.rank_loads.at(part, layer)[cells(r)] = static_cast<double>(rows);
-      }
-    }
-    reader.end();
-  }
+  const int64_t parts = same_count(readers, most);
+  window.load = Load{parts, placement.num_layers(), placement.num_experts(), {}};
+  window.load.counts.resize(cells(parts, window.load.num_layers, window.load.num_experts));
+  window.rank_loads = RankLoads(parts, placement.num_layers(), placement.num_ranks());
+  for (int r = 0; r < placement.num_ranks(); ++r)
+    read_counts(placement, r, readers[r], window.load, &window.rank_loads);
   window.rank_loads.sum_up_window();
+  const int64_t single = same_count(readers, most);
+  window.single = Load{single, placement.num_layers(), placement.num_experts(), {}};
+  window.single.counts.resize(cells(single, window.single.num_layers, window.single.num_experts));
+  for (int r = 0; r < placement.num_ranks(); ++r) {
+    read_counts(placement, r, readers[r], window.single, nullptr);
+    readers[r].end();
+  }
   return window;
 }
 

@@ -16,15 +16,17 @@
 
 namespace trimtab {
 
-// Of the recorder's last `steps` steps those of the phase (none: all), in at most max_episodes
-// parts, and the rows of all steps that it has kept so far. Seven bits a byte, so that small
-// counts, which most are, take one. Never empty. Throws InvalidArgument when the recorder has fewer
-// steps, and for a slot whose rows are negative, since the count of a step did not fit in 32 bits.
-std::vector<std::byte> pack_window(const LoadRecorder& recorder, int64_t steps,
-                                   std::optional<Phase> phase, int64_t max_episodes);
+// Of recorded steps those of the phase (none: all), in at most max_episodes parts, and the rows of
+// all steps that were kept so far. Seven bits a byte, so that small counts, which most are, take
+// one. Never empty. Throws InvalidArgument for a slot whose rows are negative, since the count of a
+// step did not fit in 32 bits.
+// single_steps: also one step of each part by itself, where parts are several steps.
+std::vector<std::byte> pack_window(const RecordedSteps& steps, std::optional<Phase> phase,
+                                   int64_t max_episodes, bool single_steps = false);
 
 struct Window {
   Load load;             // its steps are the parts
+  Load single;           // the last step of each part by itself; without steps where not packed
   RankLoads rank_loads;  // what the ranks really got: [parts, layers, ranks]
   // The rows that each rank has got since it began, in all steps that were kept: [ranks]. Steps
   // between two windows count here too.

@@ -39,7 +39,7 @@ struct Recorded {
                                            int64_t parts) const {
     std::vector<std::vector<std::byte>> packed;
     for (const LoadRecorder& recorder : recorders)
-      packed.push_back(pack_window(recorder, steps, phase, parts));
+      packed.push_back(pack_window(RecordedSteps(recorder, steps), phase, parts));
     return packed;
   }
 };
@@ -103,13 +103,54 @@ TEST(Window, RowsOfRanksAreThoseOfAllSteps) {
   EXPECT_EQ(unpack_windows(placement, recorded.pack(0, {}, 4)).rank_rows, wanted);
 }
 
+// What was recorded when the window was taken, however many steps have come since.
+TEST(Window, StaysAsItWasWhileStepsGoOn) {
+  const Placement placement = some_placement();
+  Recorded recorded(placement, 6);
+  for (int i = 0; i < 4; ++i) recorded.step(Phase::kDecode, [&](int, int, int) { return i; });
+  const RecordedSteps before(recorded.recorders[0], 3);
+  const auto packed = pack_window(before, {}, 3);
+  for (int i = 0; i < 3; ++i) {
+    recorded.step(Phase::kPrefill, [](int, int, int) { return 1000; });
+    EXPECT_EQ(pack_window(before, {}, 3), packed);
+    EXPECT_EQ(before.num_rows(), 4 * (0 + 1 + 2 + 3));
+  }
+  EXPECT_THROW(RecordedSteps(recorded.recorders[0], 7), InvalidArgument);
+}
+
+// What a step costs is not to be seen in a sum of steps.
+TEST(Window, HasSingleStepsWhereAskedFor) {
+  const Placement placement = some_placement();
+  Recorded recorded(placement, 10);
+  for (int i = 0; i < 10; ++i)
+    recorded.step(Phase::kDecode, [&](int, int layer, int) { return 10 * i + layer; });
+  const auto unpacked = [&](int64_t parts) {
+    std::vector<std::vector<std::byte>> packed;
+    for (const LoadRecorder& recorder : recorded.recorders)
+      packed.push_back(pack_window(RecordedSteps(recorder, 9), {}, parts, true));
+    return unpack_windows(placement, packed);
+  };
+  const Window window = unpacked(3);  // steps 1 to 3, 4 to 6, 7 to 9
+  ASSERT_EQ(window.single.num_steps, 3);
+  for (int64_t part = 0; part < 3; ++part) {
+    for (int layer = 0; layer < 2; ++layer) {
+      const int64_t each = 10 * (3 * part + 3) + layer;
+      const auto counts = window.single.at(part, layer);
+      EXPECT_EQ(total({counts.begin(), counts.end()}), 4 * each);
+    }
+  }
+  EXPECT_EQ(total(window.load.counts), 4 * (2 * 450 + 9));
+  EXPECT_EQ(unpacked(9).single.num_steps, 0) << "the parts are single steps";
+}
+
 TEST(Window, SmallCountsTakeOneByte) {
   Recorded recorded(some_placement(), 4);
   for (int i = 0; i < 4; ++i) recorded.step(Phase::kDecode, [](int, int, int) { return 30; });
-  // Before them stand the rows so far, 480 or 0, and the number of parts.
-  EXPECT_EQ(recorded.pack(4, {}, 4)[0].size(), 2 + 1 + 4 * 2 * 2);
-  EXPECT_EQ(recorded.pack(4, {}, 1)[0].size(), 2 + 1 + 1 * 2 * 2);
-  EXPECT_EQ(recorded.pack(4, {}, 4)[1].size(), 1U + 1U);
+  // Before them stand the rows so far, 480 or 0, and the number of parts; behind them that of
+  // single steps.
+  EXPECT_EQ(recorded.pack(4, {}, 4)[0].size(), 2 + 1 + 4 * 2 * 2 + 1);
+  EXPECT_EQ(recorded.pack(4, {}, 1)[0].size(), 2 + 1 + 1 * 2 * 2 + 1);
+  EXPECT_EQ(recorded.pack(4, {}, 4)[1].size(), 1U + 1U + 1U);
 }
 
 TEST(Window, RefusesRowsBelowZero) {
@@ -118,13 +159,13 @@ TEST(Window, RefusesRowsBelowZero) {
     return layer == 1 && slot == 1 ? std::numeric_limits<int32_t>::min() : 3;
   });
   try {
-    pack_window(recorded.recorders[2], 1, {}, 1);
+    pack_window(RecordedSteps(recorded.recorders[2], 1), {}, 1);
     ADD_FAILURE() << "not refused";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(), "window: slot 1 of layer 1 has got -2147483648 rows");
   }
   // Where the window does not reach back to them, what it has is good.
-  EXPECT_NO_THROW(pack_window(recorded.recorders[2], 0, {}, 1));
+  EXPECT_NO_THROW(pack_window(RecordedSteps(recorded.recorders[2], 0), {}, 1));
 }
 
 TEST(Window, RefusesWhatDoesNotFit) {

@@ -49,6 +49,11 @@ std::span<int32_t> LoadRecorder::counts(int layer) {
 }
 
 void LoadRecorder::keep_step() {
+  count_step();
+  ++num_steps_;
+}
+
+void LoadRecorder::count_step() {
   if (!open_) throw InvalidArgument("load recorder: no open step to keep");
   const int64_t size = int64_t{num_layers_} * num_slots_;
   const int64_t at = place(num_steps_);
@@ -60,7 +65,6 @@ void LoadRecorder::keep_step() {
     rows += counts[i];
   }
   num_rows_ += rows;
-  ++num_steps_;
   open_ = false;
 }
 
@@ -114,6 +118,14 @@ int64_t LoadRecorder::recorded_steps() const {
   int64_t steps = window_;
   for (int layer = 0; layer < num_layers_; ++layer) steps = std::min(steps, valid_steps(layer));
   return steps;
+}
+
+RecordedSteps::RecordedSteps(const LoadRecorder& recorder, int64_t steps)
+    : recorder_(recorder), steps_(steps), end_(recorder.num_steps_), num_rows_(recorder.num_rows_) {
+  if (steps < 0 || steps > recorder.recorded_steps()) {
+    throw InvalidArgument(
+        cat("a window of ", steps, " steps, ", recorder.recorded_steps(), " are recorded"));
+  }
 }
 
 std::vector<int32_t> LoadRecorder::recorded() const {

@@ -75,6 +75,8 @@ std::string_view name(BalanceEvent::Kind kind) {
       return "switched";
     case kRolledBack:
       return "rolled back";
+    case kLeftOut:
+      return "left out";
     case kCommitted:
       return "committed";
   }

@@ -132,7 +132,7 @@ TEST(BalanceEvent, EveryKindHasANameOfItsOwn) {
   for (int kind = 0; kind <= static_cast<int>(BalanceEvent::Kind::kCommitted); ++kind) {
     names.insert(name(static_cast<BalanceEvent::Kind>(kind)));
   }
-  EXPECT_EQ(names.size(), 7U);
+  EXPECT_EQ(names.size(), 8U);
   EXPECT_FALSE(names.contains(""));
 }
 
