@@ -17,6 +17,10 @@ Json eplb_json(const RunResult& result) {
                {"moves", metrics.moves},
                {"moved_bytes", metrics.moved_bytes},
                {"rolled_back", metrics.rolled_back_layers},
+               {"plans_rejected", metrics.plans_rejected},
+               {"plans_failed", metrics.plans_failed},
+               {"plans_late", metrics.plans_late},
+               {"split", result.split},
                {"stall_seconds", metrics.stall_seconds},
                {"plan_seconds", metrics.plan_seconds},
                {"par_by_third", result.par_by_third},
@@ -51,6 +55,7 @@ std::string json_report(const RunResult& result) {
                  {"moe_layers", result.moe_layers},
                  {"par_per_layer", result.par_per_layer},
                  {"rank_load", result.rank_load}};
+  if (!result.par_time_per_layer.empty()) report["par_time_per_layer"] = result.par_time_per_layer;
   if (result.eplb_mode != "off") report["eplb"] = eplb_json(result);
   report["outputs"] = std::move(outputs);
   return report.dump(1) + "\n";

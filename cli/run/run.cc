@@ -215,6 +215,10 @@ void add_levels(const Job& job, RunRecorder& recorder, RunResult& result) {
   result.expert_load = recorder.expert_rows();
   for (const std::vector<int64_t>& ranks : result.rank_load)
     result.par_per_layer.push_back(par(ranks));
+  if (!job.options.cost.empty()) {
+    for (const std::vector<int64_t>& ranks : recorder.rank_times())
+      result.par_time_per_layer.push_back(par(ranks));
+  }
   if (job.eplb.mode.kind != EplbMode::Kind::kOff) result.par_by_third = recorder.par_by_third();
   if (!job.options.report.empty()) result.loads = recorder.rank_loads();
 }

@@ -11,12 +11,14 @@ RunObserver::RunObserver(const EplbSetup& eplb, Decoder& decoder, ExpertSlots* s
     : start_(eplb.start),
       rank_(decoder.comm().rank()),
       writer_(writer),
+      cost_(decoder.cost()),
       run_recorder_(recorder),
       recorder_(start_.num_layers(), start_.slots_of_rank(rank_), 0) {
   if (!eplb.mode.balances()) return;
   const auto hosts = decoder.comm().hosts();
   Balancer::Parts parts = {.placement = start_,
                            .topology = {.node_of_rank = {hosts.begin(), hosts.end()}},
+                           .cost = decoder.cost(),
                            .slots = slots,
                            .format = decoder.format(),
                            .expert_bytes = static_cast<int64_t>(expert_bytes),
@@ -42,7 +44,7 @@ LoadRecorder* RunObserver::before_step(const Step& step) {
 
 void RunObserver::after_step() {
   LoadRecorder& recorder = balancer_ ? balancer_->recorder() : recorder_;
-  run_recorder_.add_step(rank_, writer_, placement(), recorder);
+  run_recorder_.add_step(rank_, writer_, placement(), recorder, cost_.get());
   balancer_ ? balancer_->after_step() : recorder_.keep_step();
 }
 

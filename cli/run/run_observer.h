@@ -44,6 +44,7 @@ class RunObserver final : public StepObserver {
  private:
   const Placement start_;
   const int rank_, writer_;
+  const std::shared_ptr<const CostModel> cost_;  // null: rows
   RunRecorder& run_recorder_;
   LoadRecorder recorder_;  // used where there is no balancer
   std::optional<Balancer> balancer_;

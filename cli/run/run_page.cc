@@ -179,6 +179,8 @@ ReportTable layer_table(const RunResult& result) {
                    {"", "PAR of a step, mean"},
                    {"", "noise floor"},
                    {"", "worst step"}};
+  if (!result.par_time_per_layer.empty())
+    table.columns.push_back({"par_time_per_layer", "PAR of the run in time"});
   const std::vector<StepRange> parts = thirds(loads.num_steps());
   if (!parts.empty())
     table.columns.insert(table.columns.begin() + 1, {{"", "first third"}, {"", "last third"}});
@@ -191,6 +193,7 @@ ReportTable layer_table(const RunResult& result) {
     }
     row.insert(row.end(), {level.par_step_mean, noise_floor(loads, layer, loads.all_steps()),
                            level.par_step_worst});
+    if (!result.par_time_per_layer.empty()) row.push_back(result.par_time_per_layer[layer]);
     table.rows.push_back({fmt::format("{}", result.moe_layers[layer]), std::move(row)});
   }
   return table;

@@ -34,9 +34,11 @@ RunRecorder::RunRecorder(const Placement& start, int ranks, int writers, StepWan
       ranks_(ranks),
       writers_(writers),
       rank_rows_(layers_, std::vector<int64_t>(ranks)),
+      rank_times_(rank_rows_),
       expert_rows_(cells(layers_, experts_)) {
   for (OfRank& writer : writers_) {
     writer.rank_rows.resize(layers_);
+    writer.rank_times.resize(layers_);
     writer.of_layers.resize(layers_);
     writer.expert_rows.resize(cells(layers_, experts_));
     writer.of_experts.resize(cells(layers_, experts_));
@@ -52,7 +54,8 @@ RunRecorder::RunRecorder(const Placement& start, int ranks, int writers, StepWan
   }
 }
 
-void RunRecorder::add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder) {
+void RunRecorder::add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder,
+                           const CostModel* cost) {
   OfRank& own = writers_[writer];
   std::ranges::fill(own.of_experts, 0);
   int32_t* into = own.of_experts.data();
@@ -60,11 +63,14 @@ void RunRecorder::add_step(int rank, int writer, const Placement& now, LoadRecor
     const auto rows = recorder.counts(layer);
     const auto held = now.logical(layer).subspan(now.first_slot(rank));
     int32_t sum = 0;
+    int64_t work = 0;
     for (int64_t slot = 0; slot < std::ssize(rows); ++slot) {
       into[held[slot]] += rows[slot];
       sum += rows[slot];
+      if (cost != nullptr) work += cost->time(rows[slot]);
     }
     own.of_layers[layer] = sum;
+    if (cost != nullptr) own.rank_times[layer] += cost->time_on_rank(work, rank);
   }
   add_to(own.rank_rows, own.of_layers);
   add_to(own.expert_rows, own.of_experts);
@@ -81,24 +87,28 @@ void RunRecorder::merge(Communicator* comm) {
 }
 
 void RunRecorder::merge_sums(Communicator* comm) {
-  const auto take = [this](int rank, std::span<const int64_t> rows,
-                           std::span<const int64_t> experts) {
-    for (int layer = 0; layer < layers_; ++layer) rank_rows_[layer][rank] = rows[layer];
-    add_to(expert_rows_, experts);
+  // sums: [layers] rows, [layers] times, [layers, experts] rows.
+  const auto take = [this](int rank, std::span<const int64_t> sums) {
+    for (int layer = 0; layer < layers_; ++layer) {
+      rank_rows_[layer][rank] = sums[layer];
+      rank_times_[layer][rank] = sums[layers_ + layer];
+    }
+    add_to(expert_rows_, sums.subspan(2 * cells(layers_)));
+  };
+  const auto sums_of = [](const OfRank& writer) {
+    std::vector<int64_t> sums = writer.rank_rows;
+    sums.insert(sums.end(), writer.rank_times.begin(), writer.rank_times.end());
+    sums.insert(sums.end(), writer.expert_rows.begin(), writer.expert_rows.end());
+    return sums;
   };
   if (comm == nullptr) {
-    for (int rank = 0; rank < ranks_; ++rank)
-      take(rank, writers_[rank].rank_rows, writers_[rank].expert_rows);
+    for (int rank = 0; rank < ranks_; ++rank) take(rank, sums_of(writers_[rank]));
     return;
   }
-  std::vector<int64_t> mine = writers_[0].rank_rows;
-  mine.insert(mine.end(), writers_[0].expert_rows.begin(), writers_[0].expert_rows.end());
+  const std::vector<int64_t> mine = sums_of(writers_[0]);
   const auto all = bytes_to_rank_0(*comm, std::as_bytes(std::span(mine)));
   if (comm->rank() != 0) return;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    const std::vector<int64_t> values = values_of<int64_t>(all[rank]);
-    take(rank, std::span(values).first(layers_), std::span(values).subspan(layers_));
-  }
+  for (int rank = 0; rank < ranks_; ++rank) take(rank, values_of<int64_t>(all[rank]));
 }
 
 // sums: the row of a step is the sum of the ranks' rows; else they stand side by side.

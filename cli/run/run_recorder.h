@@ -12,6 +12,7 @@
 
 #include "cli/run/step_log.h"
 #include "trimtab/communicator.h"
+#include "trimtab/cost_model.h"
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
 #include "trimtab/rank_loads.h"
@@ -35,8 +36,9 @@ class RunRecorder {
   RunRecorder(const Placement& start, int ranks, int writers, StepWants wants);
 
   // The rows of the step that is open in `recorder`, whose slots hold what `now` says. rank: of the
-  // run; writer: the same, or 0 in a process of one rank.
-  void add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder);
+  // run; writer: the same, or 0 in a process of one rank. cost: what the rows cost, or null.
+  void add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder,
+                const CostModel* cost = nullptr);
 
   // Brings the rows of all ranks together, after the last step, on rank 0 of processes
   // (collective), or, without comm, from the writers of this process.
@@ -49,6 +51,8 @@ class RunRecorder {
   // [layers][ranks] and [layers, experts], summed over the steps.
   const std::vector<std::vector<int64_t>>& rank_rows() const { return rank_rows_; }
   const std::vector<int64_t>& expert_rows() const { return expert_rows_; }
+  // [layers][ranks] picoseconds by the cost, summed over the steps; all 0 without one.
+  const std::vector<std::vector<int64_t>>& rank_times() const { return rank_times_; }
   // PAR of each third of the steps, mean over the layers; empty for less than three steps. Needs
   // StepWants::rank_rows.
   std::vector<double> par_by_third();
@@ -61,6 +65,7 @@ class RunRecorder {
   // What one rank adds up.
   struct OfRank {
     std::vector<int64_t> rank_rows;    // [layers]
+    std::vector<int64_t> rank_times;   // [layers]
     std::vector<int64_t> expert_rows;  // [layers, experts]
     std::vector<int32_t> of_layers;    // scratch: [layers] of the step
     std::vector<int32_t> of_experts;   // scratch: [layers, experts] of the step
@@ -76,7 +81,7 @@ class RunRecorder {
   std::optional<StepLog> all_rank_log_,
       all_expert_log_;  // one writer: [layers, ranks], and the sum
   int64_t steps_ = 0;
-  std::vector<std::vector<int64_t>> rank_rows_;
+  std::vector<std::vector<int64_t>> rank_rows_, rank_times_;
   std::vector<int64_t> expert_rows_;
 };
 

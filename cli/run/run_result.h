@@ -42,6 +42,7 @@ struct RunResult {
   double seconds = 0.0;       // from the first prompt token to the last new one
   // Figures of how level the ranks were. Rows are those that the experts of a rank got.
   std::vector<double> par_per_layer;            // [layers]
+  std::vector<double> par_time_per_layer;       // [layers] in time; empty without --cost
   std::vector<std::vector<int64_t>> rank_load;  // [layers][ranks] rows
   std::vector<int64_t> expert_load;             // [layers, experts] rows
   RankLoads loads;                              // rows of every step

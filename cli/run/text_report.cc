@@ -35,14 +35,17 @@ void append_outputs(std::string& to, const RunResult& result) {
 }
 
 void append_par(std::string& to, const RunResult& result) {
-  to += "layer    PAR  busiest rank\n";
+  const bool has_times = !result.par_time_per_layer.empty();
+  to += has_times ? "layer    PAR  in time  busiest rank\n" : "layer    PAR  busiest rank\n";
   for (size_t l = 0; l < result.par_per_layer.size(); ++l) {
     const std::vector<int64_t>& load = result.rank_load[l];
     const auto busiest = std::max_element(load.begin(), load.end());
     const int64_t total = std::accumulate(load.begin(), load.end(), int64_t{0});
     fmt::format_to(
-        std::back_inserter(to), "{:5} {:6.2f}  {} ({:.1f} % of the rows)\n", result.moe_layers[l],
-        result.par_per_layer[l], busiest - load.begin(),
+        std::back_inserter(to), "{:5} {:6.2f}  {}{} ({:.1f} % of the rows)\n", result.moe_layers[l],
+        result.par_per_layer[l],
+        has_times ? fmt::format("{:7.2f}  ", result.par_time_per_layer[l]) : "",
+        busiest - load.begin(),
         100.0 * static_cast<double>(*busiest) / static_cast<double>(std::max<int64_t>(total, 1)));
   }
   to += "\n";

@@ -182,6 +182,8 @@ class Decoder {
   // The dispatcher that was chosen or asked for.
   std::string_view dispatcher() const { return dispatcher_->name(); }
   // The format that the experts of replace_layer() must have.
+  // What the layers share out by, as given or measured; null: rows.
+  const std::shared_ptr<const CostModel>& cost() const { return options_.cost; }
   Format format() const { return dispatcher_->format(); }
   const DecoderOptions& options() const { return options_; }
   Communicator& comm() { return lane_.comm; }

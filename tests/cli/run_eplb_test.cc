@@ -18,6 +18,10 @@ const std::string kShift =
     "run " + kTinyMoe + " --prompts " + kTinyMoe +
     "/domain_shift.txt --max-sequences 12 --steps 64 --temperature 0.7 --json ";
 
+// The same, for a few steps.
+const std::string kShortShift = "run " + kTinyMoe + " --prompts " + kTinyMoe +
+                                "/domain_shift.txt --max-sequences 12 --steps 4 --json ";
+
 Json run(const std::string& arguments) {
   const Outcome outcome = trimtab(arguments);
   EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -51,6 +55,21 @@ std::string repeatable(const Scratch& scratch) {
                       R"({"preset": "short", "gate": false, "use_async": false})");
 }
 
+// Where a row costs the same whatever it meets, times are rows, and the rule time is split.
+TEST(RunEplb, TimesStandBesideRowsWhereThereAreCosts) {
+  const std::string run_of = kShortShift + "--redundant-experts 4 --split ";
+  const Json rows = run(run_of + "split");
+  EXPECT_FALSE(rows.contains("par_time_per_layer"));
+  const Json times = run(run_of + "time --cost rows");
+  EXPECT_EQ(times.at("outputs"), rows.at("outputs"));
+  EXPECT_EQ(times.at("par_time_per_layer"), times.at("par_per_layer"));
+  EXPECT_EQ(times.at("par_per_layer"), rows.at("par_per_layer"));
+  const auto measured =
+      run(run_of + "time --cost measure").at("par_time_per_layer").get<std::vector<double>>();
+  ASSERT_EQ(measured.size(), 4U);
+  for (const double par : measured) EXPECT_GE(par, 1);
+}
+
 TEST(RunEplb, BalancesWhenTheDomainChangesAndChangesNoToken) {
   const Scratch scratch;
   const Json off = run(kShift);
@@ -65,6 +84,10 @@ TEST(RunEplb, BalancesWhenTheDomainChangesAndChangesNoToken) {
   EXPECT_GT(eplb.at("moves"), 0);
   EXPECT_GT(eplb.at("moved_bytes"), 0);
   EXPECT_EQ(eplb.at("rolled_back"), 0);
+  EXPECT_EQ(eplb.at("plans_failed"), 0);
+  EXPECT_EQ(eplb.at("plans_late"), 0);
+  EXPECT_EQ(eplb.at("plans_rejected"), 0);
+  EXPECT_EQ(eplb.at("split"), "split");
   EXPECT_GT(eplb.at("plan_seconds"), 0);
   EXPECT_GT(eplb.at("realised_gain"), 0);
   const auto thirds = eplb.at("par_by_third").get<std::vector<double>>();
