@@ -92,8 +92,9 @@ fi
 if [ "$(uname -m)" != aarch64 ]; then
   step "building the AArch64 kernels for an emulator"
   if command -v aarch64-linux-gnu-g++ >/dev/null && command -v qemu-aarch64 >/dev/null; then
-    build aarch64 experts_test
-    start_tests aarch64 ctest --preset aarch64 -j "$jobs" -R "^(experts_on_.*|kernel_codegen)\$"
+    build aarch64 "experts_test attention_test"
+    start_tests aarch64 ctest --preset aarch64 -j "$jobs" \
+      -R "^((experts|attention)_on_.*|kernel_codegen)\$"
   else
     echo "no g++-aarch64-linux-gnu and qemu-user: left out"
   fi

@@ -35,6 +35,8 @@
 
 namespace trimtab {
 
+class Attention;
+struct KvLayout;
 struct LayerWeights;
 
 // The number of layers that have experts. Placement, load and traces count only these, in order;
@@ -103,7 +105,8 @@ class DecoderWeights {
 // time.
 class KvCache {
  public:
-  // capacity: the most positions the sequence may get.
+  // capacity: the most positions the sequence may get; rounded up to 32 of them, memory is real
+  // only where they have been through step().
   KvCache(const ModelConfig& config, int64_t capacity);
 
   int64_t length() const { return length_; }  // positions that have been through step()
@@ -111,15 +114,16 @@ class KvCache {
 
  private:
   friend class Decoder;
-  float* keys(int layer, int head) const;    // [capacity, head_dim]
-  float* values(int layer, int head) const;  // [capacity, head_dim]
+  KvLayout layout() const;
+  float* keys(int layer, int head) const;
+  float* values(int layer, int head) const;
 
   int64_t capacity_;
   int64_t length_ = 0;
   int num_layers_;
   int num_heads_;
   int head_dim_;
-  Buffer data_;  // [layers, key-value heads, (keys, values), capacity, head_dim]
+  Buffer data_;  // [layers, key-value heads, (keys, values)], each as KvLayout
 };
 
 // The next tokens of one sequence.
@@ -201,7 +205,9 @@ class Decoder {
   Activations take_activations(int64_t tokens);
   void embed(std::span<const Chunk> batch, const Activations& a) const;
   void attention(const LayerWeights& weights, int layer, const Activations& a);
-  void append_to_caches(const LayerWeights& weights, int layer, const Activations& a);
+  void turn_heads(const LayerWeights& weights, const Activations& a);
+  void append_to_caches(int layer, const Activations& a);
+  int64_t tile_queries(int layer, const Activations& a) const;
   void feed_forward(const LayerWeights& weights, const Activations& a, LoadRecorder* recorder);
   void head(std::span<const Chunk> batch, const Activations& a, Rows logits);
   ConstRows linear_input(Rows x, const Activations& a);
@@ -213,6 +219,7 @@ class Decoder {
   float rope_scale_ = 1.0F;                 // multiplies its sines and cosines
   std::shared_ptr<const Dispatcher> dispatcher_;
   std::vector<MoeLayer> moe_layers_;
+  std::unique_ptr<const Attention> attention_;
   Team team_;
   Workspace workspace_;
   std::vector<std::unique_ptr<Communicator>> owned_groups_;

@@ -60,6 +60,8 @@ Decoder::Activations Decoder::take_activations(int64_t tokens) {
   a.v = rows(key_cols(c));
   a.attended = rows(query_cols(c));
   a.rounded = rows(widest_input(c), DType::kBF16);
+  a.tiles = workspace_.take<QueryTile>(cells(tokens, tiles_of_token(c)));
+  a.attention_memory = workspace_.take<std::byte>(attention_->workspace_bytes());
   return a;
 }
 

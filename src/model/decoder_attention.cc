@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention block of the decoder, and the caches of keys and values that it reads.
 #include <algorithm>
-#include <cmath>
 
+#include "attention/attention.h"
+#include "attention/kv_layout.h"
 #include "base/cat.h"
 #include "base/rows.h"
 #include "model/decoder_rows.h"
@@ -17,67 +18,107 @@ KvCache::KvCache(const ModelConfig& config, int64_t capacity)
       num_heads_(config.num_key_value_heads),
       head_dim_(config.head_dim) {
   if (capacity < 1) throw InvalidArgument(cat("a cache needs at least 1 position, not ", capacity));
-  data_ = Buffer(cells(num_layers_, 2 * key_cols(config), capacity, sizeof(float)));
+  const int64_t positions = KvLayout::rounded(capacity), dim = KvLayout::rounded(head_dim_);
+  data_ = Buffer(cells(num_layers_, num_heads_, head_dim_ + dim, positions, sizeof(float)));
+}
+
+KvLayout KvCache::layout() const {
+  return KvLayout::of(capacity_, head_dim_);
 }
 
 float* KvCache::keys(int layer, int head) const {
-  return data_.as<float>() + (int64_t{layer} * num_heads_ + head) * 2 * capacity_ * head_dim_;
+  const int64_t floats = layout().key_floats() + layout().value_floats();
+  return data_.as<float>() + (int64_t{layer} * num_heads_ + head) * floats;
 }
 
 float* KvCache::values(int layer, int head) const {
-  return keys(layer, head) + capacity_ * head_dim_;
+  return keys(layer, head) + layout().key_floats();
 }
 
 void Decoder::attention(const LayerWeights& w, int layer, const Activations& a) {
-  const ModelConfig& c = config();
-  norm_rows(a.h, w.attention_norm, c.rms_norm_eps, a.x);
+  norm_rows(a.h, w.attention_norm, config().rms_norm_eps, a.x);
   const ConstRows x = linear_input(a.x, a);
   w.q.run(x, a.q, team_);
   w.k.run(x, a.k, team_);
   w.v.run(x, a.v, team_);
-  append_to_caches(w, layer, a);
-
-  const int heads = c.num_attention_heads;
-  const int heads_per_key = heads / c.num_key_value_heads;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
-  const bool sliding = c.sliding_window > 0 && c.is_sliding_layer[layer];
-  team_.for_each(a.h.rows * heads, [&](int64_t item) {
-    const int64_t row = item / heads;
-    const int head = static_cast<int>(item % heads), key_head = head / heads_per_key;
-    const Place& place = a.places[row];
-    const int64_t last = place.position + 1;
-    const int64_t first = sliding ? std::max<int64_t>(0, last - c.sliding_window) : 0;
-    attend(a.q.row_as<float>(row) + int64_t{head} * c.head_dim, place.cache->keys(layer, key_head),
-           place.cache->values(layer, key_head), first, last, c.head_dim, scale,
-           a.attended.row_as<float>(row) + int64_t{head} * c.head_dim);
-  });
+  turn_heads(w, a);
+  append_to_caches(layer, a);
+  const int64_t tiles = tile_queries(layer, a);
+  attention_->run(a.tiles.first(tiles), a.attention_memory, team_);
   w.o.run(linear_input(a.attended, a), a.y, team_);
   add_rows(a.y, a.h);
 }
 
-// Norms, clips and turns q in place; k and v go to the caches.
-void Decoder::append_to_caches(const LayerWeights& w, int layer, const Activations& a) {
+// Norms, clips and turns q and k, and clips v, in place.
+void Decoder::turn_heads(const LayerWeights& w, const Activations& a) {
   const ModelConfig& c = config();
-  const int64_t dim = c.head_dim;
+  const auto clip = [&](float* row, int64_t cols) {
+    for (int64_t i = 0; c.clip_qkv > 0 && i < cols; ++i)
+      row[i] = std::clamp(row[i], -c.clip_qkv, c.clip_qkv);
+  };
   const auto finish = [&](float* row, int64_t cols, std::span<const float> norm, int64_t token) {
     for (int64_t i = 0; !norm.empty() && i < cols; i += std::ssize(norm))
       rms_norm(row + i, norm, c.rms_norm_eps, row + i);
-    for (int64_t i = 0; c.clip_qkv > 0 && i < cols; ++i)
-      row[i] = std::clamp(row[i], -c.clip_qkv, c.clip_qkv);
-    for (int64_t i = 0; i < cols; i += dim) rotate(row + i, a.sine[token], a.cosine[token]);
+    clip(row, cols);
+    for (int64_t i = 0; i < cols; i += c.head_dim) rotate(row + i, a.sine[token], a.cosine[token]);
   };
   team_.for_each(a.h.rows, [&](int64_t token) {
-    float *k = a.k.row_as<float>(token), *v = a.v.row_as<float>(token);
     finish(a.q.row_as<float>(token), a.q.cols, w.q_norm, token);
-    finish(k, a.k.cols, w.k_norm, token);
-    for (int64_t i = 0; c.clip_qkv > 0 && i < a.v.cols; ++i)
-      v[i] = std::clamp(v[i], -c.clip_qkv, c.clip_qkv);
-    const Place& place = a.places[token];
-    for (int head = 0; head < c.num_key_value_heads; ++head) {
-      std::copy_n(k + head * dim, dim, place.cache->keys(layer, head) + place.position * dim);
-      std::copy_n(v + head * dim, dim, place.cache->values(layer, head) + place.position * dim);
+    finish(a.k.row_as<float>(token), a.k.cols, w.k_norm, token);
+    clip(a.v.row_as<float>(token), a.v.cols);
+  });
+}
+
+// By heads, as the keys of positions side by side share cache lines.
+void Decoder::append_to_caches(int layer, const Activations& a) {
+  const int64_t dim = config().head_dim;
+  team_.for_each(config().num_key_value_heads, [&](int64_t item) {
+    const int head = static_cast<int>(item);
+    for (int64_t token = 0; token < a.h.rows; ++token) {
+      const Place& place = a.places[token];
+      const KvLayout layout = place.cache->layout();
+      layout.store_key(a.k.row_as<float>(token) + head * dim, place.position,
+                       place.cache->keys(layer, head));
+      layout.store_value(a.v.row_as<float>(token) + head * dim, place.position,
+                         place.cache->values(layer, head));
     }
   });
+}
+
+// Fills a.tiles: tokens that stand side by side in a sequence go together, as many as fit. Returns
+// how many tiles there are.
+int64_t Decoder::tile_queries(int layer, const Activations& a) const {
+  const ModelConfig& c = config();
+  const int group = c.num_attention_heads / c.num_key_value_heads;
+  const int64_t most_tokens = std::max(1, QueryTile::kMaxRows / group);
+  const bool sliding = c.sliding_window > 0 && c.is_sliding_layer[layer];
+  int64_t tiles = 0;
+  for (int64_t token = 0, count = 0; token < a.h.rows; token += count) {
+    const Place& place = a.places[token];
+    count = 1;
+    while (count < most_tokens && token + count < a.h.rows &&
+           a.places[token + count].cache == place.cache) {
+      ++count;
+    }
+    for (int head = 0, heads = 0; head < c.num_attention_heads; head += heads) {
+      const int key_head = head / group;
+      heads = std::min((key_head + 1) * group - head, QueryTile::kMaxRows);
+      const int64_t column = int64_t{head} * c.head_dim;
+      a.tiles[tiles++] = {.q = a.q.row_as<float>(token) + column,
+                          .q_stride = a.q.stride,
+                          .out = a.attended.row_as<float>(token) + column,
+                          .out_stride = a.attended.stride,
+                          .rows = static_cast<int>(count) * heads,
+                          .group = heads,
+                          .position = place.position,
+                          .window = sliding ? c.sliding_window : 0,
+                          .keys = place.cache->keys(layer, key_head),
+                          .values = place.cache->values(layer, key_head),
+                          .positions = place.cache->layout().positions,
+                          .head_dim = c.head_dim};
+    }
+  }
+  return tiles;
 }
 
 }  // namespace trimtab

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
-#include <limits>
 
 namespace trimtab {
 
@@ -13,8 +12,6 @@ namespace {
 
 // Partial sums of a dot product: two SSE or one AVX register full.
 constexpr int64_t kLanes = 8;
-// Positions that share one rescaling of the running softmax; the scores fit in four cache lines.
-constexpr int64_t kBlock = 64;
 
 }  // namespace
 
@@ -55,34 +52,6 @@ void rotate(float* x, std::span<const float> sine, std::span<const float> cosine
     x[i] = a * cosine[i] - b * sine[i];
     x[i + half] = b * cosine[i] + a * sine[i];
   }
-}
-
-// The running softmax of Milakov and Gimelshein (arXiv 1805.02867), so that no row of scores has to
-// be kept.
-void attend(const float* q, const float* keys, const float* values, int64_t first, int64_t last,
-            int64_t head_dim, float scale, float* out) noexcept {
-  std::fill(out, out + head_dim, 0.0F);
-  float top = -std::numeric_limits<float>::infinity();
-  float sum = 0.0F;
-  float score[kBlock];
-  for (int64_t begin = first; begin < last; begin += kBlock) {
-    const int64_t n = std::min(kBlock, last - begin);
-    const float old_top = top;
-    for (int64_t j = 0; j < n; ++j) {
-      score[j] = scale * dot(q, keys + (begin + j) * head_dim, head_dim);
-      top = std::max(top, score[j]);
-    }
-    const float rescale = std::exp(old_top - top);
-    sum *= rescale;
-    for (int64_t d = 0; d < head_dim; ++d) out[d] *= rescale;
-    for (int64_t j = 0; j < n; ++j) {
-      const float p = std::exp(score[j] - top);
-      const float* v = values + (begin + j) * head_dim;
-      sum += p;
-      for (int64_t d = 0; d < head_dim; ++d) out[d] += p * v[d];
-    }
-  }
-  for (int64_t d = 0; d < head_dim; ++d) out[d] /= sum;
 }
 
 }  // namespace trimtab

@@ -20,9 +20,4 @@ bool all_finite(std::span<const float> x) noexcept;
 // angle of sine[i], cosine[i], where n = sine.size() = head_dim / 2.
 void rotate(float* x, std::span<const float> sine, std::span<const float> cosine) noexcept;
 
-// Softmax attention of one query head over the positions [first, last), first < last. keys, values:
-// [.., head_dim], row p for position p. q, out: [head_dim]. scale multiplies the scores.
-void attend(const float* q, const float* keys, const float* values, int64_t first, int64_t last,
-            int64_t head_dim, float scale, float* out) noexcept;
-
 }  // namespace trimtab

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "attention/attention.h"
 #include "model/decoder_math.h"
 #include "trimtab/decoder.h"
 #include "trimtab/table.h"
@@ -18,6 +19,12 @@ inline int64_t query_cols(const ModelConfig& config) {
 }
 inline int64_t key_cols(const ModelConfig& config) {
   return int64_t{config.num_key_value_heads} * config.head_dim;
+}
+// The most tiles of queries that a token can need.
+inline int64_t tiles_of_token(const ModelConfig& config) {
+  const int group = config.num_attention_heads / config.num_key_value_heads;
+  const int most = QueryTile::kMaxRows;
+  return int64_t{config.num_key_value_heads} * ((group + most - 1) / most);
 }
 // The widest input of a linear map outside the feed-forward blocks.
 inline int64_t widest_input(const ModelConfig& config) {
@@ -38,6 +45,9 @@ struct Decoder::Activations {
   Rows x, y;                  // [hidden] a block's normalised input and its output
   Rows q, k, v, attended;     // [heads * head_dim] of the queries or of the keys and values
   Rows rounded;               // [widest_input] bf16
+  // [tokens * tiles_of_token()] those of a layer, and the memory to compute them.
+  std::span<QueryTile> tiles;
+  std::span<std::byte> attention_memory;
 };
 
 inline void norm_rows(ConstRows x, std::span<const float> weight, float eps, Rows out) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "attention/attention.h"
 #include "base/cat.h"
 #include "model/decoder_rows.h"
 #include "model/decoder_weights.h"
@@ -70,6 +71,8 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
       placement_(placement),
       dispatcher_(make_dispatcher(comm)),
       moe_layers_(make_moe_layers(comm, slots)),
+      attention_(std::make_unique<const Attention>(attention_kernels(kernel_isa()),
+                                                   config().head_dim, options.threads)),
       team_(options.threads),
       workspace_(comm.allocate(workspace_bytes())),
       owned_groups_(dispatcher_->make_groups(comm)),
@@ -170,8 +173,9 @@ size_t Decoder::workspace_bytes() const {
   const int64_t floats =
       int64_t{3} * c.hidden_size + 2 * query_cols(c) + 2 * key_cols(c) + c.head_dim;
   const size_t row =
-      cells(floats, sizeof(float)) + cells(widest_input(c), sizeof(bf16_t)) + sizeof(Place);
-  constexpr size_t kBlocks = 11;
+      cells(floats, sizeof(float)) + cells(widest_input(c), sizeof(bf16_t)) + sizeof(Place) +
+      cells(tiles_of_token(c), sizeof(QueryTile));
+  constexpr size_t kBlocks = 13;
   size_t block = 0;
   for (const MoeLayer& layer : moe_layers_)
     block = std::max(block, layer.workspace_bytes(options_.max_tokens));
@@ -181,7 +185,8 @@ size_t Decoder::workspace_bytes() const {
     block = std::max(block, Workspace::padded(act) +
                                 Workspace::padded(w.dense->scratch_bytes(options_.max_tokens)));
   }
-  return cells(tokens, row) + kBlocks * Workspace::padded(1) + block;
+  return cells(tokens, row) + attention_->workspace_bytes() + kBlocks * Workspace::padded(1) +
+         block;
 }
 
 }  // namespace trimtab
