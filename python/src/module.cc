@@ -13,4 +13,5 @@ NB_MODULE(_core, m) {
   bind_formats(m);
   bind_split(m);
   bind_runtime(m);
+  bind_rank_runtime(m);
 }

@@ -229,7 +229,8 @@ void MoeRuntime::run_ranks(Layer& layer, const RoutedTokens& pass) {
     const int r = member / options_.threads;
     if (const int helper = member % options_.threads; helper != 0)
       return rank_states_[r]->team.help(helper);
-    run_pass(layer.ranks[r], pass, *rank_states_[r]);
+    const TokenRange own = even_share(pass.x.rows, *rank_states_[r]->comm);
+    run_pass(layer.ranks[r], pass.slice(own.first, own.last - own.first), *rank_states_[r]);
     rank_states_[r]->team.dismiss();
   });
   rethrow_failure();

@@ -7,13 +7,6 @@
 namespace trimtab::python {
 namespace {
 
-// The rank's even share of the tokens.
-RoutedTokens tokens_of_rank(const RoutedTokens& all, const Communicator& comm) {
-  const int64_t first = all.x.rows * comm.rank() / comm.size();
-  const int64_t last = all.x.rows * (comm.rank() + 1) / comm.size();
-  return all.slice(first, last - first);
-}
-
 template <class Id>
 void copy_ids(ConstRows ids, int num_experts, std::span<int32_t> to) {
   const std::span from(reinterpret_cast<const Id*>(ids.data), to.size());
@@ -63,10 +56,14 @@ size_t pass_bytes(const MoeLayer& layer, int64_t max_tokens) {
   return most + Workspace::padded(shape_bytes(DType::kI32, max_tokens, layer.picks_per_token()));
 }
 
-void run_pass(RankLayer& layer, const RoutedTokens& all, RankState& state) noexcept {
+TokenRange even_share(int64_t tokens, const Communicator& comm) {
+  return {tokens * comm.rank() / comm.size(), tokens * (comm.rank() + 1) / comm.size()};
+}
+
+void run_pass(RankLayer& layer, const RoutedTokens& tokens, RankState& state) noexcept {
   const size_t mark = state.workspace.mark();
   try {
-    run(layer, tokens_of_rank(all, *state.comm), state.lane);
+    run(layer, tokens, state.lane);
   } catch (const std::exception& error) {
     state.error = std::current_exception();
     state.comm->abort(error.what());

@@ -54,8 +54,15 @@ struct RankState {
 // Workspace of a pass with at most so many tokens of this rank.
 size_t pass_bytes(const MoeLayer& layer, int64_t max_tokens);
 
-// Takes this rank's share of the tokens, an even piece, through the layer. Every rank of the group
-// does so at the same time. An exception fails the group and is left in state.error.
-void run_pass(RankLayer& layer, const RoutedTokens& all, RankState& state) noexcept;
+// The tokens [first, last).
+struct TokenRange {
+  int64_t first = 0, last = 0;
+};
+// This rank's even share of so many tokens that all ranks have.
+TokenRange even_share(int64_t tokens, const Communicator& comm);
+
+// Takes this rank's tokens through the layer. Every rank of the group does so at the same time. An
+// exception fails the group and is left in state.error.
+void run_pass(RankLayer& layer, const RoutedTokens& tokens, RankState& state) noexcept;
 
 }  // namespace trimtab::python

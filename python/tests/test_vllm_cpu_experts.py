@@ -17,12 +17,20 @@ TOKENS, TOP_K, EXPERTS, HIDDEN, INTERMEDIATE = 13, 2, 6, 64, 32
 
 
 def moe_config(activation="silu", dtype=torch.float32, use_ep=False, **changes):
-    parallel = {"use_ep": use_ep, "dp_size": 1, "pcp_size": 1, "is_sequence_parallel": False}
+    parallel = {
+        "use_ep": use_ep,
+        "dp_size": 1,
+        "pcp_size": 1,
+        "ep_size": 2 if use_ep else 1,
+        "ep_rank": 0,
+        "is_sequence_parallel": False,
+    }
     config = types.SimpleNamespace(
         activation=stub.MoEActivation(activation),
         swiglu_limit=None,
         in_dtype=dtype,
         max_num_tokens=64,
+        num_experts=EXPERTS,
         moe_parallel_config=types.SimpleNamespace(**parallel),
     )
     for name, value in changes.items():
@@ -151,8 +159,8 @@ def test_keeps_experts_in_the_format_that_is_asked_for(additional_config, dtype,
     layer = layer_of(dtype)
     tensors = tensors_of(layer)
     ours = loaded(layer, moe_config(dtype=dtype))
-    (group,) = experts._groups.values()
-    assert group.layers[0].format == ("bf16" if name == "auto" else name)
+    (alike,) = experts._groups
+    assert alike[2] == ("bf16" if name == "auto" else name)
     x, weights, ids = batch(dtype=dtype)
     out = applied(ours, layer, x, weights, ids)
     assert out.dtype == dtype
@@ -218,9 +226,15 @@ def test_dynamo_sees_one_call(additional_config):
         graphs.append(graph)
         return graph.forward
 
-    compiled = torch.compile(
-        lambda *args: applied(ours, layer, *args) * 2, fullgraph=True, backend=backend
-    )
+    def forward(*args):  # the methods that vLLM calls in a forward pass
+        assert ours.activation_format() == standard
+        assert ours.workspace_shapes(TOKENS, 1, HIDDEN, 1, 1, 1, None, None)[0] == (0,)
+        assert ours.expects_unquantized_inputs
+        ours.finalize_weight_and_reduce_impl()
+        return applied(ours, layer, *args) * 2
+
+    standard = seams.standard_format()
+    compiled = torch.compile(forward, fullgraph=True, backend=backend)
     assert torch.equal(compiled(x, weights, ids), plain * 2)
     assert len(graphs) == 1
     targets = [str(node.target) for node in graphs[0].graph.nodes]
@@ -231,7 +245,7 @@ REFUSED = {
     "activation relu2": {"activation": "relu2"},
     "silu with a limit": {"swiglu_limit": 7.0},
     "rows of torch.float16": {"dtype": torch.float16},
-    "sequence parallelism": {"is_sequence_parallel": True},
+    "sequence or context parallelism": {"is_sequence_parallel": True},
 }
 
 
@@ -276,3 +290,62 @@ def test_can_be_switched_off(additional_config, caplog):
         assert not supported(moe_config())[0]
     assert caplog.records == []
     assert seams.version() == RELEASE
+
+
+SPREAD_REFUSED = {
+    "experts spread over data- and tensor-parallel": {"dp_size": 2, "ep_size": 4},
+    "6 experts on 4 ranks": {"dp_size": 4, "ep_size": 4},
+}
+
+
+@pytest.mark.parametrize("reason", SPREAD_REFUSED)
+def test_ranks_that_experts_can_not_be_spread_over(additional_config, reason):
+    with pytest.raises(ValueError, match=reason):
+        supported(moe_config(use_ep=True, **SPREAD_REFUSED[reason]))
+
+
+class Spread:
+    """Takes the place of the layers over ranks, which test_rank_runtime.py has."""
+
+    def __init__(self, num_experts, max_tokens, same_tokens, flags):
+        self.same_tokens = same_tokens
+        self.added = []
+
+    def add(self, weights):
+        self.added.append(weights.num_experts)
+        return len(self.added) - 1
+
+
+@pytest.mark.parametrize(
+    ("parallel", "settings", "spread", "same_tokens"),
+    [
+        ({"dp_size": 1}, {}, False, None),
+        ({"dp_size": 1}, {"dispatcher": "grouped"}, False, None),
+        ({"dp_size": 1}, {"dispatcher": "pull"}, True, True),
+        ({"dp_size": 1}, {"balancer": {"interval": 8}}, True, True),
+        ({"dp_size": 2}, {}, True, False),
+    ],
+    ids=str,
+)
+def test_which_layers_are_spread(
+    additional_config, monkeypatch, parallel, settings, spread, same_tokens
+):
+    monkeypatch.setattr(experts, "RankLayers", Spread)
+    additional_config.update(settings)
+    expert_map = torch.cat([torch.arange(EXPERTS), torch.full((EXPERTS,), -1)]).to(torch.int32)
+    config = moe_config(use_ep=True, num_experts=2 * EXPERTS, **parallel)
+    loaded(layer_of(expert_map=expert_map), config)
+    (group,) = experts._groups.values()
+    assert isinstance(group, Spread) == spread
+    if spread:
+        assert group.same_tokens == same_tokens and group.added == [EXPERTS]
+        assert experts._layers[0].local_ids is None
+
+
+def test_spread_experts_must_be_in_order(additional_config, monkeypatch):
+    monkeypatch.setattr(experts, "RankLayers", Spread)
+    expert_map = torch.full((2 * EXPERTS,), -1, dtype=torch.int32)
+    expert_map[::2] = torch.arange(EXPERTS, dtype=torch.int32)
+    config = moe_config(use_ep=True, num_experts=2 * EXPERTS, dp_size=2)
+    with pytest.raises(ValueError, match="placement-strategy linear"):
+        loaded(layer_of(expert_map=expert_map), config)

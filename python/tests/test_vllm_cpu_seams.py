@@ -3,6 +3,7 @@
 
 import importlib.metadata
 import logging
+import types
 
 import pytest
 
@@ -86,6 +87,41 @@ def test_wrong_settings_end_the_start_of_an_engine(monkeypatch):
         settings = bad if isinstance(bad, str) else dict([bad])
         with pytest.raises(ValueError, match=text.replace("?", r"\?")):
             stub.engine_args({"trimtab": settings}).create_engine_config()
+
+
+@pytest.mark.parametrize("as_object", [False, True])
+def test_takes_eplb_over(monkeypatch, as_object):
+    stub.install(monkeypatch, RELEASES[-1])
+    plugin.register()
+    eplb = {"step_interval": 64, "num_redundant_experts": 4, "use_async": False}
+    arguments = stub.engine_args(
+        {"trimtab": {"experts": "w8a8", "balancer": {"gate": False}}},
+        enable_expert_parallel=True,
+        enable_eplb=True,
+        eplb_config=types.SimpleNamespace(**eplb) if as_object else eplb,
+    )
+    arguments.create_engine_config()
+    assert not arguments.enable_eplb and vars(arguments.eplb_config) == vars(stub.EPLBConfig())
+    assert arguments.additional_config["trimtab"] == {
+        "experts": "w8a8",
+        "balancer": {"interval": 64, "use_async": False, "gate": False},
+        "redundant": 4,
+    }
+
+
+def test_eplb_without_expert_parallelism_is_refused(monkeypatch):
+    stub.install(monkeypatch, RELEASES[-1])
+    plugin.register()
+    with pytest.raises(ValueError, match="wants --enable-expert-parallel"):
+        stub.engine_args(enable_eplb=True).create_engine_config()
+
+
+def test_eplb_stays_vllms_where_trimtab_is_off(monkeypatch):
+    stub.install(monkeypatch, RELEASES[-1])
+    plugin.register()
+    arguments = stub.engine_args({"trimtab": {"enabled": False}}, enable_eplb=True)
+    arguments.create_engine_config()
+    assert arguments.enable_eplb
 
 
 def test_require_is_an_error_in_a_vllm_that_trimtab_does_not_know(monkeypatch):

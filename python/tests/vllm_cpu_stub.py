@@ -27,6 +27,24 @@ class Backend(enum.Enum):
     TRITON = "TRITON"
 
 
+class EPLBConfig:
+    def __init__(
+        self,
+        step_interval=3000,
+        num_redundant_experts=0,
+        use_async=True,
+        policy="default",
+        log_balancedness=False,
+    ):
+        self.step_interval = step_interval
+        self.num_redundant_experts = num_redundant_experts
+        self.use_async = use_async
+
+
+class NoWeightsLeft:
+    """vLLM's TopKWeightAndReduceNoOP."""
+
+
 class OwnExperts:
     """vLLM's own, which the oracle returns."""
 
@@ -93,7 +111,8 @@ def _give_life(record, without, additional_config):
     config = types.SimpleNamespace(additional_config=additional_config)
     put("vllm.config", "get_current_vllm_config", lambda: config)
     put(f"{_MOE}.activation", "MoEActivation", MoEActivation)
-    put(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceNoOP", object)
+    put(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceNoOP", NoWeightsLeft)
+    put("vllm.config.parallel", "EPLBConfig", EPLBConfig)
     oracle = f"{_MOE}.oracle.unquantized"
     put(oracle, "UnquantizedMoeBackend.CPU", Backend.CPU)
     put(oracle, "backend_to_kernel_cls", lambda backend: [OwnExperts])

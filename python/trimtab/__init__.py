@@ -13,6 +13,8 @@ from ._core import (
     ExpertWeights,
     FormatError,
     MoeRuntime,
+    RankGroup,
+    RankRuntime,
     kernel_isa,
     weight_formats,
 )
@@ -62,6 +64,8 @@ __all__ = [
     "Plan",
     "Policy",
     "PolicyResult",
+    "RankGroup",
+    "RankRuntime",
     "Recording",
     "SplitTable",
     "__version__",

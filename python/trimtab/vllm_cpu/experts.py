@@ -13,6 +13,7 @@ from .._moe_modules import FORMATS
 from .._options import Options
 from . import seams
 from .flags import Flags
+from .ranks import RankLayers
 
 # vLLM's name of an activation -> Trimtab's, and whether the rows of gate and up take turns.
 _ACTIVATIONS = {
@@ -30,7 +31,9 @@ _layers = []  # what the custom op's number stands for
 def make_class():
     """The class that vLLM finds: FusedMoEExpertsModular of this vLLM, with Trimtab's kernels."""
     _register_op()
-    base = seams.experts_base()
+    # Dynamo traces through the methods that a forward pass calls; it can't look names up.
+    base, no_weights_left = seams.experts_base(), seams.no_weights_left()
+    standard_format = seams.standard_format()
 
     class TrimtabExperts(base):
         @staticmethod
@@ -54,7 +57,7 @@ def make_class():
 
         @staticmethod
         def activation_format():
-            return seams.standard_format()
+            return standard_format
 
         @staticmethod
         def _supports_current_device():
@@ -94,7 +97,7 @@ def make_class():
             return (0,), (0,), (M, K)
 
         def finalize_weight_and_reduce_impl(self):
-            return seams.no_weights_left()
+            return no_weights_left()
 
         def apply(
             self,
@@ -134,10 +137,12 @@ def refusal(flags, moe_config):
         return f"{moe_config.activation.value} with a limit"
     if moe_config.in_dtype not in (torch.float32, torch.bfloat16):
         return f"rows of {moe_config.in_dtype}; --dtype bfloat16 or float32 are run"
-    if parallel.use_ep and (parallel.dp_size > 1 or parallel.pcp_size > 1):
-        return "expert parallelism over data-parallel ranks"
-    if parallel.is_sequence_parallel:
-        return "sequence parallelism"
+    if parallel.is_sequence_parallel or parallel.pcp_size > 1:
+        return "sequence or context parallelism"
+    if parallel.use_ep and parallel.dp_size > 1 and parallel.ep_size > parallel.dp_size:
+        return "experts spread over data- and tensor-parallel ranks at once"
+    if parallel.use_ep and parallel.dp_size > 1 and moe_config.num_experts % parallel.ep_size != 0:
+        return f"{moe_config.num_experts} experts on {parallel.ep_size} ranks"
     if flags.experts == "auto" and not parallel.use_ep and _amx_is_faster(moe_config):
         return "vLLM's AMX kernels are faster for bf16; experts of another format are run"
     return None
@@ -167,6 +172,18 @@ def _refuse(flags, moe_config, reason):
     _say_once(text)
 
 
+class _Local:
+    """Layers of this process that compute what its own experts make of any tokens."""
+
+    def __init__(self, max_tokens):
+        options = Options(ranks=1, threads=torch.get_num_threads(), max_tokens=max_tokens)
+        self._group = LayerGroup(options)
+        self.add = self._group.add
+
+    def forward(self, layer, x, ids, weights, out):
+        self._group.runtime(ids.shape[-1]).forward(layer, x, ids, weights, out)
+
+
 class _Layer:
     """What one MoE layer of this process needs for a call."""
 
@@ -177,13 +194,12 @@ class _Layer:
         self.local_ids = None if expert_map is None else _with_nobody(expert_map)
 
     def run(self, out, x, weights, ids):
-        ids = ids.to(torch.int64) if self.local_ids is None else self.local_ids[ids]
+        if self.local_ids is not None:
+            ids = self.local_ids[ids]
         if x.stride(-1) != 1:
             x = x.contiguous()
-        runtime = self.group.runtime(ids.shape[-1])
-        runtime.forward(
-            self.number, x, ids.contiguous(), weights.to(torch.float32).contiguous(), out
-        )
+        weights = weights.to(torch.float32).contiguous()
+        self.group.forward(self.number, x, ids.contiguous(), weights, out)
 
 
 def _with_nobody(expert_map):
@@ -209,19 +225,47 @@ def _pack(layer, experts, flags):
     )
     for parameter in (layer.w13_weight, layer.w2_weight):
         parameter.data = torch.zeros(1, dtype=parameter.dtype).expand(parameter.shape)
-    alike = (packed.num_experts, packed.hidden_size, packed.format, config.max_num_tokens)
-    if alike not in _groups:
-        options = Options(
-            ranks=1, threads=torch.get_num_threads(), max_tokens=config.max_num_tokens
-        )
-        _groups[alike] = LayerGroup(options)
-        seams.logger.info(
-            "Trimtab runs layers of %d experts, %d -> %d, in %s",
-            *(packed.num_experts, packed.hidden_size, packed.intermediate_size, packed.format),
-        )
     expert_map = getattr(layer, "expert_map", None)
-    _layers.append(_Layer(_groups[alike], _groups[alike].add(packed), expert_map))
+    spread = _are_spread(config, flags)
+    alike = (packed.num_experts, packed.hidden_size, packed.format, config.max_num_tokens, spread)
+    if alike not in _groups:
+        _groups[alike] = _make_group(config, flags) if spread else _Local(config.max_num_tokens)
+        seams.logger.info(
+            "Trimtab runs layers of %d experts, %d -> %d, in %s%s",
+            *(packed.num_experts, packed.hidden_size, packed.intermediate_size, packed.format),
+            f", of {config.num_experts} on all ranks" if config.moe_parallel_config.use_ep else "",
+        )
+    if spread:
+        _check_order(expert_map, config)
+        expert_map = None
+    group = _groups[alike]
+    _layers.append(_Layer(group, group.add(packed), expert_map))
     return len(_layers) - 1
+
+
+def _are_spread(config, flags):
+    """Do tokens come to experts of other ranks, by Trimtab's dispatchers? Tensor-parallel ranks all
+    have the same tokens; without a balancer each computes what its own experts make of them."""
+    parallel = config.moe_parallel_config
+    moves = bool(flags.balancer) or flags.dispatcher not in ("auto", "grouped")
+    return parallel.use_ep and (parallel.dp_size > 1 or moves)
+
+
+def _make_group(config, flags):
+    same_tokens = config.moe_parallel_config.dp_size == 1
+    return RankLayers(config.num_experts, config.max_num_tokens, same_tokens, flags)
+
+
+def _check_order(expert_map, config):
+    """Raises ValueError where the ranks' experts are not in order."""
+    ranks, rank = config.moe_parallel_config.ep_size, config.moe_parallel_config.ep_rank
+    own = config.num_experts // ranks
+    held = torch.nonzero(expert_map >= 0).flatten().tolist()
+    if held != list(range(rank * own, (rank + 1) * own)):
+        raise ValueError(
+            "Trimtab spreads experts in order, as many on each rank: leave "
+            f"--expert-placement-strategy linear, and let {ranks} divide {config.num_experts}"
+        )
 
 
 @functools.cache

@@ -4,9 +4,19 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, fields
+import re
+from dataclasses import dataclass, field
 
-_FORMATS = ("auto", "f32", "bf16", "f16", "w8a8", "w4a8", "mxfp8", "fp8", "mxfp4")
+from .._core import weight_formats
+
+_TYPES = {
+    "enabled": bool,
+    "experts": str,
+    "require": bool,
+    "dispatcher": str,
+    "balancer": dict,
+    "redundant": int,
+}
 
 
 @dataclass(frozen=True)
@@ -16,11 +26,18 @@ class Flags:
     experts: the format in which the experts' weights are kept: "auto" for that of the model, or a
         name of docs/checkpoints.md, such as "w8a8", "w4a8", "w4a8-g32".
     require: true makes an error of what Trimtab can't run, instead of leaving it to vLLM.
+    dispatcher: how tokens come to experts of other ranks, a name of docs/dispatch.md or "auto".
+    balancer: settings of docs/live.md, such as {"interval": 256}: experts move between ranks while
+        they serve. Empty: they stay. --enable-eplb fills it in.
+    redundant: slots of all ranks beyond one for each expert, for the balancer.
     """
 
     enabled: bool = True
     experts: str = "auto"
     require: bool = False
+    dispatcher: str = "auto"
+    balancer: dict = field(default_factory=dict)
+    redundant: int = 0
 
     @classmethod
     def of(cls, additional_config):
@@ -34,24 +51,54 @@ class Flags:
                 'additional_config["trimtab"] must be an object such as {"experts": "w4a8"}, not '
                 f"{given!r}"
             )
-        known = {field.name: type(field.default) for field in fields(cls)}
         for key, value in given.items():
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
+            if key not in _TYPES:
+                near = difflib.get_close_matches(key, _TYPES, 1)
                 hint = f"; is {near[0]} meant?" if near else ""
                 raise ValueError(
                     f'additional_config["trimtab"] has no key {key!r}{hint} There are '
-                    f"{', '.join(known)}"
+                    f"{', '.join(_TYPES)}"
                 )
-            if type(value) is not known[key]:
+            if type(value) is not _TYPES[key]:
                 raise ValueError(
-                    f'additional_config["trimtab"]["{key}"] must be of type {known[key].__name__}, '
-                    f"not {value!r}"
+                    f'additional_config["trimtab"]["{key}"] must be of type '
+                    f"{_TYPES[key].__name__}, not {value!r}"
                 )
         flags = cls(**given)
-        if flags.experts not in _FORMATS and not flags.experts.startswith("w4a8-"):
+        formats = ["auto", *weight_formats()]
+        if re.sub(r"-g[0-9]+$", "-gN", flags.experts) not in formats:
             raise ValueError(
-                f'additional_config["trimtab"]["experts"] must be one of {", ".join(_FORMATS)}, or '
-                f"w4a8-gN, not {flags.experts!r}"
+                f'additional_config["trimtab"]["experts"] must be one of {", ".join(formats)}, not '
+                f"{flags.experts!r}"
             )
         return flags
+
+
+# Keys of vLLM's --eplb-config and what they are called among the balancer's settings.
+_EPLB = {"step_interval": "interval", "use_async": "use_async"}
+
+
+def take_eplb(arguments, off):
+    """Turns vLLM's own balancer off in EngineArgs that enable it, and Trimtab's on with the same
+    settings; those in additional_config come first. off: vLLM's EPLBConfig of when it is off.
+    Raises ValueError where experts are not spread over ranks."""
+    if not arguments.enable_eplb:
+        return
+    if not arguments.enable_expert_parallel:
+        raise ValueError("--enable-eplb wants --enable-expert-parallel")
+    given = arguments.eplb_config
+    names = [*_EPLB, "num_redundant_experts"]
+    values = {name: _value_of(given, name, getattr(off, name)) for name in names}
+    settings = dict(arguments.additional_config.get("trimtab") or {})
+    balancer = {ours: values[theirs] for theirs, ours in _EPLB.items()}
+    settings["balancer"] = {**balancer, **settings.get("balancer", {})}
+    settings.setdefault("redundant", values["num_redundant_experts"])
+    arguments.additional_config = {**arguments.additional_config, "trimtab": settings}
+    arguments.enable_eplb = False
+    arguments.eplb_config = off
+
+
+def _value_of(config, name, default):
+    if isinstance(config, dict):
+        return config.get(name, default)
+    return getattr(config, name, default)

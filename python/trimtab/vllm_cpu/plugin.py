@@ -5,7 +5,7 @@ processes, before it looks at its configuration."""
 from __future__ import annotations
 
 from . import seams
-from .flags import Flags
+from .flags import Flags, take_eplb
 
 
 def register():
@@ -25,11 +25,15 @@ def register():
 
     seams.before_engine_config(_check)
     seams.put_first(experts.make_class)
+    seams.keep_tokens()
 
 
 def _check(arguments):
-    """Raises ValueError for settings that can't be, at the start of an engine."""
-    Flags.of(arguments.additional_config)
+    """Takes --enable-eplb over. Raises ValueError for settings that can't be, at the start of an
+    engine."""
+    if Flags.of(arguments.additional_config).enabled:
+        take_eplb(arguments, seams.without_eplb())
+        Flags.of(arguments.additional_config)
 
 
 def _require_nothing(reason):

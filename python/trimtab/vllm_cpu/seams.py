@@ -25,18 +25,27 @@ NAMES = {
     "vllm.platforms": {"current_platform.is_cpu": ""},
     "vllm.config": {"get_current_vllm_config": ""},
     "vllm.engine.arg_utils": {
-        "EngineArgs": "self additional_config enable_expert_parallel enable_eplb eplb_config",
+        "EngineArgs": "additional_config enable_expert_parallel enable_eplb eplb_config",
         "EngineArgs.create_engine_config": "self",
     },
+    "vllm.config.parallel": {
+        "EPLBConfig": "step_interval num_redundant_experts use_async policy log_balancedness",
+    },
+    "vllm.distributed.parallel_state": {"get_ep_group": ""},
+    "vllm.forward_context": {"get_forward_context": "", "is_forward_context_available": ""},
     f"{_MOE}.oracle.unquantized": {
         "backend_to_kernel_cls": "backend",
+        "maybe_make_prepare_finalize": "moe quant_config",
         "UnquantizedMoeBackend.CPU": None,
     },
     f"{_MOE}.activation": {"MoEActivation": None},
+    f"{_MOE}.prepare_finalize.no_dp_ep": {
+        "MoEPrepareAndFinalizeNoDPEPModular.output_is_reduced": "self"
+    },
     f"{_MOE}.topk_weight_and_reduce": {"TopKWeightAndReduceNoOP": None},
     f"{_MOE}.modular_kernel": {
         "FusedMoEActivationFormat.Standard": None,
-        "FusedMoEExpertsModular": "self moe_config quant_config",
+        "FusedMoEExpertsModular": "moe_config quant_config",
         "FusedMoEExpertsModular.is_supported_config": (
             "cls moe_config weight_key activation_key activation_format"
         ),
@@ -86,8 +95,6 @@ def problems():
 
 def parameters(function):
     """The parameters of a function, or of a class when it is made."""
-    if inspect.isclass(function):
-        function = function.__init__
     return inspect.signature(function).parameters
 
 
@@ -117,8 +124,9 @@ def standard_format():
 
 
 def no_weights_left():
-    """Tells vLLM that experts have multiplied by the router's weights and added up."""
-    return look_up(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceNoOP")()
+    """The class whose objects tell vLLM that experts have multiplied by the router's weights and
+    added up."""
+    return look_up(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceNoOP")
 
 
 def put_first(make_class):
@@ -138,6 +146,51 @@ def put_first(make_class):
 
     backend_to_kernel_cls.trimtab = own
     oracle.backend_to_kernel_cls = backend_to_kernel_cls
+
+
+def keep_tokens():
+    """Lets vLLM hand each data-parallel rank's tokens to its experts as they are and add nothing up
+    afterwards, where experts are spread over such ranks: Trimtab's bring tokens to experts and back
+    themselves. May be called any number of times."""
+    oracle = importlib.import_module(f"{_MOE}.oracle.unquantized")
+    own = oracle.maybe_make_prepare_finalize
+    if hasattr(own, "trimtab"):
+        return
+    base = look_up(f"{_MOE}.prepare_finalize.no_dp_ep", "MoEPrepareAndFinalizeNoDPEPModular")
+
+    class TrimtabPrepareAndFinalize(base):
+        def output_is_reduced(self):
+            return True
+
+    @functools.wraps(own)
+    def maybe_make_prepare_finalize(moe, *args, **kwargs):
+        parallel = moe.moe_parallel_config
+        if parallel.use_ep and parallel.dp_size > 1:
+            return TrimtabPrepareAndFinalize()
+        return own(moe, *args, **kwargs)
+
+    maybe_make_prepare_finalize.trimtab = own
+    oracle.maybe_make_prepare_finalize = maybe_make_prepare_finalize
+
+
+def expert_parallel_ranks():
+    """vLLM's group of ranks over which experts are spread: cpu_group (gloo), rank_in_group,
+    world_size."""
+    return look_up("vllm.distributed.parallel_state", "get_ep_group")()
+
+
+def is_trial_run():
+    """Do the tokens of this forward pass belong to no request? So it is when vLLM warms up, and on
+    a data-parallel rank that has nothing to do while others have."""
+    context = importlib.import_module("vllm.forward_context")
+    if not context.is_forward_context_available():
+        return True
+    return context.get_forward_context().attn_metadata is None
+
+
+def without_eplb():
+    """vLLM's settings of its own balancer, as they are when it is off."""
+    return look_up("vllm.config.parallel", "EPLBConfig")()
 
 
 def before_engine_config(check):

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arrays.h"
+#include "base/cat.h"
+#include "bindings.h"
+#include "rank_runtime.h"
+#include "routed_arrays.h"
+#include "trimtab/error.h"
+#include "trimtab/process_communicator.h"
+
+namespace trimtab::python {
+namespace {
+
+using namespace nb::literals;
+
+// The group of all ranks, which several runtimes of a process can share.
+struct RankGroup {
+  std::shared_ptr<Communicator> comm;
+};
+
+std::vector<std::byte> exchanged(const nb::callable& exchange, std::span<const std::byte> mine) {
+  const nb::bytes sent(reinterpret_cast<const char*>(mine.data()), mine.size());
+  const auto all = nb::cast<nb::bytes>(exchange(sent));
+  const auto* const data = reinterpret_cast<const std::byte*>(all.data());
+  return {data, data + all.size()};
+}
+
+RankGroup make_group(int rank, const nb::callable& exchange, double timeout) {
+  if (!(timeout > 0 && timeout < 1e6))
+    throw InvalidArgument(cat("timeout must be in (0, 1e6) seconds, is ", timeout));
+  return {make_process_communicator(
+      rank, [&](std::span<const std::byte> mine) { return exchanged(exchange, mine); },
+      {.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)})};
+}
+
+std::shared_ptr<RankRuntime> make_rank_runtime(const RankGroup& group, int num_experts, int top_k,
+                                          int threads, const std::string& dispatcher,
+                                          int64_t max_tokens, bool same_tokens,
+                                          const std::string& balancer, int redundant,
+                                          bool share_openmp) {
+  return std::make_shared<RankRuntime>(group.comm, num_experts, top_k,
+                                       RankRuntimeOptions{.threads = threads,
+                                                          .dispatcher = dispatcher,
+                                                          .max_tokens = max_tokens,
+                                                          .share_openmp = share_openmp,
+                                                          .same_tokens = same_tokens,
+                                                          .balancer = balancer,
+                                                          .redundant = redundant,
+                                                          .version = TRIMTAB_VERSION});
+}
+
+std::vector<std::vector<int32_t>> slots_by_layer(const RankRuntime& runtime) {
+  const Placement& placement = runtime.placement();
+  std::vector<std::vector<int32_t>> layers;
+  for (int l = 0; l < placement.num_layers(); ++l) {
+    const std::span<const int32_t> slots = placement.logical(l);
+    layers.emplace_back(slots.begin(), slots.end());
+  }
+  return layers;
+}
+
+using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
+
+}  // namespace
+
+void bind_rank_runtime(nb::module_& m) {
+  nb::class_<RankGroup>(m, "RankGroup", "Ranks that are processes of one host and share memory.")
+      .def(nb::new_(&make_group), "rank"_a, "exchange"_a, "timeout"_a = 60.0,
+           R"(This process's end of the group. Collective: all ranks make theirs at the same time.
+
+rank: the number of this process, 0, 1, ...
+exchange: called a few times with bytes, as many on every rank; returns those of all ranks, one
+after the other, in the order of their numbers.
+timeout: the longest that a rank waits for its peers in one operation, in seconds.
+Raises RuntimeError where ranks do not share memory, ValueError for numbers that can't be.)")
+      .def_prop_ro("rank", [](const RankGroup& group) { return group.comm->rank(); })
+      .def_prop_ro("size", [](const RankGroup& group) { return group.comm->size(); })
+      .def(
+          "barrier", [](RankGroup& group) { group.comm->barrier(); }, WithoutGil(),
+          "Returns once every rank has called it. CommError when a peer is lost or late.")
+      .def(
+          "abort",
+          [](RankGroup& group, const std::string& reason) { group.comm->abort(reason.c_str()); },
+          "reason"_a, WithoutGil(), "Tells all peers that this rank has failed, and why.");
+
+  nb::class_<RankRuntime>(
+      m, "RankRuntime", R"(The experts of a model's layers over ranks that are processes.
+
+Each process makes one with the group, adds its own experts layer by layer, and calls start(). Every
+rank then makes the same calls of forward(), each with its own tokens, or all with the same ones.
+The output of a token does not depend on ranks or on where its experts are. With a balancer, experts
+move between the ranks while they serve.)")
+      .def(nb::new_(&make_rank_runtime), "group"_a, "num_experts"_a, "top_k"_a, nb::kw_only(),
+           "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "same_tokens"_a = false,
+           "balancer"_a = "", "redundant"_a = 0, "share_openmp"_a = true,
+           R"(num_experts: of all ranks, which must divide them.
+top_k: the number of experts of a token. threads: those of this rank.
+dispatcher: a name (docs/dispatch.md) or "auto".
+max_tokens: the most tokens of one call on this rank.
+same_tokens: all ranks bring the same tokens. Each takes an even share through the layer, and the
+other rows of its output are zero: summed over the ranks, outputs are whole.
+balancer: settings as JSON (docs/live.md); "": experts stay where they are.
+redundant: slots of all ranks beyond one for each expert. ValueError for what does not fit.)")
+      .def("add_layer", &RankRuntime::add_layer, "weights"_a, WithoutGil(),
+           "Adds this rank's experts of the next layer; returns the layer's number.")
+      .def("start", &RankRuntime::start, WithoutGil(),
+           "Collective, after the last add_layer(). ValueError on every rank where ranks have "
+           "other layers, settings or versions; the text says which.")
+      .def(
+          "forward",
+          [](RankRuntime& runtime, int layer, const Array& x, const Array& ids,
+             const Contiguous<float>& weights, const OutArray& out, bool counts) {
+            const RoutedTokens call = routed_tokens(x, ids, weights, out, runtime.top_k());
+            const nb::gil_scoped_release release;
+            runtime.forward(layer, call, counts);
+          },
+          "layer"_a, "x"_a.noconvert(), "ids"_a.noconvert(), "weights"_a.noconvert(),
+          "out"_a.noconvert(), "counts"_a = true,
+          R"(As MoeRuntime.forward(), of tokens of this rank. Collective.
+
+counts: are these tokens load for the balancer? False for padding and trial runs. A call of layer 0
+begins a step. Raises CommError when a peer is lost or late; then no call works any more.)")
+      .def_prop_ro("num_layers", &RankRuntime::num_layers)
+      .def_prop_ro("steps", &RankRuntime::steps, "Steps that have begun.")
+      .def_prop_ro("layers_switched", &RankRuntime::layers_switched,
+                   "Layers that have got a new placement, by now.")
+      .def_prop_ro("nbytes", &RankRuntime::weight_bytes,
+                   "Bytes of this rank's experts, with the balancer's spares.")
+      .def("placement", &slots_by_layer,
+           "[layers][slots of all ranks] the expert in each slot now.")
+      .def("metrics", &RankRuntime::metrics,
+           "The balancer's metrics as text for Prometheus, complete on rank 0.");
+}
+
+}  // namespace trimtab::python

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rank_runtime.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/cat.h"
+#include "trimtab/dispatch_choice.h"
+#include "trimtab/dispatcher_kind.h"
+#include "trimtab/error.h"
+#include "trimtab/require_equal.h"
+#include "trimtab/split.h"
+
+namespace trimtab::python {
+namespace {
+
+RankRuntimeOptions checked_ranks(RankRuntimeOptions options, int num_experts, int top_k,
+                                 int ranks) {
+  const auto check = [](bool fits, const auto&... what) {
+    if (!fits) throw InvalidArgument(cat(what...));
+  };
+  check(options.threads >= 1, "threads of a rank must be at least 1, is ", options.threads);
+  check(options.max_tokens >= 1, "max_tokens must be at least 1, is ", options.max_tokens);
+  check(num_experts >= 1 && num_experts % ranks == 0, num_experts,
+        " experts can't be dealt evenly to ", ranks, " ranks");
+  check(options.redundant >= 0 && options.redundant % ranks == 0, options.redundant,
+        " redundant experts can't be dealt evenly to ", ranks, " ranks");
+  check(options.redundant == 0 || !options.balancer.empty(),
+        "redundant experts are of use only with a balancer");
+  check(top_k >= 1 && top_k <= num_experts, "top_k must be in [1, ", num_experts, "], is ", top_k);
+  return options;
+}
+
+BalancerConfig balancer_config(const std::string& json) {
+  if (json.empty()) return {};
+  BalancerConfig config = parse_balancer_config(json, "the balancer's settings");
+  if (config.phase)
+    throw InvalidArgument("balancer: steps are not told apart by phase here; leave phase out");
+  if (config.split == SplitRule::kTime)
+    throw InvalidArgument("balancer: the split rule time needs measured costs; take split");
+  if (config.screen) throw InvalidArgument("balancer: there is no screening here; leave it out");
+  return config;
+}
+
+void clear(Rows rows, TokenRange range) {
+  for (int64_t r = range.first; r < range.last; ++r) {
+    const Rows row = rows.slice(r, 1);
+    std::memset(row.data, 0, shape_bytes(row.dtype, 1, row.cols));
+  }
+}
+
+// With the layer, and what to do, where a peer is lost.
+[[noreturn]] void rethrow(const std::exception_ptr& error, int layer) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommError& e) {
+    const std::string text = e.what();
+    throw CommError(e.rank(), e.peer(), cat("MoE layer ", layer, ", ", e.operation()),
+                    cat(text.substr(text.find(": ") + 2), "; start all ranks again"));
+  }
+}
+
+}  // namespace
+
+RankRuntime::RankRuntime(std::shared_ptr<Communicator> comm, int num_experts, int top_k,
+                         RankRuntimeOptions options)
+    : comm_(std::move(comm)),
+      num_experts_(num_experts),
+      top_k_(top_k),
+      options_(checked_ranks(std::move(options), num_experts, top_k, comm_->size())),
+      balancer_config_(balancer_config(options_.balancer)),
+      threads_(options_.threads, options_.share_openmp),
+      step_words_(comm_->size()),
+      step_bytes_(comm_->size()),
+      step_statuses_(comm_->size()) {}
+
+RankRuntime::~RankRuntime() = default;
+
+int RankRuntime::add_layer(std::shared_ptr<const ExpertTable> table) {
+  if (started_) throw InvalidArgument("a layer can't be added after start()");
+  if (table->num_experts() != num_experts_ / ranks()) {
+    throw InvalidArgument(cat("a layer of ", table->num_experts(), " experts, wanted ",
+                              num_experts_ / ranks(), ": ", num_experts_, " of ", ranks(),
+                              " ranks"));
+  }
+  if (!tables_.empty() && (table->hidden() != tables_.front()->hidden() ||
+                           table->format() != tables_.front()->format())) {
+    throw InvalidArgument(cat("a layer of hidden size ", table->hidden(), " in ",
+                              name(table->format()), ", the first one has ",
+                              tables_.front()->hidden(), " in ", name(tables_.front()->format())));
+  }
+  tables_.push_back(std::move(table));
+  return static_cast<int>(tables_.size()) - 1;
+}
+
+void RankRuntime::start() {
+  if (started_) throw InvalidArgument("start() is called once");
+  require_same_ranks();
+  if (tables_.empty()) throw InvalidArgument("a runtime needs at least one layer");
+  placement_ = std::make_unique<Placement>(first_placement());
+  const auto dispatcher = make_dispatcher();
+  if (!options_.balancer.empty()) make_slots(num_spares(balancer_config_, *placement_));
+  make_layers(dispatcher);
+  const int64_t share = dispatcher->shape().max_tokens;
+  state_ = std::make_unique<RankState>(comm_->duplicate(), *dispatcher,
+                                       pass_bytes(layers_.front().layer, share), options_.threads);
+  if (!options_.balancer.empty()) make_balancer();
+  weight_bytes_ = slots_ ? slots_->bytes() : 0;
+  for (const auto& table : tables_) weight_bytes_ += slots_ ? 0 : table->bytes();
+  tables_.clear();
+  started_ = true;
+}
+
+void RankRuntime::require_same_ranks() {
+  const bool empty = tables_.empty();
+  require_equal(
+      *comm_,
+      std::vector<NamedDigest>{
+          named_value("Trimtab's version", options_.version),
+          named_value("the number of MoE layers", cat(tables_.size())),
+          named_value("experts", cat(num_experts_)), named_value("top_k", cat(top_k_)),
+          named_value("hidden size", empty ? "none" : cat(tables_.front()->hidden())),
+          named_value("weight format", empty ? "none" : name(tables_.front()->format())),
+          named_value("dispatcher", options_.dispatcher),
+          named_value("max_tokens", cat(options_.max_tokens)),
+          named_value("same_tokens", cat(static_cast<int>(options_.same_tokens))),
+          named_value("redundant experts", cat(options_.redundant)),
+          named_value("balancer", options_.balancer)});
+}
+
+// Each rank's experts in order, and the first of them once more in its redundant slots: what a rank
+// has loaded is all it needs. The first plan gives those slots other experts.
+Placement RankRuntime::first_placement() const {
+  const int own = num_experts_ / ranks(), slots = own + options_.redundant / ranks();
+  std::vector<int32_t> logical;
+  for (size_t layer = 0; layer < tables_.size(); ++layer) {
+    for (int r = 0; r < ranks(); ++r) {
+      for (int s = 0; s < slots; ++s) logical.push_back(r * own + s % own);
+    }
+  }
+  return {static_cast<int>(tables_.size()), num_experts_, std::vector<int>(ranks(), slots),
+          std::move(logical)};
+}
+
+std::shared_ptr<const Dispatcher> RankRuntime::make_dispatcher() const {
+  DispatchShape shape;
+  shape.max_tokens = options_.same_tokens ? (options_.max_tokens + ranks() - 1) / ranks()
+                                          : options_.max_tokens;
+  shape.hidden = static_cast<int>(tables_.front()->hidden());
+  shape.top_k = top_k_;
+  shape.dtype = tables_.front()->format().rows();
+  shape.first_slots = placement_->first_slots();
+  const bool shares_out =
+      !options_.balancer.empty() && balancer_config_.split != SplitRule::kStatic;
+  if (shares_out) shape.num_experts = num_experts_;
+  const DispatchRule rule =
+      choose_dispatcher({.ranks = ranks(), .hosts = 1, .shares_out = shares_out},
+                        options_.dispatcher);
+  auto made = trimtab::make_dispatcher(rule.dispatcher, shape, comm_->rank(), comm_->hosts());
+  if (!made->output_is_reduced()) {
+    throw InvalidArgument(
+        cat("dispatcher ", rule.dispatcher, " gives no whole outputs, which are wanted here"));
+  }
+  return made;
+}
+
+void RankRuntime::make_slots(int spares) {
+  const int first = placement_->first_slot(comm_->rank());
+  const int own = num_experts_ / ranks();
+  const auto source = [&](int layer, int slot) {
+    const int32_t logical = placement_->logical(layer)[first + slot];
+    return ExpertSlots::Expert{tables_[layer]->experts()[logical - comm_->rank() * own], logical};
+  };
+  slots_ = std::make_unique<ExpertSlots>(placement_->num_layers(),
+                                         placement_->slots_of_rank(comm_->rank()), spares, source,
+                                         *comm_);
+}
+
+void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatcher) {
+  for (int l = 0; l < placement_->num_layers(); ++l) {
+    MoeLayer::Parts parts;
+    parts.replicas = std::make_shared<const SplitTable>(*placement_, l, comm_->hosts());
+    if (dispatcher->shares_out()) parts.split = balancer_config_.split;
+    parts.dispatcher = dispatcher;
+    const ExpertTable& table = *tables_[l];
+    parts.experts = slots_ ? slots_->experts(l, dispatcher->format())
+                           : make_grouped_experts(table.experts(), table.hidden(), table.format(),
+                                                  dispatcher->format());
+    parts.layer = l;
+    const int slots = placement_->slots_of_rank(comm_->rank());
+    layers_.push_back({MoeLayer(std::move(parts)), std::vector<int32_t>(slots),
+                       std::vector<int64_t>(slots)});
+  }
+}
+
+void RankRuntime::make_balancer() {
+  steps_comm_ = comm_->duplicate();
+  balancer_ = std::make_unique<Balancer>(
+      balancer_config_,
+      Balancer::Parts{
+          .placement = *placement_,
+          .topology = {.node_of_rank = {comm_->hosts().begin(), comm_->hosts().end()}},
+          .slots = slots_.get(),
+          .format = layers_.front().layer.dispatcher().format(),
+          .place =
+              [this](int layer, std::shared_ptr<const Experts> experts,
+                     std::shared_ptr<const SplitTable> replicas) {
+                layers_[layer].layer.replace(std::move(experts), std::move(replicas));
+              }},
+      *comm_);
+}
+
+void RankRuntime::begin_step(bool counts) {
+  ++steps_;
+  if (!balancer_) return;
+  if (step_is_open_) balancer_->after_step(step_counts_);
+  const StepWord mine{balancer_->status(), counts ? uint64_t{1} : 0};
+  Pending words =
+      steps_comm_->all_gather_v(std::as_bytes(std::span(&mine, 1)),
+                                std::as_writable_bytes(std::span(step_words_)), step_bytes_);
+  words.wait();
+  words.wait_released();
+  std::ranges::transform(step_words_, step_statuses_.begin(), &StepWord::status);
+  balancer_->before_step(Phase::kDecode, step_statuses_);
+  step_counts_ = std::ranges::any_of(step_words_, [](const StepWord& w) { return w.counts != 0; });
+  step_is_open_ = true;
+}
+
+void RankRuntime::forward(int layer, const RoutedTokens& call, bool counts) {
+  if (!started_) throw InvalidArgument("start() comes before the first call");
+  if (layer < 0 || layer >= std::ssize(layers_))
+    throw InvalidArgument(cat("layer ", layer, " is not there; there are ", layers_.size()));
+  if (call.x.rows > options_.max_tokens) {
+    throw InvalidArgument(
+        cat(call.x.rows, " tokens in a call, max_tokens is ", options_.max_tokens));
+  }
+  if (layer == 0) begin_step(counts);
+  RankLayer& own = layers_[layer];
+  const int64_t tokens = call.x.rows;
+  const TokenRange share =
+      options_.same_tokens ? even_share(tokens, *comm_) : TokenRange{0, tokens};
+  const RoutedTokens mine = call.slice(share.first, share.last - share.first);
+  on_threads([&] { run_pass(own, mine, *state_); });
+  if (state_->error) rethrow(state_->error, layer);
+  clear(call.out, {0, share.first});
+  clear(call.out, {share.last, tokens});
+  if (!balancer_ || !step_is_open_) return;
+  const std::span<int32_t> recorded = balancer_->recorder().counts(layer);
+  for (size_t s = 0; s < own.counts.size(); ++s) recorded[s] += own.counts[s];
+}
+
+void RankRuntime::on_threads(const std::function<void()>& body) {
+  Team& team = state_->team;
+  team.admit();
+  threads_.run([&](int member) {
+    if (member != 0) return team.help(member);
+    body();
+    team.dismiss();
+  });
+}
+
+const Placement& RankRuntime::placement() const {
+  if (!started_) throw InvalidArgument("there is no placement before start()");
+  return balancer_ ? balancer_->placement() : *placement_;
+}
+
+std::string RankRuntime::metrics() const {
+  return balancer_ ? prometheus_text(balancer_->metrics()) : std::string();
+}
+
+int64_t RankRuntime::layers_switched() const {
+  return balancer_ ? balancer_->layers_switched() : 0;
+}
+
+}  // namespace trimtab::python

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of a model's layers, run expert-parallel over ranks that are processes: each process
+// has one RankRuntime, which is its rank. Whoever has routed hands in tokens with their expert ids
+// and weights. With a balancer, experts move between the ranks while they serve.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "expert_table.h"
+#include "rank_pass.h"
+#include "rank_threads.h"
+#include "trimtab/balancer.h"
+#include "trimtab/communicator.h"
+#include "trimtab/expert_slots.h"
+#include "trimtab/layer.h"
+#include "trimtab/placement.h"
+
+namespace trimtab::python {
+
+struct RankRuntimeOptions {
+  int threads = 1;                  // of this rank
+  std::string dispatcher = "auto";  // as choose_dispatcher()
+  int64_t max_tokens = 2048;        // of this rank in one call
+  bool share_openmp = true;         // as RankThreads
+  // All ranks bring the same tokens: each takes an even share through the layer, and the rows of
+  // the others are zero in its output, so that the sum over the ranks is whole.
+  bool same_tokens = false;
+  // A balancer's configuration as JSON (parse_balancer_config()); empty: experts stay where they
+  // are.
+  std::string balancer = {};
+  int redundant = 0;  // slots of all ranks beyond one for each expert; ranks must divide it
+  std::string version = {};  // of the program: ranks with others are refused
+};
+
+class RankRuntime {
+ public:
+  // num_experts: of all ranks; rank r begins with those from r * num_experts / ranks on, as many on
+  // each. Throws InvalidArgument.
+  RankRuntime(std::shared_ptr<Communicator> comm, int num_experts, int top_k,
+              RankRuntimeOptions options);
+  ~RankRuntime();
+  RankRuntime(const RankRuntime&) = delete;
+  RankRuntime& operator=(const RankRuntime&) = delete;
+
+  // This rank's experts of the next layer. Returns its number: 0, 1, ... Throws InvalidArgument for
+  // other sizes or another format than the first one's, and after start().
+  int add_layer(std::shared_ptr<const ExpertTable> table);
+  // Collective, once, after the last add_layer(). Throws InvalidArgument, on every rank, where
+  // ranks have other layers, settings or versions of Trimtab.
+  void start();
+  // Collective. A call of layer 0 begins a step: `counts` tells whether its rows are load for the
+  // balancer on this rank (padding and trial runs are none); a step counts when any rank says so.
+  // Throws InvalidArgument for what does not fit, and CommError when a peer fails.
+  void forward(int layer, const RoutedTokens& call, bool counts);
+
+  int num_layers() const { return static_cast<int>(tables_.size() + layers_.size()); }
+  int top_k() const { return top_k_; }
+  const Communicator& comm() const { return *comm_; }
+  // [layers][slots] the experts in the slots now.
+  const Placement& placement() const;
+  // The text for Prometheus; empty without a balancer. Complete on rank 0.
+  std::string metrics() const;
+  int64_t layers_switched() const;
+  int64_t steps() const { return steps_; }
+  // The bytes of this rank's experts, the spares of the balancer among them.
+  size_t weight_bytes() const { return weight_bytes_; }
+
+ private:
+  struct StepWord {
+    uint64_t status;
+    uint64_t counts;
+  };
+
+  int ranks() const { return comm_->size(); }
+  void require_same_ranks();
+  Placement first_placement() const;
+  std::shared_ptr<const Dispatcher> make_dispatcher() const;
+  void make_slots(int spares);
+  void make_layers(const std::shared_ptr<const Dispatcher>& dispatcher);
+  void make_balancer();
+  void begin_step(bool counts);
+  void on_threads(const std::function<void()>& body);
+
+  std::shared_ptr<Communicator> comm_;
+  const int num_experts_, top_k_;
+  const RankRuntimeOptions options_;
+  BalancerConfig balancer_config_;
+  RankThreads threads_;
+  std::vector<std::shared_ptr<const ExpertTable>> tables_;  // until start()
+
+  bool started_ = false;
+  std::unique_ptr<Placement> placement_;
+  std::unique_ptr<ExpertSlots> slots_;
+  std::vector<RankLayer> layers_;
+  std::unique_ptr<RankState> state_;
+  std::unique_ptr<Communicator> steps_comm_;  // over which ranks agree on steps
+  std::unique_ptr<Balancer> balancer_;
+  std::vector<StepWord> step_words_;     // [ranks]
+  std::vector<int64_t> step_bytes_;      // [ranks]
+  std::vector<uint64_t> step_statuses_;  // [ranks]
+  bool step_is_open_ = false, step_counts_ = false;
+  int64_t steps_ = 0;
+  size_t weight_bytes_ = 0;
+};
+
+}  // namespace trimtab::python

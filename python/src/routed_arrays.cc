@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "routed_arrays.h"
+
+#include "base/cat.h"
+#include "trimtab/error.h"
+
+namespace trimtab::python {
+namespace {
+
+void check_picks(size_t tokens, size_t top_k, size_t wanted_tokens, int wanted_top_k,
+                 const char* name) {
+  if (tokens != wanted_tokens || top_k != static_cast<size_t>(wanted_top_k)) {
+    throw InvalidArgument(cat(name, " is [", tokens, ", ", top_k, "], not [", wanted_tokens, ", ",
+                              wanted_top_k, "]"));
+  }
+}
+
+}  // namespace
+
+RoutedTokens routed_tokens(const Array& x, const Array& ids, const Contiguous<float>& weights,
+                           const OutArray& out, int top_k) {
+  const RoutedTokens call{
+      rows_of(x, "x"), rows_of(ids, "ids"), {weights.data(), weights.size()}, rows_of(out, "out")};
+  check_picks(ids.shape(0), ids.shape(1), x.shape(0), top_k, "ids");
+  check_picks(weights.shape(0), weights.shape(1), x.shape(0), top_k, "weights");
+  return call;
+}
+
+}  // namespace trimtab::python

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts over ranks that are processes, compared bit by bit with ranks that are threads."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import rank_processes
+
+from trimtab import ExpertWeights, MoeRuntime, RankGroup, RankRuntime
+
+LAYERS, EXPERTS, TOP_K, HIDDEN, INTERMEDIATE, TOKENS = 3, 12, 3, 64, 32, 40
+
+
+def weights_of(layer, experts=range(EXPERTS)):
+    rng = np.random.default_rng(layer)
+    gate_up = rng.normal(0, 0.2, (EXPERTS, 2 * INTERMEDIATE, HIDDEN)).astype(np.float32)
+    down = rng.normal(0, 0.2, (EXPERTS, HIDDEN, INTERMEDIATE)).astype(np.float32)
+    experts = list(experts)
+    return ExpertWeights(gate_up[experts], down[experts], format="f32")
+
+
+def batch(seed, tokens=TOKENS, favourites=EXPERTS):
+    """Tokens, most picks of which go to the first `favourites` experts."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(tokens, HIDDEN)).astype(np.float32)
+    ids = np.stack([rng.permutation(favourites)[:TOP_K] for _ in range(tokens)] or [[0] * TOP_K])
+    return x, ids[:tokens].astype(np.int32), rng.random((tokens, TOP_K), dtype=np.float32)
+
+
+def runtime_of(rank, ranks, exchange, timeout=60.0, **options):
+    runtime = RankRuntime(
+        RankGroup(rank, exchange, timeout), EXPERTS, TOP_K, max_tokens=TOKENS, **options
+    )
+    own = EXPERTS // ranks
+    for layer in range(LAYERS):
+        runtime.add_layer(weights_of(layer, range(rank * own, (rank + 1) * own)))
+    runtime.start()
+    return runtime
+
+
+def forward(runtime, layer, x, ids, weights, **options):
+    out = np.full_like(x, 7)
+    runtime.forward(layer, x, ids, weights, out, **options)
+    return out
+
+
+def expected(layer, x, ids, weights):
+    reference = MoeRuntime([weights_of(layer)], TOP_K, max_tokens=TOKENS)
+    return forward(reference, 0, x, ids, weights)
+
+
+def own_tokens(rank, ranks, exchange, tokens, dispatcher):
+    runtime = runtime_of(rank, ranks, exchange, dispatcher=dispatcher)
+    return [forward(runtime, layer, *batch(rank, tokens[rank])) for layer in range(LAYERS)]
+
+
+@pytest.mark.parametrize("dispatcher", ["auto", "all_to_all"])
+@pytest.mark.parametrize("tokens", [[TOKENS, 7], [0, 5, 1]], ids=str)
+def test_each_rank_has_tokens_of_its_own(tokens, dispatcher):
+    outputs = rank_processes.run(own_tokens, len(tokens), tokens, dispatcher)
+    for rank, of_rank in enumerate(outputs):
+        assert not isinstance(of_rank, str), of_rank
+        for layer, out in enumerate(of_rank):
+            x, ids, weights = batch(rank, tokens[rank])
+            assert np.array_equal(out, expected(layer, x, ids, weights))
+
+
+def same_tokens(rank, ranks, exchange):
+    runtime = runtime_of(rank, ranks, exchange, same_tokens=True)
+    return [forward(runtime, layer, *batch(9)) for layer in range(LAYERS)]
+
+
+def test_all_ranks_have_the_same_tokens():
+    outputs = rank_processes.run(same_tokens, 2)
+    for layer in range(LAYERS):
+        total = outputs[0][layer] + outputs[1][layer]
+        assert np.array_equal(total, expected(layer, *batch(9)))
+
+
+BALANCER = '{"interval": 4, "gate": false, "use_async": false}'
+
+
+def balanced(rank, ranks, exchange, same):
+    runtime = runtime_of(
+        rank, ranks, exchange, balancer=BALANCER, redundant=ranks, same_tokens=same
+    )
+    before = runtime.placement()
+    outputs = []
+    for step in range(40):
+        for layer in range(LAYERS):
+            seed = 100 * step if same else 100 * step + rank
+            out = forward(runtime, layer, *batch(seed, favourites=4))
+            if layer == step % LAYERS:
+                outputs.append((seed, layer, out))
+    return before, runtime.placement(), runtime.layers_switched, outputs, runtime.metrics()
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_experts_move_and_outputs_stay(same):
+    results = rank_processes.run(balanced, 2, same)
+    for result in results:
+        assert not isinstance(result, str), result
+    before, after, switched, _, metrics = results[0]
+    assert switched >= LAYERS and before != after
+    assert after == results[1][1] and switched == results[1][2]
+    assert "trimtab_rebalances" in metrics
+    for (seed, layer, first), (_, _, second) in zip(results[0][3], results[1][3]):
+        wanted = expected(layer, *batch(seed, favourites=4))
+        assert np.array_equal(first + second if same else first, wanted)
+
+
+def trials(rank, ranks, exchange):
+    """Steps that no rank counts make no window, and so no plan."""
+    runtime = runtime_of(rank, ranks, exchange, balancer=BALANCER)
+    for step in range(24):
+        for layer in range(LAYERS):
+            forward(runtime, layer, *batch(step, favourites=4), counts=False)
+    return runtime.layers_switched, runtime.steps
+
+
+def test_trial_runs_are_no_load():
+    assert rank_processes.run(trials, 2) == [(0, 24), (0, 24)]
+
+
+def other_settings(rank, ranks, exchange):
+    runtime_of(rank, ranks, exchange, dispatcher="auto" if rank == 0 else "all_to_all")
+
+
+def test_ranks_with_other_settings_are_refused():
+    errors = rank_processes.run(other_settings, 2)
+    assert errors[0] == errors[1]
+    assert errors[0].startswith("ValueError") and "dispatcher" in errors[0]
+
+
+def one_dies(rank, ranks, exchange):
+    runtime = runtime_of(rank, ranks, exchange, timeout=20)
+    forward(runtime, 0, *batch(rank))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    forward(runtime, 1, *batch(rank))
+
+
+def test_a_rank_that_dies_is_an_error_on_the_others():
+    before = set(os.listdir("/dev/shm"))
+    error, dead = rank_processes.run(one_dies, 2)
+    assert dead is None
+    assert error.startswith("CommError: rank 0, MoE layer 1, ") and "peer 1: " in error
+    assert error.endswith("its process has ended; start all ranks again")
+    assert {name for name in os.listdir("/dev/shm") if "trimtab" in name} <= before
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"redundant": 1, "balancer": BALANCER}, "1 redundant experts"),
+        ({"redundant": 2}, "only with a balancer"),
+        ({"balancer": '{"phase": "decode"}'}, "leave phase out"),
+        ({"balancer": '{"split": "time"}'}, "needs measured costs"),
+        ({"balancer": '{"intervall": 4}'}, "interval"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"threads": 0}, "threads"),
+    ],
+    ids=str,
+)
+def test_settings_that_can_not_be_are_named(options, text):
+    errors = rank_processes.run(bad_settings, 2, options)
+    for error in errors:
+        assert error.startswith(("ValueError", "FormatError")) and text in error
+
+
+def bad_settings(rank, ranks, exchange, options):
+    RankRuntime(RankGroup(rank, exchange), EXPERTS, TOP_K, **options)

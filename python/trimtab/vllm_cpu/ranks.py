@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MoE layers whose experts are spread over vLLM's expert-parallel ranks, with Trimtab's dispatchers
+and balancer between them."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import torch
+
+from .._core import RankGroup, RankRuntime
+from . import seams
+
+TIMEOUT = 60.0  # the longest that a rank waits for its peers, in seconds
+
+
+@functools.cache
+def rank_group():
+    """This process's end of the group of all expert-parallel ranks. Collective."""
+    ranks = seams.expert_parallel_ranks()
+
+    def exchange(mine):
+        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        received = [torch.empty_like(sent) for _ in range(ranks.world_size)]
+        torch.distributed.all_gather(received, sent, group=ranks.cpu_group)
+        return b"".join(bytes(part.numpy()) for part in received)
+
+    return RankGroup(ranks.rank_in_group, exchange, TIMEOUT)
+
+
+class RankLayers:
+    """Layers of this process that are alike and share a RankRuntime. All ranks make the same calls
+    in the same order."""
+
+    def __init__(self, num_experts, max_tokens, same_tokens, flags):
+        self._arguments = {
+            "threads": torch.get_num_threads(),
+            "max_tokens": max_tokens,
+            "same_tokens": same_tokens,
+            "dispatcher": flags.dispatcher,
+            "balancer": json.dumps(flags.balancer) if flags.balancer else "",
+            "redundant": flags.redundant,
+        }
+        self._num_experts = num_experts
+        self._weights = []
+        self._runtime = None
+        self._switched = 0
+
+    def add(self, weights):
+        """Adds this rank's experts of the next layer; returns its number."""
+        if self._runtime is not None:
+            raise RuntimeError("a layer was loaded after the first call of a model")
+        self._weights.append(weights)
+        return len(self._weights) - 1
+
+    def runtime(self, top_k):
+        """The runtime. The first call, which all ranks make together, starts it."""
+        if self._runtime is None:
+            runtime = RankRuntime(rank_group(), self._num_experts, top_k, **self._arguments)
+            while self._weights:  # no longer than needed: a balancer copies them
+                runtime.add_layer(self._weights.pop(0))
+            runtime.start()
+            self._runtime = runtime
+        return self._runtime
+
+    def forward(self, layer, x, ids, weights, out):
+        counts = not seams.is_trial_run()
+        if not counts:
+            ids = torch.full_like(ids, -1)
+        runtime = self.runtime(ids.shape[-1])
+        runtime.forward(layer, x, ids, weights, out, counts)
+        if runtime.layers_switched != self._switched:
+            self._switched = runtime.layers_switched
+            if rank_group().rank == 0:
+                seams.logger.info(
+                    "Trimtab has moved experts: %d layers switched by step %d",
+                    *(self._switched, runtime.steps),
+                )
