@@ -31,7 +31,7 @@ struct Effort {
   // the best anyway.
   double near_price = 0;
   // Placements, times slots and steps, that a search under the rule that serves may estimate.
-  int64_t served_estimates = 10'000'000;
+  int64_t served_estimates = 3'000'000;
   // If > 0: search from each start with twice the sweeps each time, as long as its part of this
   // lasts. It replaces `sweeps` and `max_visits`.
   double seconds = 0;

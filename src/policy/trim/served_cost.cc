@@ -25,6 +25,9 @@ double cost_of(const CostModel* cost, int64_t rows) {
   return static_cast<double>(cost == nullptr ? rows : cost->time(rows));
 }
 
+// Marks a rank that gets nothing of an expert.
+constexpr double kLeftOut = -1;
+
 std::vector<double> slowness_of(const CostModel* cost, int num_ranks) {
   std::vector<double> slowness(cells(num_ranks), 1);
   if (cost == nullptr || !cost->has_speeds()) return slowness;
@@ -76,6 +79,7 @@ QuickCost::QuickCost(const ServedSteps& steps, SlotRanges slots, const Serving& 
       chosen_(cells(experts_)),
       flow_(cells(slots.num_slots())),
       load_(cells(slots.num_ranks())) {
+  for (const double slowness : slowness_) speed_.push_back(1 / slowness);
   // Dividing an expert may add this part of its cost before it is better kept together.
   constexpr double kLittle = 0.05;
   const bool is_time = serving.sharing == SplitRule::kTime && serving.cost != nullptr;
@@ -202,27 +206,33 @@ void QuickCost::level_out(int64_t step) {
 
 // Takes one expert off its ranks and gives it to them again like water into vessels.
 void QuickCost::fill(int64_t step, int32_t expert) {
-  const auto ranks = std::span(holder_).subspan(first_[expert], cells(num_holders(expert)));
-  const auto flows = std::span(flow_).subspan(first_[expert], ranks.size());
-  for (size_t h = 0; h < ranks.size(); ++h) load_[ranks[h]] -= flows[h] * slowness_[ranks[h]];
-  // The level at which the vessels below it hold it all.
-  double level = 0;
-  for (bool grew = true; grew;) {
-    grew = false;
-    double amount = whole(step, expert), width = 0;
-    for (size_t h = 0; h < ranks.size(); ++h) {
-      if (level > 0 && load_[ranks[h]] >= level) continue;
-      amount += load_[ranks[h]] / slowness_[ranks[h]];
-      width += 1 / slowness_[ranks[h]];
-    }
-    const double next = amount / width;
-    grew = level == 0 || next < level * (1 - 1e-12);
-    level = next;
+  const int32_t first = first_[expert], end = first_[expert + 1];
+  double amount = whole(step, expert), width = 0;
+  for (int32_t h = first; h < end; ++h) {
+    const int32_t rank = holder_[h];
+    load_[rank] -= flow_[h] * slowness_[rank];
+    flow_[h] = 0;
+    amount += load_[rank] * speed_[rank];
+    width += speed_[rank];
   }
-  for (size_t h = 0; h < ranks.size(); ++h) {
-    const int32_t rank = ranks[h];
-    flows[h] = std::max(0.0, level - load_[rank]) / slowness_[rank];
-    load_[rank] += flows[h] * slowness_[rank];
+  // The level at which the vessels below it hold it all: those above it are left out.
+  double level = amount / width;
+  for (bool again = true; again;) {
+    again = false;
+    for (int32_t h = first; h < end; ++h) {
+      const int32_t rank = holder_[h];
+      if (flow_[h] < 0 || load_[rank] <= level) continue;
+      flow_[h] = kLeftOut;
+      amount -= load_[rank] * speed_[rank];
+      width -= speed_[rank];
+      again = true;
+    }
+    if (again) level = amount / width;
+  }
+  for (int32_t h = first; h < end; ++h) {
+    const int32_t rank = holder_[h];
+    flow_[h] = flow_[h] < 0 ? 0 : (level - load_[rank]) * speed_[rank];
+    load_[rank] += flow_[h] * slowness_[rank];
   }
 }
 

@@ -58,11 +58,11 @@ class QuickCost {
   const SlotRanges slots_;
   const Serving serving_;
   const int64_t experts_;
-  std::vector<double> unit_;         // [steps] one divided by the step's mean rank load
-  std::vector<double> whole_;        // [steps, experts] cost of all tokens together
-  std::vector<uint8_t> is_divided_;  // [steps, experts] shared out freely, else kept together
-  std::vector<int32_t> order_;       // [steps, experts] falling cost
-  std::vector<double> slowness_;     // [ranks] one divided by the speed
+  std::vector<double> unit_;              // [steps] one divided by the step's mean rank load
+  std::vector<double> whole_;             // [steps, experts] cost of all tokens together
+  std::vector<uint8_t> is_divided_;       // [steps, experts] shared out freely, else kept together
+  std::vector<int32_t> order_;            // [steps, experts] falling cost
+  std::vector<double> slowness_, speed_;  // [ranks] one divided by the other
   // Of the placement.
   std::vector<int32_t> first_, holder_;  // [experts + 1], [replicas] the ranks of each expert
   std::vector<int32_t> replicas_;        // [experts] slots

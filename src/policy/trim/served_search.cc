@@ -37,7 +37,8 @@ class ServedSearch {
         slots_(task.current.first_slots()),
         current_(to_vector(task.current.logical(task.layer))),
         proposal_(std::move(proposal)),
-        quick_(task.steps, slots_, task.serving) {}
+        quick_(task.steps, slots_, task.serving),
+        window_(sum_of_steps(task.steps.load, 0, {0, task.steps.load.num_steps})) {}
 
   Slots run() {
     consider(current_);
@@ -45,8 +46,13 @@ class ServedSearch {
       consider(proposal_);
       consider(without_needless_moves(proposal_));
     }
-    // Equal shares of summed loads say little of what single steps cost.
-    if (task_.serving.cost != nullptr) consider(without_needless_moves(exchanged(choose())));
+    // Equal shares of summed loads say little of what single steps cost. From the current placement
+    // fewer moves may do.
+    if (task_.serving.cost != nullptr) {
+      const Slots found = choose();
+      consider(without_needless_moves(exchanged(found)));
+      if (found != current_) consider(exchanged(current_));
+    }
     if (const int64_t width = width_of_search(); width > 0) search_all(width);
     return choose();
   }
@@ -109,17 +115,14 @@ class ServedSearch {
   }
 
   // Gives slots back what they hold now, one by one, as long as the rule reaches the same without
-  // them: first those whose moves bring least.
+  // them: first those whose moves brought experts with little load.
   Slots without_needless_moves(Slots placement) {
     const double start = quick_.of(placement).peak;
     for (int pass = 0; pass < 2; ++pass) {
-      std::vector<std::pair<double, int32_t>> order;
-      for (int32_t s = 0; s < slots_.num_slots(); ++s) {
-        if (const auto undone = undo(placement, s)) order.emplace_back(quick_.of(*undone).peak, s);
-      }
-      if (order.empty()) break;
-      std::ranges::sort(order);
-      for (const auto& [estimate, slot] : order) {
+      const std::vector<int32_t> order = sorted_ids(slots_.num_slots(), [&](int32_t a, int32_t b) {
+        return window_[placement[a]] < window_[placement[b]];
+      });
+      for (const int32_t slot : order) {
         auto undone = undo(placement, slot);
         if (!undone) continue;
         const auto saved = static_cast<double>(moves_of(placement) - moves_of(*undone));
@@ -275,6 +278,7 @@ class ServedSearch {
   const Slots current_;
   const Slots proposal_;
   QuickCost quick_;
+  const std::vector<int64_t> window_;  // [experts] the load of all steps together
   std::vector<Candidate> candidates_;  // the current placement first
 };
 

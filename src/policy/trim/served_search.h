@@ -21,7 +21,7 @@ struct ServedTask {
   LayerLimits limits;
   // What searches may estimate: placements, times their slots, times steps. Where that is too
   // little for a search over all changes, there is no such search.
-  int64_t estimates = 10'000'000;
+  int64_t estimates = 3'000'000;
 };
 
 // Returns the better of the current placement, the proposal, what is left of the proposal without

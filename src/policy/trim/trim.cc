@@ -49,13 +49,13 @@ Effort effort_of(const PolicyOptions& options) {
     effort.max_visits = 250'000;
     effort.all_families = false;
     effort.replica_iterations = 100;
-    effort.served_estimates = 2'000'000;
+    effort.served_estimates = 1'000'000;
   } else if (options.preset == "deep") {
     effort.max_episodes = 64;
     effort.sweeps = 200;
     effort.max_visits = 25'000'000;
     effort.replica_iterations = 20'000;
-    effort.served_estimates = 100'000'000;
+    effort.served_estimates = 30'000'000;
     effort.target = effort.replicas_above = 1.0001;
   } else if (!options.preset.empty() && options.preset != "balanced") {
     throw InvalidArgument(cat("no preset '", options.preset, "'; there are fast, balanced, deep"));
