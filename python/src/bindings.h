@@ -10,6 +10,7 @@ namespace nb = nanobind;
 
 void bind_errors(nb::module_& m);
 void bind_load(nb::module_& m);
+void bind_cost(nb::module_& m);
 void bind_policy(nb::module_& m);
 void bind_formats(nb::module_& m);
 void bind_split(nb::module_& m);

@@ -9,6 +9,7 @@ NB_MODULE(_core, m) {
   m.attr("version") = TRIMTAB_VERSION;
   bind_errors(m);
   bind_load(m);
+  bind_cost(m);
   bind_policy(m);
   bind_formats(m);
   bind_split(m);

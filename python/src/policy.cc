@@ -34,6 +34,8 @@ struct Planned {
 // What every plan gets beside loads and a placement: the keyword arguments of rebalance() and
 // replay().
 struct Settings {
+  std::string split = "equal";
+  const CostModel* cost = nullptr;
   std::optional<std::vector<int32_t>> node_of_rank;
   int num_groups = 1;
   int64_t expert_bytes = 0;
@@ -58,7 +60,9 @@ Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Pl
                         .limits = settings.limits(),
                         .expert_bytes = settings.expert_bytes,
                         .num_groups = settings.num_groups,
-                        .history = history};
+                        .history = history,
+                        .split = parse_sharing(settings.split),
+                        .cost = settings.cost};
   std::vector<int> layers =
       ids_or_counted(std::move(layer_ids), problem.load.num_layers, "layer_ids");
   std::vector<int64_t> steps =
@@ -78,12 +82,13 @@ Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Pl
 
 // (figures of ReplayResult by name, plans): see trimtab::replay().
 nb::tuple replay_policy(const Policy& policy, nb::handle_t<Load> load,
-                        nb::handle_t<Placement> start, int64_t window, const std::string& split,
-                        const Settings& settings, std::optional<std::vector<int>> layer_ids,
+                        nb::handle_t<Placement> start, int64_t window, const Settings& settings,
+                        std::optional<std::vector<int>> layer_ids,
                         std::optional<std::vector<int64_t>> step_ids) {
   const auto& recorded = nb::cast<const Load&>(load);
   const ReplayConfig config{.window = window,
-                            .split = parse_sharing(split),
+                            .split = parse_sharing(settings.split),
+                            .cost = settings.cost,
                             .topology = settings.topology(),
                             .limits = settings.limits(),
                             .expert_bytes = settings.expert_bytes,
@@ -120,6 +125,10 @@ nb::tuple replay_policy(const Policy& policy, nb::handle_t<Load> load,
   figures["first_plan_moves"] = result.first_plan_moves;
   figures["moves_per_layer_per_replan"] = result.moves_per_layer_per_replan;
   figures["plan_seconds_per_replan"] = result.plan_seconds_per_replan;
+  if (settings.cost != nullptr) {
+    figures["par_time_next_mean"] = result.par_time_next_mean;
+    figures["step_seconds_next_mean"] = result.step_seconds_next_mean;
+  }
   return nb::make_tuple(figures, made);
 }
 
@@ -172,8 +181,8 @@ void bind_plan(nb::module_& m) {
       R"(A placement, what it costs and what it is worth, as predicted on the loads it was made
 from.
 
-PAR is the peak-to-average rank load, 1.0 is level; every expert's tokens shared equally among its
-replicas. All arrays are read-only views, no copies; those of PAR are float64 [layers].)")
+PAR is the peak-to-average rank load, 1.0 is level; tokens shared out over replicas as `split` says.
+All arrays are read-only views, no copies; those of PAR are float64 [layers].)")
       .def_prop_ro(
           "placement", [](const Planned& p) -> const Placement& { return p.plan.placement; },
           nb::rv_policy::reference_internal)
@@ -241,6 +250,18 @@ replicas. All arrays are read-only views, no copies; those of PAR are float64 [l
                                                      "Proved: no placement with these slots at all "
                                                      "has a lower par_after, where tokens may be "
                                                      "split over replicas in any parts.")
+                                      TRIMTAB_PREDICTION(
+                                          par_time_before,
+                                          "Mean PAR of a step in time, before; 0 without cost.")
+                                          TRIMTAB_PREDICTION(par_time_after,
+                                                             "Mean PAR of a step in time, after.")
+                                              TRIMTAB_PREDICTION(
+                                                  step_seconds_before,
+                                                  "Time of a step's busiest rank, mean over the "
+                                                  "steps, before; 0 without cost.")
+                                                  TRIMTAB_PREDICTION(
+                                                      step_seconds_after,
+                                                      "Time of a step's busiest rank, after.")
 #undef TRIMTAB_PREDICTION
       .def(
           "write",
@@ -267,6 +288,7 @@ written.)",
 }
 
 #define TRIMTAB_SETTINGS                                                                    \
+  "split: str = 'equal', cost: CostModel | None = None, "                                   \
   "node_of_rank: collections.abc.Sequence[int] | None = None, num_groups: int = 1, "        \
   "expert_bytes: int = 0, max_moves_per_layer: int | None = None, max_bytes: int | None = " \
   "None, max_layers: int | None = None, max_receive_per_rank: int | None = None"
@@ -286,17 +308,19 @@ an option that the policy does not have.)")
       .def(
           "rebalance",
           [](const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
+             const std::string& split, const CostModel* cost,
              std::optional<std::vector<int32_t>> node_of_rank, int num_groups, int64_t expert_bytes,
              std::optional<int64_t> max_moves_per_layer, std::optional<int64_t> max_bytes,
              std::optional<int64_t> max_layers, std::optional<int64_t> max_receive_per_rank,
              const History* history, std::optional<std::vector<int>> layer_ids,
              std::optional<std::vector<int64_t>> step_ids) {
             return rebalance(policy, load, current,
-                             {std::move(node_of_rank), num_groups, expert_bytes,
+                             {split, cost, std::move(node_of_rank), num_groups, expert_bytes,
                               max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank},
                              history, std::move(layer_ids), std::move(step_ids));
           },
-          nb::arg("load"), nb::arg("current"), nb::kw_only(), nb::arg("node_of_rank") = nb::none(),
+          nb::arg("load"), nb::arg("current"), nb::kw_only(), nb::arg("split") = "equal",
+          nb::arg("cost") = nb::none(), nb::arg("node_of_rank") = nb::none(),
           nb::arg("num_groups") = 1, nb::arg("expert_bytes") = 0,
           nb::arg("max_moves_per_layer") = nb::none(), nb::arg("max_bytes") = nb::none(),
           nb::arg("max_layers") = nb::none(), nb::arg("max_receive_per_rank") = nb::none(),
@@ -304,41 +328,44 @@ an option that the policy does not have.)")
           nb::arg("step_ids") = nb::none(),
           R"(A plan for these loads from this placement, within these limits.
 
-node_of_rank: [ranks]; all on one when left out. num_groups: expert groups, for deepseek.
-expert_bytes: of one expert's weights, which max_bytes needs. max_...: limits; one that is reached
-stops further moves. history: of the last plan; load then holds only the steps since. layer_ids
-[layers], step_ids [steps]: the engine's numbers. The GIL is released. Raises ValueError when sizes
-do not fit each other.)",
+split: the rule that will share tokens out over replicas: equal (each gets the same part, fractions
+included), static, round_robin, split or time. cost: what rows cost; time needs it, and with it the
+steps must be single ones. node_of_rank: [ranks]; all on one when left out. num_groups: expert
+groups, for deepseek. expert_bytes: of one expert's weights, which max_bytes needs. max_...: limits;
+one that is reached stops further moves. history: of the last plan; load then holds only the steps
+since. layer_ids [layers], step_ids [steps]: the engine's numbers. The GIL is released. Raises
+ValueError when sizes do not fit each other.)",
           nb::sig("def rebalance(self, load: Load, current: Placement, *, " TRIMTAB_SETTINGS
                   ", history: History | None = None" TRIMTAB_NUMBERS ") -> Plan"))
       .def(
           "replay",
           [](const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
-             int64_t window, const std::string& split,
+             int64_t window, const std::string& split, const CostModel* cost,
              std::optional<std::vector<int32_t>> node_of_rank, int num_groups, int64_t expert_bytes,
              std::optional<int64_t> max_moves_per_layer, std::optional<int64_t> max_bytes,
              std::optional<int64_t> max_layers, std::optional<int64_t> max_receive_per_rank,
              std::optional<std::vector<int>> layer_ids,
              std::optional<std::vector<int64_t>> step_ids) {
-            return replay_policy(policy, load, current, window, split,
-                                 {std::move(node_of_rank), num_groups, expert_bytes,
+            return replay_policy(policy, load, current, window,
+                                 {split, cost, std::move(node_of_rank), num_groups, expert_bytes,
                                   max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank},
                                  std::move(layer_ids), std::move(step_ids));
           },
           nb::arg("load"), nb::arg("current"), nb::kw_only(), nb::arg("window"),
-          nb::arg("split") = "equal", nb::arg("node_of_rank") = nb::none(),
-          nb::arg("num_groups") = 1, nb::arg("expert_bytes") = 0,
-          nb::arg("max_moves_per_layer") = nb::none(), nb::arg("max_bytes") = nb::none(),
-          nb::arg("max_layers") = nb::none(), nb::arg("max_receive_per_rank") = nb::none(),
-          nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
+          nb::arg("split") = "equal", nb::arg("cost") = nb::none(),
+          nb::arg("node_of_rank") = nb::none(), nb::arg("num_groups") = 1,
+          nb::arg("expert_bytes") = 0, nb::arg("max_moves_per_layer") = nb::none(),
+          nb::arg("max_bytes") = nb::none(), nb::arg("max_layers") = nb::none(),
+          nb::arg("max_receive_per_rank") = nb::none(), nb::arg("layer_ids") = nb::none(),
+          nb::arg("step_ids") = nb::none(),
           R"(Plans on each window of steps and measures the plan on the window after it.
 
-Every plan starts from the one before, with its history. window: steps. split: how a step's tokens
-are shared out over replicas when a window is measured: equal, static, round_robin or split. The
-rest as in rebalance(). Returns the figures of `trimtab replay --json` by name, and the plans. The
-GIL is released. Raises ValueError as rebalance(), and when two windows do not fit.)",
-          nb::sig("def replay(self, load: Load, current: Placement, *, window: int, "
-                  "split: str = 'equal', " TRIMTAB_SETTINGS TRIMTAB_NUMBERS
+Every plan starts from the one before, with its history. window: steps. The rest as in rebalance():
+plans are made for `split`, and windows are measured with it. Returns the figures of `trimtab replay
+--json` by name, and the plans. The GIL is released. Raises ValueError as rebalance(), and when two
+windows do not fit.)",
+          nb::sig("def replay(self, load: Load, current: Placement, *, window: "
+                  "int, " TRIMTAB_SETTINGS TRIMTAB_NUMBERS
                   ") -> tuple[dict[str, float], list[Plan]]"));
   m.def(
       "make_policy",

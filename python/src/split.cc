@@ -20,7 +20,8 @@ std::span<int32_t> span_of(const Int32Array& array) {
   return {array.data(), array.size()};
 }
 
-nb::object split(const SplitTable& table, const nb::object& counts, const std::string& rule_name) {
+nb::object split(const SplitTable& table, const nb::object& counts, const std::string& rule_name,
+                 const CostModel* cost) {
   const SplitRule rule = parse_split_rule(rule_name);
   const std::vector<int32_t> tokens = small_numbers(counts, "counts");
   const auto ranks = static_cast<size_t>(table.num_ranks),
@@ -29,7 +30,7 @@ nb::object split(const SplitTable& table, const nb::object& counts, const std::s
   {
     const nb::gil_scoped_release release;
     Workspace workspace(split_workspace_bytes(table));
-    split_tokens(rule, table, tokens, workspace, shares);
+    split_tokens(rule, table, tokens, workspace, shares, cost);
   }
   return array_of(std::move(shares), {ranks, slots});
 }
@@ -59,15 +60,17 @@ fit.)")
       .def_ro("num_experts", &SplitTable::num_experts)
       .def_ro("num_slots", &SplitTable::num_slots)
       .def("split", &split, nb::arg("counts"), nb::arg("rule") = "split",
+           nb::arg("cost") = nb::none(),
            R"(How many tokens go to each replica.
 
 counts: int [ranks, experts], tokens of each source rank for each expert. rule: static (one replica
 for each source rank), round_robin (replicas get equally many), split (the peak rank load is as low
-as whole tokens allow; then most stay on their rank, then node). Returns int32 [ranks, slots]:
+as whole tokens allow; then most stay on their rank, then node), time (the busiest rank is done as
+early as a search finds by cost: CostModel, which time needs). Returns int32 [ranks, slots]:
 tokens of each source rank that go to each slot. Raises ValueError for negative counts, sizes that
 do not fit and unknown rules.)",
-           nb::sig("def split(self, counts: numpy.typing.ArrayLike, rule: str = 'split') -> "
-                   "numpy.typing.NDArray[numpy.int32]"))
+           nb::sig("def split(self, counts: numpy.typing.ArrayLike, rule: str = 'split', cost: "
+                   "CostModel | None = None) -> numpy.typing.NDArray[numpy.int32]"))
       .def(
           "assign_slots",
           [](const SplitTable& table, const Int32Array& share_row, const Int32Array& ids) {
@@ -91,7 +94,22 @@ Raises ValueError when an id is out of range or has no share left.)")
           "int64 [ranks]: the tokens that each rank receives under shares, as split() returns "
           "them.",
           nb::sig("def rank_loads(self, shares: numpy.typing.ArrayLike) -> "
-                  "numpy.typing.NDArray[numpy.int64]"));
+                  "numpy.typing.NDArray[numpy.int64]"))
+      .def(
+          "rank_seconds",
+          [](const SplitTable& table, const nb::object& shares, const CostModel& cost) {
+            check_cost(SplitRule::kTime, table, &cost);
+            std::vector<int64_t> times(table.num_ranks);
+            split_rank_times(table, small_numbers(shares, "shares"), cost, times);
+            std::vector<double> seconds;
+            for (const int64_t time : times) seconds.push_back(1e-12 * static_cast<double>(time));
+            const size_t ranks = seconds.size();
+            return array_of(std::move(seconds), {ranks});
+          },
+          nb::arg("shares"), nb::arg("cost"),
+          "float64 [ranks]: what each rank takes for them by a cost model.",
+          nb::sig("def rank_seconds(self, shares: numpy.typing.ArrayLike, cost: CostModel) -> "
+                  "numpy.typing.NDArray[numpy.float64]"));
 }
 
 }  // namespace trimtab::python

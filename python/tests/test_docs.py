@@ -52,7 +52,7 @@ def qwen3_directory(folder):
 
 def test_planning_in_python(workplace, capsys):
     snippets = [one for one in blocks("python.md", "python") if "transformers" not in one]
-    assert len(snippets) == 5
+    assert len(snippets) == 6
     names = run("python.md", snippets)
     printed = capsys.readouterr().out
     assert "(58, 288)" in printed and "PAR of a step" in printed

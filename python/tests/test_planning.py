@@ -337,6 +337,75 @@ class TestPlan:
         assert min(added) < 1e-3
 
 
+class TestSplitRuleAndCost:
+    def test_plans_for_the_rule_that_serves(self):
+        loads = [[8 * load for load in FLASH]]
+        equal = trimtab.plan(loads, ranks=8, slots=2)
+        split = trimtab.plan(loads, ranks=8, slots=2, split="split")
+        assert (len(equal.moves), len(split.moves)) == (7, 5)
+        assert split.par_after[0] == 1.0
+        rows = trimtab.plan(loads, ranks=8, slots=2, split="time", cost=trimtab.CostModel.of_rows())
+        assert len(rows.moves) == 5 and rows.par_time_after[0] == 1.0
+        assert equal.step_seconds_before[0] == 0
+        with pytest.raises(ValueError, match="time needs a cost model"):
+            trimtab.plan(loads, ranks=8, slots=2, split="time")
+        with pytest.raises(ValueError, match="there are static"):
+            trimtab.plan(loads, ranks=8, slots=2, split="fair")
+
+    def test_compares_in_time(self, counts):
+        cost = trimtab.CostModel([1, 100], [1e-5, 2e-5])
+        result = trimtab.compare(
+            counts, ranks=4, slots=5, window=1, policies=["static"], split="time", cost=cost
+        )["static"]
+        assert result.step_seconds_next_mean > 2 * 1e-5  # two layers
+        assert result.par_time_next_mean >= 1
+
+    def test_shares_out_by_time(self):
+        # Expert 0 is on both ranks, 1 and 2 have one each.
+        table = trimtab.SplitTable(trimtab.Placement([[0, 1, 0, 2]], num_ranks=2), 0)
+        weights = trimtab.CostModel([1, 2], [1e-3, 1.001e-3])
+        counts = [[1, 1, 0], [1, 0, 0]]
+        halves = table.split(counts, "round_robin")
+        np.testing.assert_allclose(table.rank_seconds(halves, weights), [2e-3, 1e-3])
+        whole = table.split(counts, "time", weights)
+        np.testing.assert_allclose(table.rank_seconds(whole, weights), [1e-3, 1.001e-3])
+        with pytest.raises(ValueError, match="speeds of 3 ranks"):
+            speeds = trimtab.CostModel([1], [1e-3], speeds=[1, 1, 0.5])
+            table.split(counts, "time", speeds)
+
+    def test_cost_models_say_what_is_wrong(self):
+        cost = trimtab.CostModel([1, 16], [1e-3, 4e-3], speeds=[1.0, 0.5], wire_seconds=1e-6)
+        assert cost.rows == [1, 16] and not cost.is_proportional
+        assert cost.seconds(0) == 0 and cost.seconds(1) == 1e-3 and cost.seconds(31) == 7e-3
+        assert trimtab.CostModel.of_rows().is_proportional
+        for arguments in (([1, 1], [1, 1]), ([1], [1, 2]), ([1], [-1]), ([], [])):
+            with pytest.raises(ValueError):
+                trimtab.CostModel(*arguments)
+        for settings in ({"speeds": [0]}, {"speeds": [float("nan")]}, {"wire_seconds": -1}):
+            with pytest.raises(ValueError):
+                trimtab.CostModel([1], [1], **settings)
+
+    def test_reads_files_of_measured_costs(self, tmp_path):
+        file = tmp_path / "costs.json"
+        one = {
+            "shape": "small",
+            "hidden": 8,
+            "intermediate": 4,
+            "weights": "bf16",
+            "isa": "avx2",
+            "threads": 2,
+            "points": [[1, 5_000_000], [4, 6_000_000]],
+        }
+        file.write_text(json.dumps({"format": "trimtab_costs", "version": 1, "costs": [one]}))
+        (cost,) = trimtab.read_costs(file)
+        assert (cost.shape, cost.hidden, cost.intermediate) == ("small", 8, 4)
+        assert (cost.weights, cost.isa, cost.threads) == ("bf16", "avx2", 2)
+        assert cost.cost.seconds(4) == 6e-6
+        file.write_text("{}")
+        with pytest.raises(trimtab.FormatError, match="costs.json"):
+            trimtab.read_costs(file)
+
+
 class TestPage:
     def test_shows_in_a_notebook(self, counts):
         page = trimtab.plan(counts, ranks=4, slots=5).show()

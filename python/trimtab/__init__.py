@@ -12,10 +12,12 @@ from ._core import (
     CommError,
     ExpertWeights,
     FormatError,
+    MeasuredCost,
     MoeRuntime,
     RankGroup,
     RankRuntime,
     kernel_isa,
+    read_costs,
     weight_formats,
 )
 from ._core import version as __version__
@@ -32,6 +34,7 @@ from .formats import (
 )
 from .page import Page
 from .planning import (
+    CostModel,
     History,
     Load,
     Placement,
@@ -52,11 +55,13 @@ __all__ = [
     "Balancer",
     "CommError",
     "Comparison",
+    "CostModel",
     "ExpertWeights",
     "FileFormat",
     "FormatError",
     "History",
     "Load",
+    "MeasuredCost",
     "MoeRuntime",
     "Page",
     "Placement",
@@ -81,6 +86,7 @@ __all__ = [
     "par_per_step",
     "plan",
     "policy_names",
+    "read_costs",
     "read_placement",
     "read_recording",
     "weight_formats",

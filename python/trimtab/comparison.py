@@ -29,6 +29,9 @@ class PolicyResult:
     moves_per_layer_per_replan: float  # mean over the later plans; 0 when there are none
     plan_seconds_per_replan: float
     plans: tuple[Plan, ...] = dataclasses.field(repr=False)
+    # With cost: the same in time, and the time of a step's busiest rank, all layers together.
+    par_time_next_mean: float | None = None
+    step_seconds_next_mean: float | None = None
 
 
 _COLUMNS = {
@@ -87,11 +90,11 @@ def compare(
     """Replays a recording: every policy plans on each window of steps, from its own last placement
     and with what it remembers, and is measured on the window after.
 
-    loads, current: as in plan(). window: steps; an eighth of all when left out. split: how a step's
-    tokens are shared out over replicas when a window is measured: equal, static, round_robin or
-    split. policies: names of policy_names(). options: by policy, what plan() takes for it alone,
+    loads, current: as in plan(). window: steps; an eighth of all when left out. split: the rule
+    that plans are made for and windows measured with: equal, static, round_robin, split or
+    time. policies: names of policy_names(). options: by policy, what plan() takes for it alone,
     e.g. {"trim": {"preset": "fast"}}. common: what plan() takes for all: ranks, slots, nodes,
-    limits.
+    cost, limits.
 
     Returns a Comparison, in the order of policies. Raises ValueError as plan(), and when two
     windows do not fit.
@@ -119,9 +122,7 @@ def _replay(
     split: str,
     arguments: dict[str, typing.Any],
 ) -> PolicyResult:
-    task = planning.Task.of(loads, current, policy=name, **arguments)
+    task = planning.Task.of(loads, current, policy=name, split=split, **arguments)
     window = default_window(task.load) if window is None else window
-    figures, plans = task.policy.replay(
-        task.load, task.current, window=window, split=split, **task.settings
-    )
+    figures, plans = task.policy.replay(task.load, task.current, window=window, **task.settings)
     return PolicyResult(policy=name, plans=tuple(plans), **figures)

@@ -9,6 +9,7 @@ import typing
 from collections.abc import Sequence
 
 from ._core import (
+    CostModel,
     History,
     Load,
     Placement,
@@ -32,6 +33,7 @@ if typing.TYPE_CHECKING:
     Loads: typing.TypeAlias = Load | Recording | numpy.typing.ArrayLike
 
 __all__ = [
+    "CostModel",
     "History",
     "Load",
     "Placement",
@@ -61,6 +63,8 @@ def plan(
     time_budget_s: float | None = None,
     move_price: float | None = None,
     keep_slots: bool = True,
+    split: str = "equal",
+    cost: CostModel | None = None,
     nodes: int = 1,
     groups: int = 1,
     max_moves_per_layer: int | None = None,
@@ -78,6 +82,9 @@ def plan(
     policy: a name of policy_names(), or a Policy. preset (fast, balanced, deep), time_budget_s
         (seconds, about) and move_price (PAR that a move must gain) are options of trim; keep_slots
         of deepseek.
+    split: the rule that will share tokens out over replicas: equal (each gets the same part,
+        fractions included), static, round_robin, split or time. cost: what rows cost; time needs
+        it, and with it loads are those of single steps.
     nodes: ranks are numbered node by node. groups: expert groups of the router, for deepseek.
     max_moves_per_layer, max_receive_per_rank (experts, in each layer), max_layers, max_bytes (needs
         expert_bytes, of one expert's weights): what the plan may cost.
@@ -96,6 +103,8 @@ def plan(
         time_budget_s=time_budget_s,
         move_price=move_price,
         keep_slots=keep_slots,
+        split=split,
+        cost=cost,
         nodes=nodes,
         groups=groups,
         max_moves_per_layer=max_moves_per_layer,
@@ -129,6 +138,8 @@ class Task:
         time_budget_s: float | None = None,
         move_price: float | None = None,
         keep_slots: bool = True,
+        split: str = "equal",
+        cost: CostModel | None = None,
         nodes: int = 1,
         groups: int = 1,
         **limits: int | None,
@@ -151,6 +162,8 @@ class Task:
             load=load,
             current=current,
             settings={
+                "split": split,
+                "cost": cost,
                 "node_of_rank": even_nodes(current.num_ranks, nodes) if nodes != 1 else None,
                 "num_groups": groups,
                 **limits,
