@@ -26,7 +26,7 @@ namespace trimtab {
 enum class Left {
   kWeightAndSum,  // multiply by the router weight and sum over a token's picks
   kSum,           // weights are already in
-  kNothing,       // already one row per token
+  kNothing,       // already one row per token: the weighted sum of its picks here, as TokenPicks
 };
 
 // Says how the picks of logical experts are shared out over the replicas of each. It must be equal
@@ -73,6 +73,15 @@ struct RowPointers {
   std::span<const std::byte* const> x, scales;
 };
 
+// Where the picks of each token stand among a rank's rows, for experts that sum them.
+struct TokenPicks {
+  // [tokens, top_k] the row of each pick; -1: nobody's, or another rank's
+  std::span<const int32_t> rows;
+  int top_k = 0;  // 0: the dispatcher does not bring whole tokens
+
+  int64_t tokens() const { return top_k == 0 ? 0 : std::ssize(rows) / top_k; }
+};
+
 // The rows that a rank's experts work on. They are views into the exchange, valid from kArrived to
 // the end of the exchange.
 struct Tokens {
@@ -91,6 +100,7 @@ struct Tokens {
   // to send_back().
   RowPointers at = {};
   Board* board = nullptr;
+  TokenPicks picks = {};  // of dispatchers that bring whole tokens
 
   // One row, or its scales, in any format.
   ConstRows row(int64_t i) const { return one_row(x, at.x, i); }
@@ -149,10 +159,11 @@ class Exchange {
   virtual void wait(Stage stage) = 0;
 
   virtual const Tokens& tokens() const = 0;
-  // y: f32 rows as tokens().x, what the experts made of them; stays valid and unchanged until
-  // kDrained. With a dispatcher that uses the board it must be memory that peers can read
-  // (Communicator::allocate), such as the lane's workspace. Throws InvalidArgument for a wrong
-  // shape, and for a Left that the dispatcher does not know what to do with.
+  // y: f32 rows as tokens().x, what the experts made of them, or with Left::kNothing one for each
+  // token of tokens().picks; stays valid and unchanged until kDrained. With a dispatcher that uses
+  // the board it must be memory that peers can read (Communicator::allocate), such as the lane's
+  // workspace. Throws InvalidArgument for a wrong shape, and for a Left that the dispatcher does
+  // not know what to do with.
   virtual void send_back(ConstRows y, Left left) = 0;
   // out: f32 [tokens, hidden] of the request, overwritten. A token whose ids are all -1 gets zeros.
   virtual void finish(Rows out) = 0;
@@ -214,7 +225,8 @@ class Dispatcher {
   virtual ExchangePtr dispatch(const Request& request, Lane& lane) const = 0;
 };
 
-// All take Left::kWeightAndSum and Left::kSum. What else each can do: dispatcher_kind.h.
+// All take Left::kWeightAndSum and Left::kSum; those that bring whole tokens take Left::kNothing
+// too, unless they keep exact order. What else each can do: dispatcher_kind.h.
 //
 // `pull`: ranks share memory. Each posts its picks sorted by expert; the owners read the rows from
 // there straight into expert order, and the sources read the results back in place. Keeps exact

@@ -38,6 +38,9 @@ struct DispatcherKind {
   bool shares_out = false;
   // Rows arrive with their router weights, so that experts can apply them (Left::kSum).
   bool carries_weights = true;
+  // Tokens arrive with all their picks of this rank, so that experts can sum these
+  // (Left::kNothing), but where DispatchShape::exact_order is set.
+  bool brings_tokens = false;
   // finish() gives whole outputs. If not, it gives a part, which the caller sums over the ranks.
   bool output_is_reduced = true;
   // It works only where all ranks of the lane share memory (Communicator::board).

@@ -129,19 +129,23 @@ class Experts {
   virtual bool accepts(DType x) const { return x == dtype(); }
   // The bytes of scratch, 64-byte aligned, that a run with at most `rows` rows needs.
   virtual size_t scratch_bytes(int64_t rows) const = 0;
-  // out: f32, the shape of tokens.x, in other memory. Rows do not influence each other. Throws
-  // InvalidArgument when tokens, out or scratch do not fit; tokens.x may be null where there are no
-  // rows.
+  // out: f32, the shape of tokens.x, or with Left::kNothing a row for each token of tokens.picks,
+  // in other memory. Rows do not influence each other. Throws InvalidArgument when tokens, out or
+  // scratch do not fit; tokens.x may be null where there are no rows.
   virtual void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch,
                    Team& team) const = 0;
 };
 
-// Makes experts from one packed Mlp for each slot; they leave Left::kWeightAndSum. All slots must
-// have one shape, format and instruction set, or InvalidArgument is thrown; one Mlp may stand in
-// several slots. The table may be empty: then run() takes no rows.
+// Makes experts from one packed Mlp for each slot. All slots must have one shape, format and
+// instruction set, or InvalidArgument is thrown; one Mlp may stand in several slots. The table may
+// be empty: then run() takes no rows. left: with kSum the router's weights multiply the outputs
+// inside the MLP, biases included, and Tokens::weights are needed; with kNothing the experts also
+// sum a token's picks here, and Tokens::picks are needed too. The layer's output has the same bits
+// in all three cases.
 std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots,
                                               int64_t hidden, WeightFormat weights,
-                                              Format format = Format::kStandard);
+                                              Format format = Format::kStandard,
+                                              Left left = Left::kWeightAndSum);
 
 // The instruction set that weights are packed for and the kernels run on: the best this CPU has, or
 // what TRIMTAB_ISA names (scalar; x86-64: avx2, avx2_vnni, avx512, avx512_bf16; AArch64: neon,

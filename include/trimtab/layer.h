@@ -206,6 +206,7 @@ class MoeLayer {
   Routed route(ConstRows x, Lane& lane, const ForwardOptions& options) const;
   Routed take(const LayerInput& in, Lane& lane, const ForwardOptions& options) const;
   void to_slots(std::span<const int32_t> ids, std::span<int32_t> slots) const;
+  int64_t max_answers() const;
   Rows run_experts(const Tokens& tokens, Lane& lane, const ForwardOptions& options) const;
 
   Parts parts_;

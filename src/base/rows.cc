@@ -5,6 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/row_tasks.h"
+
 namespace trimtab {
 namespace {
 

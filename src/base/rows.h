@@ -2,7 +2,6 @@
 // Converts whole rows to another element type and adds them up, for many modules.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -24,18 +23,6 @@ bool overlap(std::span<A> a, std::span<B> b) noexcept {
   const std::span<const std::byte> x = std::as_bytes(a), y = std::as_bytes(b);
   return !x.empty() && !y.empty() && x.data() < y.data() + y.size() &&
          y.data() < x.data() + x.size();
-}
-
-// Calls body(first, last) for consecutive pieces of [0, rows), whose work grows with the bytes of a
-// row: on the team where that takes longer than to wake it (about 10 us), else here, in one piece.
-template <class Body>
-void share_rows(Team& team, int64_t rows, size_t row_bytes, const Body& body) {
-  constexpr size_t kBytesOfTask = size_t{1} << 16, kLeastShared = size_t{1} << 18;
-  const auto bytes = static_cast<size_t>(rows) * row_bytes;
-  if (team.size() == 1 || bytes < kLeastShared) return body(int64_t{0}, rows);
-  const auto piece = static_cast<int64_t>(std::max<size_t>(1, kBytesOfTask / row_bytes));
-  team.for_each((rows + piece - 1) / piece,
-                [&](int64_t i) { body(i * piece, std::min(rows, (i + 1) * piece)); });
 }
 
 // One row of `count` elements as another type. F32 becomes BF16 by rounding to nearest, ties to

@@ -64,8 +64,7 @@ std::vector<std::vector<float>> run_scenes(const std::vector<Scene>& scenes,
     Lane lane{comm, workspace, team, dispatcher.groups()};
     for (size_t i = 0; i < scenes.size(); ++i) {
       poison(workspace);
-      exchange_once(scenes[i], *dispatcher, lane, i % 2 == 0 ? Left::kWeightAndSum : Left::kSum,
-                    outs[i]);
+      exchange_once(scenes[i], *dispatcher, lane, left_of_turn(*dispatcher, i), outs[i]);
       workspace.release(0);
     }
   });
@@ -225,7 +224,7 @@ std::vector<std::vector<float>> run_shared(const std::vector<Scene>& scenes, con
         EXPECT_EQ(counts[local], std::ranges::count(scenes[i].slot_ids, slot))
             << "scene " << i << ", slot " << slot;
       }
-      call.compute(i % 2 == 0 ? Left::kWeightAndSum : Left::kSum);
+      call.compute(left_of_turn(*dispatcher, i));
       call.exchange().wait(Stage::kReturned);
       call.finish(outs[i]);
       call.exchange().wait(Stage::kDrained);

@@ -76,6 +76,8 @@ TEST(DispatcherKinds, AreListedByName) {
             "all_to_all, fused, pull and pull_batched");
   EXPECT_EQ(dispatcher_names([](const DispatcherKind& kind) { return !kind.output_is_reduced; }),
             "grouped");
+  EXPECT_EQ(dispatcher_names([](const DispatcherKind& kind) { return kind.brings_tokens; }),
+            "all_gather, grouped and packed");
   EXPECT_EQ(dispatcher_names([](const DispatcherKind&) { return false; }), "");
   try {
     dispatcher_kind("push");

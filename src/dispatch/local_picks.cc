@@ -55,10 +55,13 @@ Tokens LocalPicks::arrange(const Source& source, Team& team) {
     }
   });
   const ScaledRows used = m_.rows.slice(0, rows);
-  return {Format::kStandard, used.x, m_.weights.first(rows), m_.counts, 0, used.scales};
+  Tokens tokens{Format::kStandard, used.x, m_.weights.first(rows), m_.counts, 0, used.scales};
+  tokens.picks = {source_.ids, source_.top_k};
+  return tokens;
 }
 
 void LocalPicks::sum(ConstRows y, Left left, Rows parts, Team& team) const {
+  if (left == Left::kNothing) return copy_rows(y, parts, team);
   sum_rows(team, parts, source_.top_k, [&](int64_t pick) -> WeightedRow {
     const int32_t row = source_.ids[pick];
     if (row < 0) return {};

@@ -40,7 +40,7 @@ class LocalPicks {
   // Throws InvalidArgument for ids that can't have been sent: they were broken on the way.
   Tokens arrange(const Source& source, Team& team);
   // parts: f32 [tokens, hidden], overwritten with the weighted sum of each token's picks here, in
-  // the order of its ids.
+  // the order of its ids; with Left::kNothing y is that sum.
   void sum(ConstRows y, Left left, Rows parts, Team& team) const;
   // answers: f32 [y.rows, hidden], the weighted row of each pick here, in the order of the tokens
   // and their picks.

@@ -101,9 +101,11 @@ Tokens PackedExchange::arrange() {
                      Packing::record_bytes(shape_);
   const int64_t picks = count * request_.top_k;
   packing_.read_picks(m_.inbox, count, m_.ids.first(picks), m_.weights, team_);
-  return picks_.arrange({packing_.rows(m_.inbox, count), m_.ids.first(picks), m_.weights,
-                         request_.top_k, request_.weight_on_input, true},
-                        team_);
+  Tokens tokens = picks_.arrange({packing_.rows(m_.inbox, count), m_.ids.first(picks), m_.weights,
+                                  request_.top_k, request_.weight_on_input, true},
+                                 team_);
+  if (shape_.exact_order) tokens.picks = {};  // a row a pick goes back
+  return tokens;
 }
 
 void PackedExchange::publish(ConstRows y, Left left) {

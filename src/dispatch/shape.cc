@@ -157,11 +157,15 @@ void RankShape::check_ids(const Request& request) const {
   }
 }
 
-void RankShape::check_answer(ConstRows y, Left left, int64_t rows) const {
-  if (left == Left::kNothing) {
+void RankShape::check_answer(ConstRows y, Left left, const Tokens& tokens) const {
+  if (left == Left::kNothing && tokens.picks.top_k == 0) {
     throw InvalidArgument(
-        "send_back: Left::kNothing, but rows here are one per pick, not one per token");
+        cat(dispatcher_name,
+            ": send_back: Left::kNothing, but rows here are one per pick, not one "
+            "per token; use experts that leave the sum, or all_gather, or packed "
+            "without exact_order"));
   }
+  const int64_t rows = left == Left::kNothing ? tokens.picks.tokens() : tokens.x.rows;
   if (y.dtype != DType::kF32 || y.rows != rows || y.cols != hidden || y.stride < y.cols) {
     throw InvalidArgument(cat("send_back: y is ", name(y.dtype), " [", y.rows, ", ", y.cols,
                               "] with stride ", y.stride, ", expected F32 [", rows, ", ", hidden,

@@ -49,7 +49,7 @@ struct RankShape {
 
   // Throw InvalidArgument with the values.
   void check(const Request& request, const Lane& lane) const;
-  void check_answer(ConstRows y, Left left, int64_t rows) const;
+  void check_answer(ConstRows y, Left left, const Tokens& tokens) const;
   void check_out(Rows out, int64_t tokens) const;
 
  private:

@@ -19,7 +19,7 @@ const Tokens& StagedExchange::tokens() const {
 
 void StagedExchange::send_back(ConstRows y, Left left) {
   require(State::kArrived, "send_back()");
-  shape_.check_answer(y, left, tokens_.x.rows);
+  shape_.check_answer(y, left, tokens_);
   if (overlap(y, request_.x)) throw InvalidArgument("send_back: y overlaps the x of the request");
   y_ = y;
   publish(y, left);

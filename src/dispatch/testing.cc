@@ -250,7 +250,7 @@ void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Lef
     const int expert = scene.slots.logical[slot];
     if (tokens.format == Format::kBatched) begin = static_cast<int64_t>(local) * tokens.capacity;
     for (int64_t row = begin; row < begin + tokens.counts[local]; ++row) {
-      const float weight = left == Left::kSum ? tokens.weights[row] : 1.0F;
+      const float weight = left == Left::kWeightAndSum ? 1.0F : tokens.weights[row];
       const std::vector<float> x = values(tokens.row(row), tokens.row_scales(row));
       for (int64_t h = 0; h < y.cols; ++h) {
         y.row_as<float>(row)[h] = weight * (slope(expert) * x[h] + shift(expert, h));
@@ -306,7 +306,25 @@ void RankCall::compute(Left left) {
   y_ = comm_.allocate(static_cast<size_t>(tokens.x.rows * scene_.hidden) * sizeof(float));
   const Rows y(y_.as<float>(), tokens.x.rows, scene_.hidden);
   run_experts(scene_, comm_.rank(), tokens, y, left);
-  exchange_->send_back(y, left);
+  if (left != Left::kNothing) return exchange_->send_back(y, left);
+  sums_ =
+      comm_.allocate(static_cast<size_t>(tokens.picks.tokens() * scene_.hidden) * sizeof(float));
+  const Rows sums(sums_.as<float>(), tokens.picks.tokens(), scene_.hidden);
+  for (int64_t t = 0; t < sums.rows; ++t) {
+    float* const sum = sums.row_as<float>(t);
+    std::fill_n(sum, sums.cols, 0.0F);
+    for (int k = 0; k < tokens.picks.top_k; ++k) {
+      const int32_t row = tokens.picks.rows[static_cast<size_t>(t * tokens.picks.top_k + k)];
+      for (int64_t h = 0; row >= 0 && h < sums.cols; ++h) sum[h] += y.row_as<float>(row)[h];
+    }
+  }
+  exchange_->send_back(sums, left);
+}
+
+Left left_of_turn(const Dispatcher& dispatcher, size_t turn) {
+  const bool sums = dispatcher.kind().brings_tokens && !dispatcher.shape().exact_order;
+  constexpr Left kLefts[] = {Left::kWeightAndSum, Left::kSum, Left::kNothing};
+  return kLefts[turn % (sums ? 3 : 2)];
 }
 
 void RankCall::finish(std::span<float> all_out) {

@@ -80,8 +80,11 @@ struct Expected {
 };
 Expected expect(const Scene& scene);
 
-// What a rank does with its rows: y = map of its slot's expert (times the row's weight if left is
-// kSum).
+// What the experts may leave to this dispatcher, each in its turn.
+Left left_of_turn(const Dispatcher& dispatcher, size_t turn);
+
+// What a rank does with its rows: y = map of its slot's expert (times the row's weight but for
+// kWeightAndSum).
 void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Left left);
 
 // A dispatcher under test and the groups that it needs. The capacity of the shape counts for
@@ -137,7 +140,7 @@ class RankCall {
   std::vector<std::byte> x_, scales_;
   std::vector<int32_t> ids_;
   std::vector<float> weights_, out_;
-  Buffer y_;
+  Buffer y_, sums_;
   ExchangePtr exchange_;
 };
 

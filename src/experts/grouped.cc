@@ -7,7 +7,7 @@
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
-#include "base/rows.h"
+#include "base/row_tasks.h"
 #include "experts/product_pipeline.h"
 #include "trimtab/error.h"
 #include "trimtab/experts.h"
@@ -18,14 +18,16 @@ namespace {
 class GroupedExperts final : public Experts {
  public:
   GroupedExperts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden,
-                 WeightFormat weights, Format format)
-      : slots_(std::move(slots)), hidden_(hidden), weights_(weights), format_(format) {
+                 WeightFormat weights, Format format, Left left)
+      : slots_(std::move(slots)), hidden_(hidden), weights_(weights), format_(format), left_(left) {
+    if (left == Left::kNothing && format != Format::kStandard)
+      throw InvalidArgument("experts: a row a token needs rows in the standard format");
     if (hidden < 1) throw InvalidArgument(cat("experts: hidden must be at least 1, is ", hidden));
     for (size_t s = 0; s < slots_.size(); ++s) check_slot(s);
   }
 
   Format format() const override { return format_; }
-  Left left() const override { return Left::kWeightAndSum; }
+  Left left() const override { return left_; }
   int64_t hidden() const override { return hidden_; }
   int num_local() const override { return static_cast<int>(slots_.size()); }
   DType dtype() const override { return weights_.rows(); }
@@ -44,28 +46,45 @@ class GroupedExperts final : public Experts {
     carver.take_bytes(
         PipelinedProduct::bytes(slots_.front()->gate_up_packed(), parts, rows, dtype()));
     carver.take_bytes(PipelinedProduct::bytes(slots_.front()->down_packed(), parts, rows, dtype()));
+    if (left_ == Left::kNothing) carver.take_rows(rows, hidden_, DType::kF32);
     return carver.used();
   }
 
   void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch,
            Team& team) const override {
     check_run(tokens, out, scratch);
-    if (tokens.x.rows == 0) return;
+    if (tokens.x.rows == 0) {
+      if (left_ == Left::kNothing) sum_picks(tokens.picks, {}, out, team);
+      return;
+    }
     Carver carver(scratch.data());
     const std::span<const ExpertRows> parts = hottest_first(tokens, carver);
     if (parts.empty()) return;
     const Rows act = carver.take_rows(tokens.x.rows, intermediate(), dtype());
+    const Rows y =
+        left_ == Left::kNothing ? carver.take_rows(tokens.x.rows, hidden_, DType::kF32) : out;
+    const std::span<const float> row_weights =
+        left_ == Left::kWeightAndSum ? std::span<const float>{} : tokens.weights;
     const PipelinedProduct products[] = {
         PipelinedProduct(MlpHalf::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act,
                          team.size(), carver),
-        PipelinedProduct(MlpHalf::kDown, parts, {act}, out, team.size(), carver)};
+        PipelinedProduct(MlpHalf::kDown, parts, {act}, y, team.size(), carver, row_weights)};
     std::optional<Board::Reading> reading;
     if (tokens.board != nullptr) reading.emplace(*tokens.board);
     run_pipeline(products, tokens.x.rows * hidden_ * intermediate(), team);
+    if (left_ == Left::kNothing) sum_picks(tokens.picks, y, out, team);
   }
 
  private:
   int64_t intermediate() const { return slots_.empty() ? 0 : slots_.front()->intermediate(); }
+
+  // y: weighted.
+  static void sum_picks(const TokenPicks& picks, ConstRows y, Rows out, Team& team) {
+    sum_rows(team, out, picks.top_k, [&](int64_t pick) -> WeightedRow {
+      const int32_t row = picks.rows[pick];
+      return {row < 0 ? nullptr : y.row_as<float>(row)};
+    });
+  }
 
   void check_slot(size_t s) const {
     if (slots_[s] == nullptr) throw InvalidArgument(cat("experts: slot ", s, " is empty"));
@@ -105,6 +124,13 @@ class GroupedExperts final : public Experts {
     const int64_t rows = batched() ? num_local() * tokens.capacity : sum;
     if (rows != x.rows)
       throw InvalidArgument(cat("experts: ", x.rows, " rows where counts or capacity say ", rows));
+    if (left_ == Left::kNothing && tokens.picks.top_k == 0) {
+      throw InvalidArgument(
+          "experts: they return a row a token, so the dispatcher must bring tokens with their "
+          "picks");
+    }
+    if (x.rows == 0 && left_ != Left::kNothing) return;
+    check_out(out, left_ == Left::kNothing ? tokens.picks.tokens() : x.rows);
     if (x.rows == 0) return;
     // Rows of kIndirect are the peers'; scratch and out are this rank's alone.
     if ((x.data != nullptr && (overlap(x, out) || overlap(x, scratch))) || overlap(out, scratch))
@@ -128,17 +154,24 @@ class GroupedExperts final : public Experts {
                                 tokens.at.scales.size(), " to scales, expected ", pointers, " and ",
                                 scale_pointers));
     }
-    if (out.rows != x.rows || out.cols != hidden_ || out.dtype != DType::kF32 ||
-        out.stride < out.cols) {
-      throw InvalidArgument(cat("experts: out must be F32 [", x.rows, ", ", hidden_, "], is ",
-                                name(out.dtype), " [", out.rows, ", ", out.cols, "] with stride ",
-                                out.stride));
+    if (left_ != Left::kWeightAndSum && std::ssize(tokens.weights) != x.rows) {
+      throw InvalidArgument(cat("experts: ", tokens.weights.size(), " weights for ", x.rows,
+                                " rows; the dispatcher must carry them"));
     }
     if (scratch.size() < scratch_bytes(x.rows) ||
         reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
       throw InvalidArgument(cat("experts: ", scratch_bytes(x.rows),
                                 " bytes of scratch, 64-byte aligned, are needed, got ",
                                 scratch.size(), " at ", static_cast<const void*>(scratch.data())));
+    }
+  }
+
+  void check_out(const Rows& out, int64_t rows) const {
+    if (out.rows != rows || out.cols != hidden_ || out.dtype != DType::kF32 ||
+        out.stride < out.cols) {
+      throw InvalidArgument(cat("experts: out must be F32 [", rows, ", ", hidden_, "], is ",
+                                name(out.dtype), " [", out.rows, ", ", out.cols, "] with stride ",
+                                out.stride));
     }
   }
 
@@ -164,13 +197,15 @@ class GroupedExperts final : public Experts {
   int64_t hidden_;
   WeightFormat weights_;
   Format format_;
+  Left left_;
 };
 
 }  // namespace
 
 std::unique_ptr<Experts> make_grouped_experts(std::vector<std::shared_ptr<const Mlp>> slots,
-                                              int64_t hidden, WeightFormat weights, Format format) {
-  return std::make_unique<GroupedExperts>(std::move(slots), hidden, weights, format);
+                                              int64_t hidden, WeightFormat weights, Format format,
+                                              Left left) {
+  return std::make_unique<GroupedExperts>(std::move(slots), hidden, weights, format, left);
 }
 
 }  // namespace trimtab

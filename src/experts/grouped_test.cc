@@ -77,6 +77,83 @@ TEST_P(GroupedExpertsTest, LanesRunAtTheSameTime) {
   }
 }
 
+// M1: the router's weights inside the MLP, biases included.
+TEST_P(GroupedExpertsTest, WeightsMultiplyTheOutputsInside) {
+  for (const std::vector<int32_t>& counts :
+       {std::vector<int32_t>{3, 0, 13, 1, 120}, {1, 1, 0, 0, 6}}) {
+    const int64_t rows = total(counts);
+    std::vector<float> weights;
+    for (int64_t i = 0; i < rows; ++i) weights.push_back(0.37F * static_cast<float>(i % 7) - 0.5F);
+    for (const WeightFormat format : kFormats) {
+      const Table table = make_table(5, format, kernels());
+      const auto plain = make_grouped_experts(table, kHidden, format);
+      const auto weighing =
+          make_grouped_experts(table, kHidden, format, Format::kStandard, Left::kSum);
+      EXPECT_EQ(weighing->left(), Left::kSum);
+      const TestRows x = random_rows(rows, format.rows());
+      const TestRows wanted = run(*plain, x, counts, 1);
+      for (const int threads : {1, 3}) {
+        const TestRows out =
+            run(*weighing, {.x = x.view(), .weights = weights, .counts = counts}, threads);
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t h = 0; h < kHidden; ++h)
+            ASSERT_EQ(out.at(i, h), weights[i] * wanted.at(i, h)) << name(format) << " row " << i;
+        }
+        EXPECT_TRUE(out.gaps_untouched());
+      }
+      EXPECT_THROW(run(*weighing, x, counts, 1), InvalidArgument);  // no weights
+    }
+  }
+}
+
+TEST_P(GroupedExpertsTest, ATokensPicksAreSummedInside) {
+  // Rows by expert; token 2 has no pick here, token 1 one expert twice.
+  const std::vector<int32_t> counts = {2, 0, 3}, rows_of_picks = {2, 0, 3, 4, -1, -1, -1, 1};
+  const std::vector<float> weights = {0.5F, -0.25F, 1.5F, 0.75F, 2.0F};
+  for (const WeightFormat format : kFormats) {
+    const Table table = make_table(3, format, kernels());
+    const TestRows x = random_rows(5, format.rows());
+    const TestRows y = run(*make_grouped_experts(table, kHidden, format), x, counts, 1);
+    const auto summing =
+        make_grouped_experts(table, kHidden, format, Format::kStandard, Left::kNothing);
+    Tokens tokens{.x = x.view(), .weights = weights, .counts = counts};
+    tokens.picks = {rows_of_picks, 2};
+    TestRows out(4, kHidden, DType::kF32, 1);
+    const Buffer scratch(summing->scratch_bytes(5));
+    Team team(2);
+    const auto run_to = [&](Rows rows) {
+      summing->run(tokens, rows, {scratch.data(), scratch.bytes()}, team);
+    };
+    run_to(out.view());
+    for (int64_t h = 0; h < kHidden; ++h) {
+      const auto weighed = [&](int64_t row) { return weights[row] * y.at(row, h); };
+      ASSERT_EQ(out.at(0, h), weighed(2) + weighed(0)) << name(format);
+      ASSERT_EQ(out.at(1, h), weighed(3) + weighed(4)) << name(format);
+      ASSERT_EQ(out.at(2, h), 0.0F) << name(format);
+      ASSERT_EQ(out.at(3, h), weighed(1)) << name(format);
+    }
+    EXPECT_TRUE(out.gaps_untouched());
+    EXPECT_THROW(run_to(out.view().slice(0, 3)), InvalidArgument);
+    tokens.picks = {};
+    EXPECT_THROW(run_to(out.view()), InvalidArgument);
+  }
+  EXPECT_THROW(make_grouped_experts({}, kHidden, DType::kF32, Format::kBatched, Left::kNothing),
+               InvalidArgument);
+}
+
+// A rank that none of its peers' tokens have picked gives sums of nothing.
+TEST(GroupedExpertsArgumentsTest, TokensWithoutPicksHereGetZeros) {
+  const auto summing =
+      make_grouped_experts({}, kHidden, DType::kF32, Format::kStandard, Left::kNothing);
+  const std::vector<int32_t> rows_of_picks(6, -1);
+  Tokens tokens;
+  tokens.picks = {rows_of_picks, 3};
+  TestRows out(2, kHidden, DType::kF32);
+  Team team(1);
+  summing->run(tokens, out.view(), {}, team);
+  for (int64_t h = 0; h < kHidden; ++h) ASSERT_EQ(out.at(0, h) + out.at(1, h), 0.0F);
+}
+
 TEST(GroupedExpertsArgumentsTest, ARankMayHaveNoExperts) {
   const auto experts = make_grouped_experts({}, kHidden, DType::kBF16);
   EXPECT_EQ(experts->num_local(), 0);

@@ -80,7 +80,7 @@ TEST_P(MlpTest, EveryCountOfRows) {
   }
 }
 
-// M1: unquantised gated MLPs, with biases; weights inside the MLP for grouped experts (D4).
+// M1: unquantised gated MLPs, with biases.
 TEST_P(MlpTest, OddShapesBiasesAndMixedTypes) {
   for (const int64_t intermediate : {1, 3, 4, 5, 8, 9, 31, 32, 33, 64, 67}) {
     for (const DType dtype : kTypes) {

@@ -112,11 +112,13 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
 }
 
 PipelinedProduct::PipelinedProduct(MlpHalf half, std::span<const ExpertRows> parts,
-                                   const RowSource& x, Rows out, int team_size, Carver& carver)
+                                   const RowSource& x, Rows out, int team_size, Carver& carver,
+                                   std::span<const float> row_weights)
     : half_(half),
       parts_(parts),
       operand_(weights(parts.front()), x, carver),
       out_(out),
+      row_weights_(row_weights),
       team_size_(team_size),
       panels_(num_panels(weights(parts.front()))),
       group_panels_(panels_of_item(panels_, x.x.rows / std::ssize(parts), team_size)),
@@ -171,10 +173,20 @@ void PipelinedProduct::multiply(int64_t p, int64_t group, const PipelinedProduct
   operand_.fill(task, part.first, part.count);
   // Members that are equally fast take every team_size-th group.
   const int64_t first = group * group_panels_, then = first + team_size_ * group_panels_;
-  multiply_panels(weights(part), operand_.product(),
-                  {first, std::min(group_panels_, panels_ - first), then}, task,
+  const PanelRange panels{first, std::min(group_panels_, panels_ - first), then};
+  multiply_panels(weights(part), operand_.product(), panels, task,
                   out_.slice(part.first, part.count), part.mlp->activation(), scratch);
+  if (!row_weights_.empty()) weigh(part, panels);
   progress_[p].groups.fetch_add(1, std::memory_order_release);
+}
+
+void PipelinedProduct::weigh(const ExpertRows& part, PanelRange panels) const noexcept {
+  const int64_t begin = panel(weights(part), panels.first).first;
+  const Panel last = panel(weights(part), panels.first + panels.count - 1);
+  for (int64_t i = part.first; i < part.first + part.count; ++i) {
+    float* const row = out_.row_as<float>(i);
+    for (int64_t col = begin; col < last.first + last.cols; ++col) row[col] *= row_weights_[i];
+  }
 }
 
 void PipelinedProduct::wait_until_finished(int64_t part) const noexcept {

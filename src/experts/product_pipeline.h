@@ -28,6 +28,12 @@ void check_product(const PackedWeights& weights, const ConstRows& x, const Const
 
 enum class MlpHalf { kGateUp, kDown };
 
+// Panels of one matrix, side by side.
+struct PanelRange {
+  int64_t first, count;
+  int64_t then;  // the panel that this thread will probably want next; num_panels() or more: none
+};
+
 // Rows of x times the panels of one half of their experts' weights.
 class PipelinedProduct {
  public:
@@ -36,9 +42,10 @@ class PipelinedProduct {
 
   // parts: not empty, all of one shape and format; stay the caller's. Memory for counters and
   // prepared rows comes from the carver. Before items run, every member of the team, of this size,
-  // needs scratch() bytes of its own.
+  // needs scratch() bytes of its own. row_weights: [out.rows] by which the outputs, in F32, are
+  // multiplied while they are in cache; or empty.
   PipelinedProduct(MlpHalf half, std::span<const ExpertRows> parts, const RowSource& x, Rows out,
-                   int team_size, Carver& carver);
+                   int team_size, Carver& carver, std::span<const float> row_weights = {});
   // The memory that a product takes for `parts` parts and `rows` rows of this type.
   static size_t bytes(const PackedWeights& weights, int64_t parts, int64_t rows, DType x);
 
@@ -65,12 +72,14 @@ class PipelinedProduct {
                std::byte* scratch) const noexcept;
   void multiply(int64_t part, int64_t group, const PipelinedProduct* before,
                 std::byte* scratch) const noexcept;
+  void weigh(const ExpertRows& part, PanelRange panels) const noexcept;
   void wait_until_finished(int64_t part) const noexcept;
 
   MlpHalf half_;
   std::span<const ExpertRows> parts_;
   Operand operand_;
   Rows out_;
+  std::span<const float> row_weights_;
   int team_size_;
   int64_t tiles_ = 0;  // the tiles of all parts together
   int64_t panels_, group_panels_,
@@ -99,10 +108,6 @@ void run_pipeline(std::span<const PipelinedProduct> products, int64_t multiply_a
 
 // The outputs of panels [first, first + count) for all rows of a task, which has x and m. scratch:
 // unpack_scratch().
-struct PanelRange {
-  int64_t first, count;
-  int64_t then;  // the panel that this thread will probably want next; num_panels() or more: none
-};
 void multiply_panels(const PackedWeights& weights, Product product, PanelRange panels,
                      PanelTask task, const Rows& out, Activation activation,
                      std::byte* scratch) noexcept;

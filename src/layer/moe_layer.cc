@@ -6,7 +6,7 @@
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
-#include "base/rows.h"
+#include "base/row_tasks.h"
 #include "layer/call.h"
 #include "layer/outputs.h"
 #include "trimtab/error.h"
@@ -86,6 +86,11 @@ void check_parts(const MoeLayer::Parts& p) {
   require(p.experts->left() != Left::kSum || p.dispatcher->carries_weights(),
           "the experts apply router weights, which dispatcher ", p.dispatcher->name(),
           " does not carry");
+  require(p.experts->left() != Left::kNothing ||
+              (p.dispatcher->kind().brings_tokens && !p.dispatcher->shape().exact_order),
+          "the experts sum the picks of a token, which dispatcher ", p.dispatcher->name(),
+          " does not bring together; take all_gather, or packed without exact_order, or experts "
+          "that leave the sum");
   require(p.dispatcher->output_is_reduced(), "dispatcher ", p.dispatcher->name(),
           " leaves partial sums, which the layer does not add up");
   require(!p.shared || p.shared->hidden() == p.experts->hidden(),
@@ -228,6 +233,13 @@ void MoeLayer::check(const LayerInput& in, const LayerOutput& out,
           parts_.experts->num_local(), " slots");
 }
 
+// The most rows that the experts of this rank give back.
+int64_t MoeLayer::max_answers() const {
+  if (parts_.experts->left() != Left::kNothing) return parts_.dispatcher->max_rows();
+  const DispatchShape shape = parts_.dispatcher->shape();
+  return SlotRanges(shape.first_slots).num_ranks() * shape.max_tokens;
+}
+
 size_t MoeLayer::workspace_bytes(int64_t max_tokens, CallForm form) const {
   const int64_t max_rows = parts_.dispatcher->max_rows();
   const auto bytes = [](int64_t rows, int64_t cols, DType dtype) {
@@ -253,7 +265,8 @@ size_t MoeLayer::workspace_bytes(int64_t max_tokens, CallForm form) const {
     total += parts_.shared->workspace_bytes(max_tokens);
     if (!form.apart || form.out != DType::kF32) total += of_tokens;
   }
-  return total + parts_.dispatcher->workspace_bytes() + bytes(max_rows, hidden(), DType::kF32) +
+  return total + parts_.dispatcher->workspace_bytes() +
+         bytes(max_answers(), hidden(), DType::kF32) +
          Workspace::padded(parts_.experts->scratch_bytes(max_rows));
 }
 
@@ -302,7 +315,9 @@ void MoeLayer::to_slots(std::span<const int32_t> ids, std::span<int32_t> slots) 
 Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOptions& options) const {
   for (size_t slot = 0; slot < options.local_counts.size(); ++slot)
     options.local_counts[slot] += tokens.counts[slot];
-  const Rows y = lane.workspace.take_rows(tokens.x.rows, parts_.experts->hidden(), DType::kF32);
+  const int64_t answers =
+      parts_.experts->left() == Left::kNothing ? tokens.picks.tokens() : tokens.x.rows;
+  const Rows y = lane.workspace.take_rows(answers, hidden(), DType::kF32);
   const size_t mark = lane.workspace.mark();
   const auto scratch = lane.workspace.take<std::byte>(parts_.experts->scratch_bytes(tokens.x.rows));
   parts_.experts->run(tokens, y, scratch, lane.team);

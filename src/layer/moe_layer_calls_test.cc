@@ -241,6 +241,37 @@ TEST_P(CallForms, EqualTheDefinition) {
   });
 }
 
+// K7: the experts weigh their rows, or sum the picks of a token too: the same products and sums.
+TEST_P(CallForms, ExpertsThatWeighOrSumGiveTheSameBits) {
+  const Model model(way().format);
+  run_group(ranks(), [&](Communicator& comm) {
+    const auto parts_with = [&](Left left) {
+      MoeLayer::Parts made = parts(model, comm);
+      made.experts = make_grouped_experts(slots_of(placement(), comm.rank(), model.experts),
+                                          kHidden, model.format, made.dispatcher->format(), left);
+      return made;
+    };
+    const int64_t tokens = tokens_of(comm.rank());
+    Values x = input(tokens, DType::kBF16, 40 + static_cast<uint64_t>(comm.rank()));
+    Team team(2);
+    const auto output = [&](Left left) {
+      const MoeLayer layer(parts_with(left));
+      Values out(tokens, DType::kF32);
+      Workspace workspace(comm.allocate(layer.workspace_bytes(tokens, {.x = DType::kBF16})));
+      Lane lane{comm, workspace, team};
+      run(layer.forward(x.rows(), out.rows(), lane));
+      return out.wide;
+    };
+    const std::vector<float> wanted = output(Left::kWeightAndSum);
+    EXPECT_EQ(output(Left::kSum), wanted);
+    if (dispatcher_kind(way().dispatcher).brings_tokens) {
+      EXPECT_EQ(output(Left::kNothing), wanted);
+    } else {
+      EXPECT_THROW(MoeLayer{parts_with(Left::kNothing)}, InvalidArgument);
+    }
+  });
+}
+
 // Microbatches and chunks of rows that are routed already.
 TEST_P(CallForms, HalvesAndChunksEqualTheWhole) {
   const Model model(way().format);

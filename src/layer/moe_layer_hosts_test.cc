@@ -94,9 +94,17 @@ TEST_P(LayerOverHosts, EqualsTheLayerOnOneRank) {
                 const MoeLayer layer = model.layer(placement, comm, split, made);
                 const auto owned = made->make_groups(comm);
                 const auto groups = pointers_to(owned);
+                // K7: experts that weigh their rows, over hosts too.
+                std::vector<float> weighed(x.size());
+                MoeLayer::Parts parts = model.parts(placement, comm, split, made);
+                parts.experts =
+                    make_grouped_experts(slots_of(placement, comm.rank(), model.experts), kHidden,
+                                         model.format, made->format(), Left::kSum);
+                run_layer(MoeLayer(std::move(parts)), comm, groups, 2, weighed);
                 for (const int threads : {1, 3}) {
                   std::ranges::fill(out, -1.0F);
                   run_layer(layer, comm, groups, threads, out);
+                  EXPECT_EQ(out, weighed) << made->name() << ", " << threads << " threads";
                   if (made->kind().order == SumOrder::kById) {
                     EXPECT_EQ(out, wanted) << made->name() << ", " << threads << " threads";
                   }

@@ -16,7 +16,8 @@ struct Outputs {
   Rows shared = {};                 // the same; no columns without shared experts
 };
 
-// routed += identity * x, and + shared unless they stay apart; rounds where out is BF16.
+// out.routed = routed + identity * x, and + shared unless they stay apart; rounded where out is
+// BF16. routed and shared hold nothing of use afterwards, but where they are the caller's.
 void write_outputs(const Outputs& made, const LayerOutput& out, Team& team);
 
 }  // namespace trimtab

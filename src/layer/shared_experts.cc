@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/cat.h"
-#include "base/rows.h"
+#include "base/row_tasks.h"
 #include "trimtab/error.h"
 #include "trimtab/layer.h"
 
