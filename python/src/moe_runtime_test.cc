@@ -6,52 +6,22 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "runtime_testing.h"
 #include "trimtab/error.h"
 
 namespace trimtab::python {
 namespace {
 
-constexpr int kExperts = 5, kTopK = 2;
-// So large that teams share the products of a few tokens (kLeastSharedWork).
-constexpr int64_t kHidden = 256, kIntermediate = 128;
-
-std::vector<float> random_floats(int64_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> values(-1.0F, 1.0F);
-  std::vector<float> all(count);
-  for (float& value : all) value = values(random);
-  return all;
-}
-
-ExpertArrays arrays_of(const std::vector<float>& gate_up, const std::vector<float>& down) {
-  ExpertArrays arrays;
-  arrays.gate_up = {reinterpret_cast<const std::byte*>(gate_up.data()),
-                    DType::kF32,
-                    {kExperts, 2 * kIntermediate, kHidden},
-                    {2 * kIntermediate * kHidden, kHidden, 1}};
-  arrays.down = {reinterpret_cast<const std::byte*>(down.data()),
-                 DType::kF32,
-                 {kExperts, kHidden, kIntermediate},
-                 {kHidden * kIntermediate, kIntermediate, 1}};
-  return arrays;
-}
-
-std::shared_ptr<const ExpertTable> make_table(int threads = 1) {
-  const auto gate_up = random_floats(kExperts * 2 * kIntermediate * kHidden, 1);
-  const auto down = random_floats(kExperts * kHidden * kIntermediate, 2);
-  return std::make_shared<const ExpertTable>(arrays_of(gate_up, down), Activation{}, Scheme::kF32,
-                                             threads);
-}
+constexpr int kExperts = 5;
 
 std::unique_ptr<MoeRuntime> make_runtime(const RuntimeOptions& options) {
-  const auto table = make_table(options.threads);
+  const auto table = make_table(kExperts, 0, kExperts, options.threads);
   auto runtime = std::make_unique<MoeRuntime>(*table, kTopK, options);
   runtime->add_layer(table);
   return runtime;
@@ -177,7 +147,7 @@ TEST(ExpertTableErrors, TheExpertAndTheWeightAreNamed) {
   gate_up[(3 * 2 * kIntermediate + kIntermediate + 2) * kHidden + 5] = std::nanf("");
   for (const int threads : {1, 3}) {
     try {
-      ExpertTable(arrays_of(gate_up, down), Activation{}, Scheme::kW8A8, threads);
+      ExpertTable(arrays_of(gate_up, down, 0, kExperts), Activation{}, Scheme::kW8A8, threads);
       ADD_FAILURE() << "a NaN was packed";
     } catch (const InvalidArgument& error) {
       EXPECT_EQ(std::string(error.what()), "expert 3: the up weight: weight 5 of row 2 is nan");

@@ -83,6 +83,7 @@ def test_wrong_settings_end_the_start_of_an_engine(monkeypatch):
         ("expert", "w4a8"): "is experts meant?",
         ("experts", "w3"): "must be one of auto, f32",
         ("require", 1): "must be of type bool",
+        ("timeout", 0): "must be at least 1",
     }.items():
         settings = bad if isinstance(bad, str) else dict([bad])
         with pytest.raises(ValueError, match=text.replace("?", r"\?")):

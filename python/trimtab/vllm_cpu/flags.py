@@ -16,6 +16,7 @@ _TYPES = {
     "dispatcher": str,
     "balancer": dict,
     "redundant": int,
+    "timeout": int,
 }
 
 
@@ -30,6 +31,8 @@ class Flags:
     balancer: settings of docs/live.md, such as {"interval": 256}: experts move between ranks while
         they serve. Empty: they stay. --enable-eplb fills it in.
     redundant: slots of all ranks beyond one for each expert, for the balancer.
+    timeout: the longest that a rank waits for its peers, in seconds. Ranks may take long to compile
+        a model, not all as long.
     """
 
     enabled: bool = True
@@ -38,6 +41,7 @@ class Flags:
     dispatcher: str = "auto"
     balancer: dict = field(default_factory=dict)
     redundant: int = 0
+    timeout: int = 300
 
     @classmethod
     def of(cls, additional_config):
@@ -65,6 +69,10 @@ class Flags:
                     f"{_TYPES[key].__name__}, not {value!r}"
                 )
         flags = cls(**given)
+        if flags.timeout < 1:
+            raise ValueError(
+                f'additional_config["trimtab"]["timeout"] must be at least 1, not {flags.timeout}'
+            )
         formats = ["auto", *weight_formats()]
         if re.sub(r"-g[0-9]+$", "-gN", flags.experts) not in formats:
             raise ValueError(

@@ -12,12 +12,11 @@ import torch
 from .._core import RankGroup, RankRuntime
 from . import seams
 
-TIMEOUT = 60.0  # the longest that a rank waits for its peers, in seconds
-
 
 @functools.cache
-def rank_group():
-    """This process's end of the group of all expert-parallel ranks. Collective."""
+def rank_group(timeout):
+    """This process's end of the group of all expert-parallel ranks. Collective. timeout: the
+    longest that a rank waits for its peers, in seconds."""
     ranks = seams.expert_parallel_ranks()
 
     def exchange(mine):
@@ -26,7 +25,7 @@ def rank_group():
         torch.distributed.all_gather(received, sent, group=ranks.cpu_group)
         return b"".join(bytes(part.numpy()) for part in received)
 
-    return RankGroup(ranks.rank_in_group, exchange, TIMEOUT)
+    return RankGroup(ranks.rank_in_group, exchange, timeout)
 
 
 class RankLayers:
@@ -42,6 +41,7 @@ class RankLayers:
             "balancer": json.dumps(flags.balancer) if flags.balancer else "",
             "redundant": flags.redundant,
         }
+        self._timeout = flags.timeout
         self._num_experts = num_experts
         self._weights = []
         self._runtime = None
@@ -57,7 +57,8 @@ class RankLayers:
     def runtime(self, top_k):
         """The runtime. The first call, which all ranks make together, starts it."""
         if self._runtime is None:
-            runtime = RankRuntime(rank_group(), self._num_experts, top_k, **self._arguments)
+            group = rank_group(self._timeout)
+            runtime = RankRuntime(group, self._num_experts, top_k, **self._arguments)
             while self._weights:  # no longer than needed: a balancer copies them
                 runtime.add_layer(self._weights.pop(0))
             runtime.start()
@@ -72,7 +73,7 @@ class RankLayers:
         runtime.forward(layer, x, ids, weights, out, counts)
         if runtime.layers_switched != self._switched:
             self._switched = runtime.layers_switched
-            if rank_group().rank == 0:
+            if rank_group(self._timeout).rank == 0:
                 seams.logger.info(
                     "Trimtab has moved experts: %d layers switched by step %d",
                     *(self._switched, runtime.steps),

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the sanitizers are to see of ranks that are processes: here they are threads. The results of
+// processes are compared in python/tests.
+#include "rank_runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moe_runtime.h"
+#include "runtime_testing.h"
+#include "trimtab/error.h"
+
+namespace trimtab::python {
+namespace {
+
+constexpr int kExperts = 8, kRanks = 2, kLayers = 2;
+constexpr int64_t kMaxTokens = 16;
+
+struct Batch {
+  std::vector<float> x, weights;
+  std::vector<int32_t> ids;
+
+  Batch(int64_t tokens, unsigned seed)
+      : x(random_floats(tokens * kHidden, seed)), weights(random_floats(tokens * kTopK, seed + 1)) {
+    // Most picks are the first rank's, so that there is something to balance.
+    for (int64_t t = 0; t < tokens; ++t) {
+      ids.push_back(static_cast<int32_t>((t + seed) % 3));
+      ids.push_back(t % 5 == 4 ? -1 : static_cast<int32_t>(3 + (t + seed) % (kExperts - 3)));
+    }
+  }
+  int64_t tokens() const { return std::ssize(weights) / kTopK; }
+  RoutedTokens into(std::vector<float>& out) const {
+    out.assign(x.size(), 7.0F);
+    return {ConstRows(x.data(), tokens(), kHidden), ConstRows(ids.data(), tokens(), kTopK), weights,
+            Rows(out.data(), tokens(), kHidden)};
+  }
+};
+
+// The same experts on one rank.
+class Reference {
+ public:
+  Reference()
+      : table_(make_table(kExperts, 0, kExperts)),
+        runtime_(*table_, kTopK, {.share_openmp = false}) {
+    runtime_.add_layer(table_);
+  }
+  std::vector<float> operator()(const Batch& batch) {
+    std::vector<float> out;
+    runtime_.forward(0, batch.into(out), [] {});
+    return out;
+  }
+
+ private:
+  std::shared_ptr<const ExpertTable> table_;
+  MoeRuntime runtime_;
+};
+
+std::unique_ptr<RankRuntime> start(Communicator& comm, RankRuntimeOptions options) {
+  options.max_tokens = kMaxTokens;
+  options.share_openmp = false;  // ranks are threads, which would share a pool
+  auto runtime = std::make_unique<RankRuntime>(
+      std::shared_ptr<Communicator>(std::shared_ptr<void>(), &comm), kExperts, kTopK, options);
+  constexpr int kOwn = kExperts / kRanks;
+  for (int layer = 0; layer < kLayers; ++layer)
+    runtime->add_layer(make_table(kExperts, comm.rank() * kOwn, kOwn));
+  runtime->start();
+  return runtime;
+}
+
+TEST(RankRuntime, EachRankHasTokensOfItsOwn) {
+  for (const int threads : {1, 2}) {
+    run_ranks(kRanks, [threads](Communicator& comm) {
+      const auto runtime = start(comm, {.threads = threads});
+      Reference expected;
+      for (const int64_t tokens : {int64_t{0}, int64_t{5}, kMaxTokens}) {
+        const Batch batch(comm.rank() == 0 ? tokens : kMaxTokens - tokens, 10 + comm.rank());
+        for (int layer = 0; layer < kLayers; ++layer) {
+          std::vector<float> out;
+          runtime->forward(layer, batch.into(out), true);
+          EXPECT_EQ(out, expected(batch)) << tokens << " tokens, " << threads << " threads";
+        }
+      }
+    });
+  }
+}
+
+TEST(RankRuntime, ExpertsMoveAndOutputsStay) {
+  for (const bool same_tokens : {false, true}) {
+    std::vector<std::vector<float>> outputs(kRanks);
+    run_ranks(kRanks, [&](Communicator& comm) {
+      const auto runtime =
+          start(comm, {.threads = 2,
+                       .same_tokens = same_tokens,
+                       .balancer = R"({"interval": 4, "gate": false})",
+                       .redundant = kRanks});
+      const std::vector<int32_t> before(runtime->placement().logical().begin(),
+                                        runtime->placement().logical().end());
+      Reference expected;
+      int steps = 0;
+      for (; steps < 2000 && runtime->layers_switched() < kLayers; ++steps) {
+        const Batch batch(kMaxTokens, steps + (same_tokens ? 0 : 5000 * comm.rank()));
+        for (int layer = 0; layer < kLayers; ++layer) {
+          std::vector<float>& out = outputs[comm.rank()];
+          runtime->forward(layer, batch.into(out), comm.rank() == 0);
+          if (same_tokens) {
+            comm.barrier();
+            if (comm.rank() == 0) {
+              const std::vector<float> wanted = expected(batch);
+              for (size_t i = 0; i < wanted.size(); ++i)
+                ASSERT_EQ(outputs[0][i] + outputs[1][i], wanted[i]) << "step " << steps;
+            }
+            comm.barrier();
+          } else if (steps % 8 == 0) {
+            EXPECT_EQ(out, expected(batch)) << "step " << steps;
+          }
+        }
+      }
+      EXPECT_GE(runtime->layers_switched(), kLayers) << steps;
+      const std::span<const int32_t> after = runtime->placement().logical();
+      EXPECT_NE(before, std::vector<int32_t>(after.begin(), after.end()));
+      EXPECT_NE(runtime->metrics().find("trimtab_rebalances"), std::string::npos);
+    });
+  }
+}
+
+TEST(RankRuntime, RefusesWhatDoesNotFit) {
+  run_ranks(kRanks, [](Communicator& comm) {
+    const auto runtime = start(comm, {});
+    std::vector<float> out;
+    EXPECT_THROW(runtime->forward(kLayers, Batch(1, 1).into(out), true), InvalidArgument);
+    EXPECT_THROW(runtime->forward(0, Batch(kMaxTokens + 1, 1).into(out), true), InvalidArgument);
+    EXPECT_THROW(runtime->add_layer(make_table(kExperts, 0, 4)), InvalidArgument);
+    EXPECT_THROW(runtime->start(), InvalidArgument);
+  });
+}
+
+}  // namespace
+}  // namespace trimtab::python
