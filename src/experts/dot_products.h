@@ -32,8 +32,8 @@ constexpr int kComputeBoundRows = 6;
 // tile += sum * scale: the end of a group.
 template <class V>
 void add_group(const PanelTask& task, int64_t group, int v, typename V::Reg sum, float* tile) {
-  const float* scale =
-      reinterpret_cast<const float*>(task.weight_scales) + (group * 2 + v) * V::kLanes;
+  const float* scale = reinterpret_cast<const float*>(task.weight_scales) +
+                       (group / task.groups_of_scale * 2 + v) * V::kLanes;
   V::store(tile, V::multiply_add(sum, V::load(scale), group == 0 ? V::set(0.0F) : V::load(tile)));
 }
 
@@ -45,6 +45,7 @@ struct FloatSums {
   using Scales = NoScales;
   static constexpr bool kGrouped = false, kGroupSums = false, kQuantizedRows = false;
   static constexpr int kLoadSteps = 1, kMinPrefetchRows = kComputeBoundRows;
+  static constexpr int kSumsAtOnce = 1;  // rows x groups that are multiplied side by side
   static Sum start(const PanelTask&, int64_t, int64_t, int64_t, int) { return V::set(0.0F); }
   static Scales scales(const PanelTask&, int64_t) { return {}; }
   template <class Weights>
@@ -129,7 +130,7 @@ struct Int8Dot {
   static constexpr bool kGrouped = true, kGroupSums = true, kQuantizedRows = true;
   static constexpr int kMaxRows = I::kMaxRows, kStepBytes = 4, kLoadSteps = 1,
                        kLoadBytes = 2 * 4 * V::kLanes;
-  static constexpr int kMinPrefetchRows = kComputeBoundRows;
+  static constexpr int kMinPrefetchRows = kComputeBoundRows, kSumsAtOnce = 1;
   static Scales scales(const PanelTask&, int64_t) { return {}; }
 
   // sum (w - zero) x = sum (w - kShift) x - (zero - kShift) sum x.
@@ -280,7 +281,8 @@ struct ColumnZeros {
   int32_t of[2 * V::kLanes];
 
   void read(const PanelTask& task, int64_t group) {
-    const auto* zeros = reinterpret_cast<const uint8_t*>(task.zeros) + group * 2 * V::kLanes;
+    const auto* zeros =
+        reinterpret_cast<const uint8_t*>(task.zeros) + group / task.groups_of_scale * 2 * V::kLanes;
     for (int c = 0; c < 2 * V::kLanes; ++c) of[c] = task.zeros == nullptr ? task.zero : zeros[c];
   }
 };

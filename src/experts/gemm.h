@@ -43,10 +43,11 @@ struct PanelTask {
   const std::byte* next_panel;  // the panel to fetch into L2 meanwhile, as it is read next; or null
   size_t next_bytes;
   int64_t steps;
-  int64_t group_steps;  // the steps that share a scale, where there are scales
-  // kMX8, kMX4: e8m0 [groups, width]; others: f32 [groups, width].
+  int64_t group_steps;  // the steps of a group, which is summed by itself, where there are scales
+  int64_t groups_of_scale;  // the groups, one after the other, that share a scale
+  // kMX8, kMX4: e8m0 [scales, width]; others: f32 [scales, width].
   const std::byte* weight_scales;
-  // Integers: the weight that stands for 0; one for all, or [groups, width] if not null, as int32
+  // Integers: the weight that stands for 0; one for all, or [scales, width] if not null, as int32
   // for kInt8 and kInt4, as uint8 for kInt8BF16 and kInt4BF16.
   int zero;
   const std::byte* zeros;

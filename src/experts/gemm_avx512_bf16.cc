@@ -148,7 +148,11 @@ struct Mx4Dot : Mx8Dot {
   }
 };
 
+// VDPBF16PS takes 6 cycles, and a row alone has two sums: decoded weights would wait for them.
+constexpr int kDecodedSums = 4;
+
 struct Fp8Dot : Grouped<V, Bf16Dot> {
+  static constexpr int kSumsAtOnce = kDecodedSums;
   static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
   static void load(const std::byte* p, NoScales, Weights (&weights)[1][2]) {
     const Halves halves = decode_e4m3<0>(_mm512_loadu_si512(p));
@@ -160,84 +164,108 @@ struct Fp8Dot : Grouped<V, Bf16Dot> {
 // Sixteen zero points of a group, those of one half of its columns, as ints.
 inline __m512i zero_points(const PanelTask& task, int64_t group, int half) {
   if (task.zeros == nullptr) return _mm512_set1_epi32(task.zero);
-  return _mm512_cvtepu8_epi32(_mm_loadu_si128(
-      reinterpret_cast<const __m128i*>(task.zeros + (group * 2 + half) * V::kLanes)));
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(
+      task.zeros + (group / task.groups_of_scale * 2 + half) * V::kLanes)));
 }
 
-// u4 less its zero point, from -16 to 15, by a table of 32 bf16 (VPERMW, which reads 5 bits of a
-// word).
-struct Int4BF16Dot : Grouped<V, Bf16Dot> {
-  struct Scales {
-    __m512i zeros[2];  // in every byte of a column
-  };
-  static constexpr int kLoadSteps = 2, kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
-  static Scales scales(const PanelTask& task, int64_t group) {
-    const __m512i all_bytes = _mm512_set1_epi32(0x01010101);
-    return {{_mm512_mullo_epi32(zero_points(task, group, 0), all_bytes),
-             _mm512_mullo_epi32(zero_points(task, group, 1), all_bytes)}};
-  }
-  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[2][2]) {
-    const __m512i mask = _mm512_set1_epi8(0x0f), codes = _mm512_loadu_si512(p);
-    const __m512i left = _mm512_sub_epi8(_mm512_and_si512(codes, mask), scales.zeros[0]);
-    const __m512i right =
-        _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(codes, 4), mask), scales.zeros[1]);
-    weights[0][0] = decode(left);
-    weights[0][1] = decode(right);
-    weights[1][0] = decode(_mm512_srli_epi16(left, 8));
-    weights[1][1] = decode(_mm512_srli_epi16(right, 8));
-  }
-
- private:
-  struct Table {
-    alignas(64) uint16_t words[32] = {};
-    constexpr Table() {
-      for (int i = 1; i <= 16; ++i) {
-        int exponent = 0;
-        while (2 << exponent <= i) ++exponent;
-        const int bits = (127 + exponent) << 7 | (i << 7 >> exponent & 0x7f);
-        if (i < 16) words[i] = static_cast<uint16_t>(bits);
-        words[32 - i] = static_cast<uint16_t>(bits | 0x8000);
-      }
+// Small integers as bf16.
+struct IntegerTable {
+  alignas(64) uint16_t words[32] = {};
+  // Entry i: i & mask, where that has 5 bits as a signed number, plus shift.
+  constexpr IntegerTable(int mask, int shift) {
+    for (int i = 0; i < 32; ++i) {
+      const int code = i & mask;
+      const int value = (code < 16 ? code : code - 32) + shift;
+      const int magnitude = value < 0 ? -value : value;
+      if (magnitude == 0) continue;
+      int exponent = 0;
+      while (2 << exponent <= magnitude) ++exponent;
+      const int bits = (127 + exponent) << 7 | (magnitude << 7 >> exponent & 0x7f);
+      words[i] = static_cast<uint16_t>(value < 0 ? bits | 0x8000 : bits);
     }
-  };
-  static Weights decode(__m512i words) {
-    static constexpr Table kTable;
-    return reinterpret_cast<Weights>(
-        _mm512_permutexvar_epi16(words, _mm512_load_si512(kTable.words)));
   }
 };
 
-// u8 less its zero point: in the low bits of 2^23 as a float, from which 2^23 and the zero point
-// are subtracted exactly. Two such floats with nothing in their low halves are a pair of bf16.
-struct Int8BF16Dot : Grouped<V, Bf16Dot> {
+// u4 less its zero point, from -16 to 15, by a table of 32 bf16 (VPERMW, which reads 5 bits of a
+// word). Without zero points the fifth bit, which belongs to the next number, does not matter.
+struct Int4BF16Dot : Grouped<V, Bf16Dot> {
   struct Scales {
-    __m512 zeros[2];  // 2^23 + those of a column
+    bool has_zeros;
+    __m512i zeros[2];  // in every byte of a column
   };
-  static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
+  static constexpr int kSumsAtOnce = kDecodedSums;
+  static constexpr int kLoadSteps = 2, kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
   static Scales scales(const PanelTask& task, int64_t group) {
-    const __m512 base = _mm512_set1_ps(0x1p23F);
-    return {{_mm512_add_ps(base, _mm512_cvtepi32_ps(zero_points(task, group, 0))),
-             _mm512_add_ps(base, _mm512_cvtepi32_ps(zero_points(task, group, 1)))}};
+    const __m512i all_bytes = _mm512_set1_epi32(0x01010101);
+    return {task.zeros != nullptr,
+            {_mm512_mullo_epi32(zero_points(task, group, 0), all_bytes),
+             _mm512_mullo_epi32(zero_points(task, group, 1), all_bytes)}};
   }
-  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[1][2]) {
+  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[2][2]) {
     const __m512i codes = _mm512_loadu_si512(p);
-    weights[0][0] = pair(codes, _mm512_srli_epi32(codes, 8), scales.zeros[0]);
-    weights[0][1] =
-        pair(_mm512_srli_epi32(codes, 16), _mm512_srli_epi32(codes, 24), scales.zeros[1]);
+    if (!scales.has_zeros) {
+      static constexpr IntegerTable kTable(15, -8);
+      weights[0][0] = decode(codes, kTable);
+      weights[0][1] = decode(_mm512_srli_epi16(codes, 4), kTable);
+      weights[1][0] = decode(_mm512_srli_epi16(codes, 8), kTable);
+      weights[1][1] = decode(_mm512_srli_epi16(codes, 12), kTable);
+      return;
+    }
+    static constexpr IntegerTable kTable(31, 0);
+    const __m512i mask = _mm512_set1_epi8(0x0f);
+    const __m512i left = _mm512_sub_epi8(_mm512_and_si512(codes, mask), scales.zeros[0]);
+    const __m512i right =
+        _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(codes, 4), mask), scales.zeros[1]);
+    weights[0][0] = decode(left, kTable);
+    weights[0][1] = decode(right, kTable);
+    weights[1][0] = decode(_mm512_srli_epi16(left, 8), kTable);
+    weights[1][1] = decode(_mm512_srli_epi16(right, 8), kTable);
   }
 
  private:
+  static Weights decode(__m512i words, const IntegerTable& table) {
+    return reinterpret_cast<Weights>(
+        _mm512_permutexvar_epi16(words, _mm512_load_si512(table.words)));
+  }
+};
+
+// u8 less its zero point. Bits 0 to 7 (8 to 15) of 2^23 (of 2^15) as a float count its units: 2^23
+// (2^15) and the zero point are subtracted exactly. Two such floats, with nothing in their low
+// halves, are a pair of bf16.
+struct Int8BF16Dot : Grouped<V, Bf16Dot> {
+  struct Scales {
+    __m512 low[2], high[2];  // 2^23 and 2^15 + the zero points of the halves
+  };
+  static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
+  static Scales scales(const PanelTask& task, int64_t group) {
+    Scales scales;
+    for (int half = 0; half < 2; ++half) {
+      const __m512 zeros = _mm512_cvtepi32_ps(zero_points(task, group, half));
+      scales.low[half] = _mm512_add_ps(_mm512_set1_ps(0x1p23F), zeros);
+      scales.high[half] = _mm512_add_ps(_mm512_set1_ps(0x1p15F), zeros);
+    }
+    return scales;
+  }
+  static void load(const std::byte* p, const Scales& scales, Weights (&weights)[1][2]) {
+    const __m512i codes = _mm512_loadu_si512(p);
+    weights[0][0] = pair(codes, scales.low[0], scales.high[0]);
+    weights[0][1] = pair(_mm512_srli_epi32(codes, 16), scales.low[1], scales.high[1]);
+  }
+
+ private:
+  template <int kByte, int kBase>
   static __m512i decode(__m512i codes, __m512 zero) {
-    constexpr int kAndOr = 0xea;  // (codes & byte) | 2^23
-    const __m512i placed = _mm512_ternarylogic_epi32(codes, _mm512_set1_epi32(0xff),
-                                                     _mm512_set1_epi32(0x4b000000), kAndOr);
+    constexpr int kAndOr = 0xea;  // (codes & byte) | base
+    const __m512i placed = _mm512_ternarylogic_epi32(codes, _mm512_set1_epi32(kByte),
+                                                     _mm512_set1_epi32(kBase), kAndOr);
     return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(placed), zero));
   }
-  static Weights pair(__m512i low, __m512i high, __m512 zero) {
+  static Weights pair(__m512i codes, __m512 low_zero, __m512 high_zero) {
     constexpr __mmask64 kLowHalves = 0x3333333333333333;
     const __m512i high_to_low = _mm512_set4_epi32(0x0f0e0f0e, 0x0b0a0b0a, 0x07060706, 0x03020302);
-    return reinterpret_cast<Weights>(
-        _mm512_mask_shuffle_epi8(decode(high, zero), kLowHalves, decode(low, zero), high_to_low));
+    const __m512i low = decode<0xff, 0x4b000000>(codes, low_zero),
+                  high = decode<0xff00, 0x47000000>(codes, high_zero);
+    return reinterpret_cast<Weights>(_mm512_mask_shuffle_epi8(high, kLowHalves, low, high_to_low));
   }
 };
 

@@ -38,6 +38,59 @@ constexpr int kUnroll = 4;
 constexpr int kMaxLines = 8;  // what kUnroll steps of bf16 weights take up
 constexpr size_t kLine = 64;
 
+// The groups [group, group + kGroups) of a tile of few rows side by side, each in sums of its own:
+// a dot product waits for the one before it in the same sum, and few rows have few sums. Groups are
+// added up in order all the same. rows: where those of the first group begin.
+template <class V, class P, int kRows, int kGroups>
+__attribute__((always_inline)) inline void multiply_groups(const PanelTask& task, int64_t first,
+                                                           int64_t group, const std::byte* panel,
+                                                           const std::byte* const (&rows)[kRows],
+                                                           int64_t offset, float* tile) noexcept {
+  const int64_t groups = task.steps / task.group_steps;
+  const int64_t loads = task.group_steps / P::kLoadSteps;
+  const int64_t panel_stride = loads * P::kLoadBytes, row_stride = task.group_steps * P::kStepBytes;
+  // The processor's own prefetching does not follow several streams: they are fetched as one, which
+  // goes on behind the panel, where the next one stands.
+  constexpr int64_t kAhead = 8192;
+  const std::byte* ahead = panel + kAhead;
+  typename P::Sum sums[kGroups][kRows][kVecs];
+  typename P::Scales scales[kGroups];
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) {
+    scales[g] = P::scales(task, group + g);
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVecs; ++v)
+        sums[g][r][v] = P::start(task, first + r, group + g, groups, v);
+    }
+  }
+  for (int64_t i = 0; i < loads; ++i, panel += P::kLoadBytes) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kGroups; ++g) {
+      typename P::Weights weights[P::kLoadSteps][kVecs];
+      __builtin_prefetch(ahead, 0, 2);
+      ahead += P::kLoadBytes;
+      P::load(panel + g * panel_stride, scales[g], weights);
+#pragma GCC unroll 2
+      for (int s = 0; s < P::kLoadSteps; ++s) {
+#pragma GCC unroll 2
+        for (int r = 0; r < kRows; ++r) {
+          const auto x = P::broadcast(rows[r] + offset + g * row_stride + s * P::kStepBytes);
+#pragma GCC unroll 2
+          for (int v = 0; v < kVecs; ++v) sums[g][r][v] = P::dot(sums[g][r][v], weights[s][v], x);
+        }
+      }
+    }
+    offset += P::kLoadSteps * P::kStepBytes;
+  }
+#pragma GCC unroll 4
+  for (int g = 0; g < kGroups; ++g) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVecs; ++v)
+        P::finish(task, group + g, v, sums[g][r][v], tile + (r * kVecs + v) * V::kLanes);
+    }
+  }
+}
+
 // tile[r, c] = sum over the steps of x[r] panel[., c]: kRows rows, kVecs registers of columns.
 template <class V, class P, int kRows, bool kPacked>
 __attribute__((noinline)) void multiply_tile(const PanelTask& task, int64_t first,
@@ -53,8 +106,23 @@ __attribute__((noinline)) void multiply_tile(const PanelTask& task, int64_t firs
   int64_t offset = 0;
   const int64_t groups = P::kGrouped ? task.steps / task.group_steps : 1;
   const int64_t group_loads = (P::kGrouped ? task.group_steps : task.steps) / P::kLoadSteps;
+  int64_t g = 0;
+  if constexpr (P::kSumsAtOnce > kRows && !kPacked) {
+    constexpr int kGroups = P::kSumsAtOnce / kRows;
+    const auto advance_by = [&](int64_t count) __attribute__((always_inline)) {
+      g += count;
+      panel += count * group_loads * P::kLoadBytes;
+      offset += count * task.group_steps * P::kStepBytes;
+    };
+    for (; g + kGroups <= groups; advance_by(kGroups))
+      multiply_groups<V, P, kRows, kGroups>(task, first, g, panel, rows, offset, tile);
+    if constexpr (kGroups > 2) {
+      for (; g + 2 <= groups; advance_by(2))
+        multiply_groups<V, P, kRows, 2>(task, first, g, panel, rows, offset, tile);
+    }
+  }
   typename P::Sum sums[kRows][kVecs];
-  for (int64_t g = 0; g < groups; ++g) {
+  for (; g < groups; ++g) {
     if (P::kGroupSums || g == 0) {
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVecs; ++v) sums[r][v] = P::start(task, first + r, g, groups, v);
@@ -164,8 +232,8 @@ void run_panel(const PanelTask& task) noexcept {
       if (!kGated) __builtin_prefetch(out + kLine, 1);
     }
     if (P::kGroupSums && t == 0) {
-      const int64_t scales =
-          task.steps / task.group_steps * kVecs * V::kLanes * static_cast<int64_t>(sizeof(float));
+      const int64_t scales = task.steps / task.group_steps / task.groups_of_scale * kVecs *
+                             V::kLanes * static_cast<int64_t>(sizeof(float));
       for (int64_t i = 0; i < scales; i += kLine) __builtin_prefetch(task.weight_scales + i);
     }
     if (task.packed) {

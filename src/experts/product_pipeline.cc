@@ -74,7 +74,9 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   const GemmKernels& kernels = *weights.kernels;
   const Storage s = storage(weights.format, weights.in);
   task.steps = s.steps();
-  task.group_steps = s.group / s.step_inputs;
+  const int64_t sum_group = s.sum_group == 0 ? s.group : s.sum_group;
+  task.group_steps = sum_group / s.step_inputs;
+  task.groups_of_scale = s.group / sum_group;
   task.zero = zero_code(weights.format);
   task.out_stride = shape_bytes(out.dtype, out.stride);
   task.out_bf16 = out.dtype == DType::kBF16;

@@ -196,6 +196,14 @@ void add_bias(PackedWeights& weights, const VectorSource& bias, int column, Buff
   }
 }
 
+// Whole rows are summed in parts too, four of which the kernels multiply side by side.
+int64_t part_of_whole_row(int64_t in) {
+  constexpr int64_t kUsual = 128, kSideBySide = 4;
+  if (in <= kUsual) return round_up(in, 8);
+  const int64_t parts = round_up((in + kUsual - 1) / kUsual, kSideBySide);
+  return round_up((in + parts - 1) / parts, 8);
+}
+
 }  // namespace
 
 Storage storage(WeightFormat format, int64_t in) {
@@ -222,11 +230,15 @@ Storage storage(WeightFormat format, int64_t in) {
         throw InvalidArgument(cat(name(WeightFormat(format.scheme)), ": a group of ", format.group,
                                   " inputs is no multiple of 8"));
       }
-      const int64_t group = format.group == 0 ? round_up(in, 8) : format.group;
-      const int64_t padded = round_up(in, group);
-      if (format.scheme == Scheme::kW4A8) return {kInt4Product, 4, 2, padded, group, 4, 4};
-      if (format.scheme == Scheme::kW4A16) return {kInt4BF16Product, 2, 1, padded, group, 4, 1};
-      return {kInt8BF16Product, 2, 2, padded, group, 4, 1};
+      const bool ints = format.scheme == Scheme::kW4A8;
+      const int64_t sum = format.group != 0 ? format.group
+                          : ints            ? round_up(in, 8)
+                                            : part_of_whole_row(in);
+      const int64_t padded = round_up(in, sum), group = format.group == 0 ? padded : sum;
+      if (ints) return {kInt4Product, 4, 2, padded, group, 4, 4};
+      if (format.scheme == Scheme::kW4A16)
+        return {kInt4BF16Product, 2, 1, padded, group, 4, 1, sum};
+      return {kInt8BF16Product, 2, 2, padded, group, 4, 1, sum};
     }
     case Scheme::kMXFP8:
       return {kMX8Product, 2, 2, round_up(in, 32), 32, 1};

@@ -15,13 +15,14 @@ namespace trimtab {
 
 // The layout of a stored format, as the kernels read it.
 struct Storage {
-  Product product;     // with rows of WeightFormat::quantized_rows()
-  int step_inputs;     // inputs of a step
-  int step_bytes;      // bytes of a step of one column
-  int64_t padded_in;   // inputs, padded to whole steps and groups
-  int64_t group;       // inputs that share a scale; padded_in if all do or there is none
-  int scale_bytes;     // the size of one scale; 0: there are none
-  int zero_bytes = 0;  // the size of a zero point where weights have them: int32, or uint8
+  Product product;        // with rows of WeightFormat::quantized_rows()
+  int step_inputs;        // inputs of a step
+  int step_bytes;         // bytes of a step of one column
+  int64_t padded_in;      // inputs, padded to whole steps and groups
+  int64_t group;          // inputs that share a scale; padded_in if all do or there is none
+  int scale_bytes;        // the size of one scale; 0: there are none
+  int zero_bytes = 0;     // the size of a zero point where weights have them: int32, or uint8
+  int64_t sum_group = 0;  // inputs that are summed before they are scaled; 0: group
 
   int64_t steps() const { return padded_in / step_inputs; }
   int64_t groups() const { return padded_in / group; }
