@@ -44,7 +44,7 @@ struct QuantizationConfig {
   enum class Rows {
     kPlain,    // They are not: the checkpoint quantises weights only.
     kDynamic,  // They are, by scales that are computed from the rows themselves.
-    kStatic    // They are, by a scale that the checkpoint brings (input_scale).
+    kStatic    // They are, by scales that the checkpoint brings.
   };
 
   // How modules store their weights.
@@ -61,6 +61,7 @@ struct QuantizationConfig {
     int zero_offset = 0;  // added to the zero points that are stored
     Rows rows = Rows::kPlain;
     DType rows_dtype = DType::kI8;     // what rows are quantised to, unless rows is kPlain
+    bool has_input_scale = false;      // kStatic: by one scale, and no zero point, for all rows
     std::string rows_key, rows_value;  // the key that says so and its value, for errors
   };
 
@@ -74,9 +75,10 @@ std::string_view name(QuantizationConfig::Method method);  // quant_method; "" f
 
 // Throws InvalidArgument, naming the key, when weights of this group may not be kept in this format
 // without a word, because it rounds rows otherwise than the checkpoint says: to 8 bits where they
-// are not quantised, or by scales of their own where the checkpoint brings them. Whoever accepts
-// that rounding does not call it. Formats that keep rows in bf16 or f32 fit weights of which only
-// the scales of rows are dynamic, or that have none.
+// are not quantised, or by scales of their own where the checkpoint brings others than one for all
+// rows (MlpSource's a1_scale, a2_scale). Whoever accepts that rounding does not call it. Formats
+// that keep rows in bf16 or f32 fit weights of which only the scales of rows are dynamic, or that
+// have none.
 void check_rounding_of_rows(const QuantizationConfig::Group& group, WeightFormat format);
 
 // How a model stretches its rotary embedding to a longer context: rope_scaling, or rope_parameters.

@@ -44,11 +44,14 @@ struct PackedWeights {
   Buffer panels;
   Buffer scales, zeros;     // where the format has them
   Buffer bias;              // empty: none
+  Buffer row_scale;         // [1] f32, MlpSource's a1_scale or a2_scale; empty: none
   int64_t in = 0, out = 0;  // the inputs and outputs of one matrix
   WeightFormat format;
   bool gated = false;
 
-  size_t bytes() const { return panels.bytes() + scales.bytes() + zeros.bytes() + bias.bytes(); }
+  size_t bytes() const {
+    return panels.bytes() + scales.bytes() + zeros.bytes() + bias.bytes() + row_scale.bytes();
+  }
 };
 
 // A linear map packed for the kernels: y = x W^T + b. Immutable after construction; shared by any

@@ -76,6 +76,11 @@ struct MlpSource {
   MatrixSource gate, up;  // [intermediate, hidden]
   MatrixSource down;      // [hidden, intermediate]
   VectorSource gate_bias, up_bias, down_bias;
+  // What rows are divided by before they are rounded to the format's 8 bits, where a checkpoint
+  // brings one scale for all rows (static scales): those that meet gate and up, and those that meet
+  // down. 0: rows have scales of their own. kW8A8, kW4A8 and kFP8 use them; other formats round
+  // rows as they always do.
+  float a1_scale = 0, a2_scale = 0;
 };
 
 // Reads the values of a row's elements: all of them, or [begin, end), with the bits that at()

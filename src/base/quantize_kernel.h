@@ -60,6 +60,24 @@ void quantize_int8_row(const T* x, int64_t count, int8_t* __restrict q, float* s
   }
 }
 
+// By a scale that is given: to nearest, ties to even, within [-128, 127]. False: the row has a NaN,
+// and all codes are 0.
+template <class T>
+bool quantize_int8_row_by(const T* x, int64_t count, float scale, int8_t* __restrict q) {
+  if (largest_magnitude(x, count) > 0x7f800000) {
+    for (int64_t i = 0; i < count; ++i) q[i] = 0;
+    return false;
+  }
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23, as above
+  for (int64_t i = 0; i < count; ++i) {
+    const float y = widened(x[i]) / scale;
+    const float low = y < -128.0F ? -128.0F : y;
+    const float within = low > 127.0F ? 127.0F : low;
+    q[i] = static_cast<int8_t>(static_cast<int32_t>((within + kRound) - kRound));
+  }
+  return true;
+}
+
 // The e8m0 scale of a block: the biased exponent of the magnitude is floor(log2) + 127, and e8m0
 // has the same bias.
 inline int mx_scale(int32_t largest) {
@@ -112,6 +130,19 @@ inline void dequantize_mx_row(const uint8_t* q, const uint8_t* scales, int64_t c
       const uint32_t bits = bits_as<uint32_t>(value);
       y[i] = static_cast<uint16_t>((bits < 0x00800000U ? 0U : bits >> 16) | (code & 0x80U) << 8);
     }
+  }
+}
+
+// x / scale rounded to e4m3, at most 448 in magnitude, in bf16, where it is exact. NaN stays NaN.
+template <class T>
+void round_e4m3_row(const T* x, int64_t count, float scale, uint16_t* __restrict y) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = widened(x[i]) / scale;
+    const uint32_t sign = bits_as<uint32_t>(value) >> 31;
+    const float low = value < -448.0F ? -448.0F : value;
+    const uint32_t code = e4m3_magnitude(low > 448.0F ? 448.0F : low);
+    const uint32_t bits = bits_as<uint32_t>(bits_as<float>(code << 20) * 0x1p120F) >> 16;
+    y[i] = static_cast<uint16_t>(value == value ? bits | sign << 15 : 0x7fc0U);
   }
 }
 

@@ -332,6 +332,14 @@ void quantize_int8(const void* x, int64_t count, int8_t* q, float* scale) noexce
   quantize_int8_row(static_cast<const T*>(x), count, q, scale);
 }
 template <class T>
+bool quantize_int8_by(const void* x, int64_t count, float scale, int8_t* q) noexcept {
+  return quantize_int8_row_by(static_cast<const T*>(x), count, scale, q);
+}
+template <class T>
+void round_e4m3(const void* x, int64_t count, float scale, uint16_t* y) noexcept {
+  round_e4m3_row(static_cast<const T*>(x), count, scale, y);
+}
+template <class T>
 void quantize_mx(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept {
   quantize_mx_row(static_cast<const T*>(x), count, q, scales);
 }
@@ -369,6 +377,10 @@ constexpr GemmKernels make_kernels(const char* isa) {
   kernels.unpack[kInt8BF16Product] = unpack_int8_bf16<V>;
   kernels.quantize_int8[0] = quantize_int8<float>;
   kernels.quantize_int8[1] = quantize_int8<uint16_t>;
+  kernels.quantize_int8_by[0] = quantize_int8_by<float>;
+  kernels.quantize_int8_by[1] = quantize_int8_by<uint16_t>;
+  kernels.round_e4m3[0] = round_e4m3<float>;
+  kernels.round_e4m3[1] = round_e4m3<uint16_t>;
   kernels.quantize_mx[0] = quantize_mx<float>;
   kernels.quantize_mx[1] = quantize_mx<uint16_t>;
   kernels.dequantize_mx = dequantize_mx_row;

@@ -63,9 +63,16 @@ std::string activation_text(const ExpertKind& kind) {
 }
 
 std::string parts_text(uint32_t present) {
-  static constexpr std::array<const char*, ExpertKind::kParts> kNames = {
-      "gate and up", "gate and up scales", "gate and up zero points", "gate and up biases",
-      "down",        "down scales",        "down zero points",        "down biases"};
+  static constexpr std::array<const char*, ExpertKind::kParts> kNames = {"gate and up",
+                                                                         "gate and up scales",
+                                                                         "gate and up zero points",
+                                                                         "gate and up biases",
+                                                                         "a1_scale",
+                                                                         "down",
+                                                                         "down scales",
+                                                                         "down zero points",
+                                                                         "down biases",
+                                                                         "a2_scale"};
   std::string text;
   for (size_t p = 0; p < kNames.size(); ++p) {
     if (present >> p & 1U) text += cat(text.empty() ? "" : ", ", kNames[p]);
@@ -79,8 +86,8 @@ WeightFormat format_of(const ExpertKind& kind) {
 
 std::array<const Buffer*, ExpertKind::kParts> buffers(const PackedWeights& gate_up,
                                                       const PackedWeights& down) {
-  return {&gate_up.panels, &gate_up.scales, &gate_up.zeros, &gate_up.bias,
-          &down.panels,    &down.scales,    &down.zeros,    &down.bias};
+  return {&gate_up.panels, &gate_up.scales, &gate_up.zeros, &gate_up.bias, &gate_up.row_scale,
+          &down.panels,    &down.scales,    &down.zeros,    &down.bias,    &down.row_scale};
 }
 
 PackedWeights shape_of(int64_t in, int64_t out, bool gated, WeightFormat format,
@@ -140,9 +147,9 @@ ExpertBlock::ExpertBlock(const ExpertKind& kind) : kind_(kind) {
   gate_up_ = shape_of(kind.hidden, kind.intermediate, true, format_of(kind), kernels);
   down_ = shape_of(kind.intermediate, kind.hidden, false, format_of(kind), kernels);
   const PartBytes first = part_bytes(gate_up_), second = part_bytes(down_);
-  const std::array<size_t, ExpertKind::kParts> sizes = {first.panels, first.scales,  first.zeros,
-                                                        first.bias,   second.panels, second.scales,
-                                                        second.zeros, second.bias};
+  const std::array<size_t, ExpertKind::kParts> sizes = {
+      first.panels,  first.scales,  first.zeros,  first.bias,  first.row_scale,
+      second.panels, second.scales, second.zeros, second.bias, second.row_scale};
   bytes_ = sizeof(Header);
   for (size_t p = 0; p < sizes.size(); ++p) {
     parts_[p] = {bytes_, kind.present >> p & 1U ? sizes[p] : 0};
@@ -196,12 +203,14 @@ std::shared_ptr<const Mlp> ExpertBlock::view(std::byte* block,
     w.scales = part(first + 1);
     w.zeros = part(first + 2);
     w.bias = part(first + 3);
+    w.row_scale = part(first + 4);
     return w;
   };
   const Activation activation{static_cast<ActivationKind>(kind_.activation),
                               std::bit_cast<float>(kind_.alpha), std::bit_cast<float>(kind_.limit),
                               std::bit_cast<float>(kind_.beta)};
-  return std::make_shared<const Mlp>(weights(gate_up_, 0), weights(down_, 4), activation);
+  return std::make_shared<const Mlp>(weights(gate_up_, 0), weights(down_, ExpertKind::kParts / 2),
+                                     activation);
 }
 
 ExpertSlots::Finding ExpertBlock::check(std::span<const std::byte> block, int layer,

@@ -19,9 +19,9 @@ namespace trimtab {
 // The properties that experts must have in common to take each other's place. They are plain bytes,
 // which ranks exchange and compare.
 struct ExpertKind {
-  // panels, scales, zeros and bias, of gate_up and then of down.
-  static constexpr int kParts = 8;
-  static constexpr uint32_t kZeroPoints = 1U << 2 | 1U << 6;  // in present
+  // panels, scales, zeros, bias and row_scale, of gate_up and then of down.
+  static constexpr int kParts = 10;
+  static constexpr uint32_t kZeroPoints = 1U << 2 | 1U << 7;  // in present
 
   int64_t hidden, intermediate;
   int32_t scheme, group;        // as in WeightFormat

@@ -118,6 +118,25 @@ TEST(ExpertSlots, ExpertsWithoutZeroPointsStandBesideSomeThatHaveThem) {
   }
 }
 
+TEST(ExpertSlots, StaticScalesOfRowsMoveWithTheirExperts) {
+  std::mt19937 random(9);
+  const TestMlp weights(kHidden, kIntermediate, DType::kBF16, Form::kDense, false, random);
+  const auto expert = [&](float scale) {
+    MlpSource source = weights.source();
+    source.a1_scale = source.a2_scale = scale;
+    return std::make_shared<const Mlp>(source, Activation{}, WeightFormat(Scheme::kW8A8));
+  };
+  const Table table = {expert(0.02F), expert(0.04F)};
+  const auto slots = make_slots(table, 1, 1);
+  expect_to_run_as(*slots, 0, table);
+  copy(slots->message(0, 0), slots->spare(0));
+  ASSERT_EQ(slots->check_spare(0, 0, 0).fault, MessageFault::kNone);
+  const ExpertSlots::BlockChange change = {.slot = 1, .from_spare = 0};
+  slots->rearrange(0, std::span(&change, 1));
+  expect_to_run_as(*slots, 0, {table[0], table[0]});
+  EXPECT_THROW(make_slots({table[0], expert(0)}, 1, 0), InvalidArgument);
+}
+
 TEST(ExpertSlots, EveryFlippedBitIsFound) {
   const auto slots = make_slots(make_table(1, Scheme::kW8A8, nullptr), 1, 1);
   const auto spare = slots->spare(0);

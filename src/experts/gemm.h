@@ -92,6 +92,9 @@ struct GemmKernels {
 
   // One row of x, f32 or [1] bf16, as base/quantize_kernel.h has it.
   void (*quantize_int8[2])(const void* x, int64_t count, int8_t* q, float* scale) noexcept;
+  // By a scale that is given; int8: false, and zeros, where the row has a NaN.
+  bool (*quantize_int8_by[2])(const void* x, int64_t count, float scale, int8_t* q) noexcept;
+  void (*round_e4m3[2])(const void* x, int64_t count, float scale, uint16_t* y) noexcept;
   void (*quantize_mx[2])(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noexcept;
   void (*dequantize_mx)(const uint8_t* q, const uint8_t* scales, int64_t count,
                         uint16_t* y) noexcept;

@@ -33,6 +33,8 @@ class GroupedExperts final : public Experts {
   DType dtype() const override { return weights_.rows(); }
   bool accepts(DType dtype) const override {
     if (dtype == weights_.rows()) return true;
+    // Rows that arrive quantised have scales of their own.
+    if (has_row_scales()) return false;
     // Scales of whole blocks only, as quantize_rows() makes them.
     return dtype == weights_.quantized_rows() &&
            (dtype != DType::kF8E4M3 || hidden_ % kMxBlock == 0);
@@ -76,6 +78,9 @@ class GroupedExperts final : public Experts {
   }
 
  private:
+  bool has_row_scales() const {
+    return !slots_.empty() && slots_.front()->gate_up_packed().row_scale.bytes() > 0;
+  }
   int64_t intermediate() const { return slots_.empty() ? 0 : slots_.front()->intermediate(); }
 
   // y: weighted.
@@ -98,6 +103,15 @@ class GroupedExperts final : public Experts {
     if (mlp.gate_up_packed().kernels != slots_.front()->gate_up_packed().kernels) {
       throw InvalidArgument(
           cat("experts: slot ", s, " is packed for another instruction set than slot 0"));
+    }
+    const auto have_scale = [](const PackedWeights& a, const PackedWeights& b) {
+      return (a.row_scale.bytes() > 0) == (b.row_scale.bytes() > 0);
+    };
+    const Mlp& first = *slots_.front();
+    if (!have_scale(mlp.gate_up_packed(), first.gate_up_packed()) ||
+        !have_scale(mlp.down_packed(), first.down_packed())) {
+      throw InvalidArgument(
+          cat("experts: slot ", s, " or slot 0 has static scales of rows, the other has not"));
     }
   }
 

@@ -17,7 +17,7 @@ Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightForma
   }
   BufferArena own(0);
   packed_ =
-      pack_linear("the weight", weight, bias, format, kernels, arena == nullptr ? own : *arena);
+      pack_linear("the weight", weight, bias, 0, format, kernels, arena == nullptr ? own : *arena);
 }
 
 // Without scratch rows can't be packed, but rows that can't be read in place are converted by
@@ -38,7 +38,7 @@ void Linear::run(ConstRows x, Rows y, Team& team) const {
     std::byte* const scratch = team.scratch(member);
     Carver carver(any.in_place() ? nullptr : scratch);
     const Operand operand(packed_, {x.slice(first, rows)}, carver, Operand::kUnpacked);
-    if (!operand.in_place()) operand.prepare(0, rows, false, scratch + operand_bytes);
+    if (!operand.in_place()) operand.prepare(packed_, 0, rows, false, scratch + operand_bytes);
     PanelTask task = {};
     operand.fill(task, 0, rows);
     multiply_panels(packed_, operand.product(), {item / blocks, 1, item / blocks + 1}, task,

@@ -19,8 +19,8 @@ Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format,
   BufferArena& memory = arena == nullptr ? own : *arena;
   gate_up_ = pack_gated(source, format, kernels, memory);
   check_source(source.down, gate_up_.in, gate_up_.out, "the down weight");
-  down_ = pack_linear("the down weight", source.down, source.down_bias, format, gate_up_.kernels,
-                      memory);
+  down_ = pack_linear("the down weight", source.down, source.down_bias, source.a2_scale, format,
+                      gate_up_.kernels, memory);
 }
 
 Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)
@@ -38,7 +38,8 @@ Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)
       return part.bytes() == 0 || part.bytes() == bytes;
     };
     if (weights->panels.bytes() != needed.panels || weights->scales.bytes() != needed.scales ||
-        !fits(weights->zeros, needed.zeros) || !fits(weights->bias, needed.bias)) {
+        !fits(weights->zeros, needed.zeros) || !fits(weights->bias, needed.bias) ||
+        !fits(weights->row_scale, needed.row_scale)) {
       throw InvalidArgument(cat("mlp: weights of ", weights->bytes(), " bytes for ", weights->in,
                                 " -> ", weights->out, " in ", name(weights->format)));
     }

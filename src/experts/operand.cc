@@ -2,6 +2,7 @@
 #include "experts/operand.h"
 
 #include <cstring>
+#include <limits>
 
 #include "base/quantize_rows.h"
 #include "base/rows.h"
@@ -45,7 +46,8 @@ Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& 
       max_rows_(weights.kernels->max_rows[product_]),
       packs_(packing == kPacked && product_ != kBF16F32Product),  // whose steps are 8 bytes
       in_place_(weights.format.quantized_rows() == weights.format.rows() &&
-                source.x.dtype == row_dtype(product_) && storage_.padded_in == weights.in),
+                weights.row_scale.bytes() == 0 && source.x.dtype == row_dtype(product_) &&
+                storage_.padded_in == weights.in),
       row_bytes_(shape_bytes(row_dtype(product_), storage_.padded_in)) {
   const int64_t rows = source.x.rows;
   codes_ = carver.take_rows(rows, static_cast<int64_t>(row_bytes_), DType::kU8);
@@ -69,13 +71,17 @@ size_t Operand::prepare_scratch() const {
   return cells(max_rows_, row_bytes_) + cells(2, storage_.padded_in) + kMxBlock * sizeof(float);
 }
 
-void Operand::quantize_int8(int64_t i, std::byte* row) const {
+void Operand::quantize_int8(int64_t i, const float* row_scale, std::byte* row) const {
   const ConstRows& x = source_.x;
   auto* const q = reinterpret_cast<int8_t*>(row);
   float* const scale = row_scales_.row_as<float>(i);
   if (x.dtype == DType::kI8) {
     std::memcpy(q, source_.row(i), x.cols);
     std::memcpy(scale, source_.row_scales(i), sizeof(float));
+  } else if (row_scale != nullptr) {
+    const auto quantize = kernels_->quantize_int8_by[x.dtype == DType::kBF16];
+    const bool numbers = quantize(source_.row(i), x.cols, *row_scale, q);
+    *scale = numbers ? *row_scale : std::numeric_limits<float>::quiet_NaN();
   } else {
     kernels_->quantize_int8[x.dtype == DType::kBF16](source_.row(i), x.cols, q, scale);
   }
@@ -108,6 +114,14 @@ void Operand::round_to_mx(int64_t i, std::byte* row, std::byte* scratch) const {
   kernels_->dequantize_mx(codes, scales, padded, reinterpret_cast<uint16_t*>(row));
 }
 
+void Operand::round_to_e4m3(int64_t i, float row_scale, std::byte* row) const {
+  const ConstRows& x = source_.x;
+  const size_t used = shape_bytes(DType::kBF16, x.cols);
+  kernels_->round_e4m3[x.dtype == DType::kBF16](source_.row(i), x.cols, row_scale,
+                                                reinterpret_cast<uint16_t*>(row));
+  std::memset(row + used, 0, row_bytes_ - used);
+}
+
 void Operand::convert(int64_t i, std::byte* row) const {
   const DType dtype = row_dtype(product_);
   const size_t used = shape_bytes(dtype, source_.x.cols);
@@ -115,16 +129,21 @@ void Operand::convert(int64_t i, std::byte* row) const {
   std::memset(row + used, 0, row_bytes_ - used);
 }
 
-void Operand::prepare(int64_t first, int64_t count, bool packed, std::byte* scratch) const {
+void Operand::prepare(const PackedWeights& weights, int64_t first, int64_t count, bool packed,
+                      std::byte* scratch) const {
+  const float* const row_scale =
+      weights.row_scale.bytes() == 0 ? nullptr : weights.row_scale.as<float>();
   std::byte* const out = codes_.row(first);
   std::byte* const rows = packed ? scratch : out;
   std::byte* const more_scratch = scratch + cells(max_rows_, row_bytes_);
   for (int64_t r = 0; r < count && !in_place_; ++r) {
     std::byte* const row = rows + cells(r, row_bytes_);
     if (is_int(product_)) {
-      quantize_int8(first + r, row);
+      quantize_int8(first + r, row_scale, row);
     } else if (product_ == kMX8Product) {
       round_to_mx(first + r, row, more_scratch);
+    } else if (row_scale != nullptr) {
+      round_to_e4m3(first + r, *row_scale, row);
     } else {
       convert(first + r, row);
     }

@@ -40,16 +40,20 @@ class Operand {
   // Do rows that are not packed need prepare()?
   bool in_place() const { return in_place_; }
   int64_t tiles(int64_t rows) const;
-  // Rows [first, first + count) are one tile of a part, packed or not. scratch: prepare_scratch()
-  // bytes.
-  void prepare(int64_t first, int64_t count, bool packed, std::byte* scratch) const;
+  // Rows [first, first + count) are one tile of a part, packed or not, that meets these weights: of
+  // the constructor's shape and format, and with a row_scale if those have one. scratch:
+  // prepare_scratch() bytes.
+  void prepare(const PackedWeights& weights, int64_t first, int64_t count, bool packed,
+               std::byte* scratch) const;
   size_t prepare_scratch() const;
   // Puts rows [first, first + count), prepared or in place, into a task.
   void fill(PanelTask& task, int64_t first, int64_t count) const;
 
  private:
   // Row i of the source to `row`.
-  void quantize_int8(int64_t i, std::byte* row) const;
+  // row_scale: null, or the scale of all rows.
+  void quantize_int8(int64_t i, const float* row_scale, std::byte* row) const;
+  void round_to_e4m3(int64_t i, float row_scale, std::byte* row) const;
   void round_to_mx(int64_t i, std::byte* row, std::byte* scratch) const;
   void convert(int64_t i, std::byte* row) const;
 

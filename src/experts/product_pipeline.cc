@@ -161,7 +161,8 @@ void PipelinedProduct::prepare(int64_t p, int64_t tile, const PipelinedProduct* 
   const int64_t tiles = operand_.tiles(part.count);
   const int64_t first = tile_first(part.count, tiles, tile),
                 end = tile_first(part.count, tiles, tile + 1);
-  operand_.prepare(part.first + first, end - first, operand_.packed(part.count), scratch);
+  operand_.prepare(weights(part), part.first + first, end - first, operand_.packed(part.count),
+                   scratch);
   progress_[p].tiles.fetch_add(1, std::memory_order_release);
 }
 

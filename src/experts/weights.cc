@@ -2,6 +2,7 @@
 #include "experts/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -72,6 +73,7 @@ void interleave_pairs(int64_t width, int64_t steps, std::byte* panel) {
 // Fills panels from one matrix, or from two side by side.
 class Packer {
  public:
+  // weights: has its row_scale.
   Packer(PackedWeights& weights, const Storage& storage, std::span<const MatrixSource> sources,
          BufferArena& arena)
       : weights_(weights),
@@ -116,6 +118,7 @@ class Packer {
     encoder.encode(row, codes_.data() + cells(column, row_bytes_), row_scales_.data(),
                    encoder.has_zeros() ? row_zeros_.data() : nullptr);
     if (storage_.scale_bytes == 0) return;
+    if (weights_.format.scheme == Scheme::kFP8 && weights_.row_scale.bytes() > 0) fold_row_scale();
     const int64_t bytes = storage_.scale_bytes;
     for (int64_t g = 0; g < storage_.groups(); ++g) {
       const int64_t index = (panel * storage_.groups() + g) * width_ + column;
@@ -123,6 +126,16 @@ class Packer {
       if (weights_.zeros.bytes() == 0) continue;
       put_zero_point(weights_.zeros.data(), index, storage_.zero_bytes,
                      encoder.has_zeros() ? row_zeros_[g] : zero_code(weights_.format));
+    }
+  }
+
+  void fold_row_scale() {
+    for (int64_t g = 0; g < storage_.groups(); ++g) {
+      float scale;
+      std::byte* const at = row_scales_.data() + g * int64_t{sizeof(scale)};
+      std::memcpy(&scale, at, sizeof(scale));
+      scale *= *weights_.row_scale.as<float>();
+      std::memcpy(at, &scale, sizeof(scale));
     }
   }
 
@@ -184,6 +197,14 @@ PackedWeights describe(int64_t in, int64_t out, WeightFormat format, bool gated,
   weights.format = format;
   weights.gated = gated;
   return weights;
+}
+
+void add_row_scale(PackedWeights& weights, std::string_view what, float scale, BufferArena& arena) {
+  if (scale == 0.0F || !uses_row_scale(weights.format)) return;
+  if (!(scale > 0.0F && std::isfinite(scale)))
+    throw InvalidArgument(cat(what, ": the scale of its rows is ", scale));
+  weights.row_scale = arena.take(part_bytes(weights).row_scale);
+  *weights.row_scale.as<float>() = scale;
 }
 
 void add_bias(PackedWeights& weights, const VectorSource& bias, int column, BufferArena& arena) {
@@ -262,6 +283,10 @@ void put_zero_point(std::byte* zeros, int64_t index, int zero_bytes, int32_t zer
   }
 }
 
+bool uses_row_scale(WeightFormat format) {
+  return format.quantized_rows() == DType::kI8 || format.scheme == Scheme::kFP8;
+}
+
 int64_t num_panels(const PackedWeights& weights) {
   const int64_t each = weights.gated ? weights.kernels->width / 2 : weights.kernels->width;
   return (weights.out + each - 1) / each;
@@ -284,15 +309,16 @@ PartBytes part_bytes(const PackedWeights& weights) {
   const size_t columns = cells(panels, weights.kernels->width);
   const size_t scales = s.scale_bytes == 0 ? 0 : cells(columns, s.groups());
   return {cells(panels, panel_bytes(weights)), cells(scales, s.scale_bytes),
-          cells(scales, s.zero_bytes), columns * sizeof(float)};
+          cells(scales, s.zero_bytes), columns * sizeof(float), sizeof(float)};
 }
 
 PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,
-                          const VectorSource& bias, WeightFormat format, const GemmKernels* kernels,
-                          BufferArena& arena) {
+                          const VectorSource& bias, float row_scale, WeightFormat format,
+                          const GemmKernels* kernels, BufferArena& arena) {
   check_source(weight, "a weight");
   check_source(bias, weight.rows, "a bias");
   PackedWeights packed = describe(weight.cols, weight.rows, format, false, kernels);
+  add_row_scale(packed, what, row_scale, arena);
   Packer(packed, storage(format, weight.cols), std::span(&weight, 1), arena)
       .run(std::span(&what, 1));
   if (bias.data != nullptr) add_bias(packed, bias, 0, arena);
@@ -310,6 +336,7 @@ PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const Gem
     throw InvalidArgument("gate and up must have a bias both or neither");
   }
   PackedWeights packed = describe(hidden, intermediate, format, true, kernels);
+  add_row_scale(packed, "gate and up", source.a1_scale, arena);
   const MatrixSource both[] = {source.gate, source.up};
   constexpr std::string_view kNames[] = {"the gate weight", "the up weight"};
   Packer(packed, storage(format, hidden), both, arena).run(kNames);

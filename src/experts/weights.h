@@ -47,15 +47,19 @@ size_t panel_bytes(const PackedWeights& weights);
 // The bytes that weights of this shape, format and kernels take; zeros and bias where there are
 // any.
 struct PartBytes {
-  size_t panels, scales, zeros, bias;
+  size_t panels, scales, zeros, bias, row_scale;
 };
 PartBytes part_bytes(const PackedWeights& weights);
 
-// kernels null: the chosen ones. Memory comes from the arena. Throws InvalidArgument as Linear's
-// and Mlp's constructors do.
+// Do products in this format use a row_scale? (kFP8: its scales are multiplied with it when they
+// are packed, so rows keep the numbers that e4m3 codes stand for.)
+bool uses_row_scale(WeightFormat format);
+
+// kernels null: the chosen ones. row_scale 0: none. Memory comes from the arena. Throws
+// InvalidArgument as Linear's and Mlp's constructors do.
 PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,
-                          const VectorSource& bias, WeightFormat format, const GemmKernels* kernels,
-                          BufferArena& arena);
+                          const VectorSource& bias, float row_scale, WeightFormat format,
+                          const GemmKernels* kernels, BufferArena& arena);
 PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels,
                          BufferArena& arena);
 

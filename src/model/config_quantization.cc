@@ -55,6 +55,7 @@ QuantizationConfig read_fp8(const ConfigFields& fields) {
   if (scheme == "static") {
     group.rows = RowsQuantised::kStatic;
     group.rows_value = scheme;
+    group.has_input_scale = true;
   } else if (scheme != "dynamic") {
     throw fields.error("activation_scheme", cat("is '", scheme, "'; known are dynamic and static"));
   }
@@ -140,6 +141,9 @@ void read_rows(const ConfigFields& fields, Group& group) {
   if (dynamic) return;
   group.rows_key = rows->full_name("dynamic");
   group.rows_value = rows->has("dynamic") ? rows->find("dynamic")->dump() : "absent";
+  group.has_input_scale = rows->text_or("strategy", "tensor") == "tensor" &&
+                          rows->flag_or("symmetric", true) &&
+                          (!rows->has("dynamic") || *rows->find("dynamic") == false);
 }
 
 Group read_group(const ConfigFields& fields, const ConfigFields& outer) {
@@ -211,12 +215,15 @@ std::string_view name(QuantizationConfig::Method method) {
 void check_rounding_of_rows(const Group& group, WeightFormat format) {
   const DType rounded = format.quantized_rows();
   const bool rounds = rounded == DType::kI8 || rounded == DType::kF8E4M3;
+  const bool uses_scale =
+      group.has_input_scale &&
+      (format.scheme == Scheme::kFP8 ? group.rows_dtype == DType::kF8E4M3 : rounded == DType::kI8);
   std::string reason;
-  if (group.rows == RowsQuantised::kStatic) {
-    reason =
-        cat("is ", group.rows_value, ": rows are rounded by scales of the checkpoint, one per ",
-            "tensor; ", name(format),
-            rounds ? " rounds them by scales of their own" : " does not round them to 8 bits");
+  if (group.rows == RowsQuantised::kStatic && !uses_scale) {
+    reason = cat("is ", group.rows_value, ": rows are rounded by ",
+                 group.has_input_scale ? "one scale per tensor" : "scales", " of the checkpoint; ",
+                 name(format),
+                 rounds ? " rounds them by scales of their own" : " does not round them to 8 bits");
   } else if (rounds && group.rows == RowsQuantised::kPlain) {
     reason = cat("is ", group.rows_value.empty() ? "null" : group.rows_value,
                  ": only the weights are quantised; ", name(format), " also rounds rows to ",

@@ -165,7 +165,16 @@ TEST(ConfigQuantization, RoundingOfRows) {
     EXPECT_EQ(refusal(int8, plain), "");
     EXPECT_EQ(refusal(fp8("dynamic"), plain), "");
     EXPECT_NE(refusal(scaled, plain), "");
+    EXPECT_EQ(refusal(fp8("static"), plain) == "", plain == WeightFormat(Scheme::kFP8));
   }
+  EXPECT_TRUE(scaled.has_input_scale && fp8("static").has_input_scale);
+  for (const char* other : {R"({"dynamic":false,"strategy":"token"})", R"({"dynamic":"local"})",
+                            R"({"dynamic":false,"symmetric":false})"}) {
+    EXPECT_FALSE(compressed(other).has_input_scale) << other;
+    EXPECT_NE(refusal(compressed(other), Scheme::kW8A8), "") << other;
+  }
+  EXPECT_EQ(refusal(scaled, Scheme::kW8A8), "");
+  EXPECT_EQ(refusal(scaled, Scheme::kW4A8), "");
   EXPECT_EQ(refusal(int8, Scheme::kW8A8), "");
   EXPECT_EQ(refusal(int8, Scheme::kW4A8), "");
   EXPECT_EQ(refusal(fp8("dynamic"), Scheme::kMXFP8), "");
@@ -177,16 +186,16 @@ TEST(ConfigQuantization, RoundingOfRows) {
             std::string::npos);
   EXPECT_NE(refusal(int8, Scheme::kMXFP8).find("has rows of I8; mxfp8 rounds them to F8_E4M3"),
             std::string::npos);
-  EXPECT_NE(refusal(scaled, Scheme::kW8A8)
-                .find("input_activations.dynamic' is false: rows are rounded by scales of the "
-                      "checkpoint, one per tensor; w8a8 rounds them by scales of their own"),
+  EXPECT_NE(refusal(scaled, Scheme::kMXFP8)
+                .find("input_activations.dynamic' is false: rows are rounded by one scale per "
+                      "tensor of the checkpoint; mxfp8 rounds them by scales of their own"),
             std::string::npos)
-      << refusal(scaled, Scheme::kW8A8);
-  EXPECT_NE(refusal(fp8("static"), Scheme::kFP8)
-                .find("activation_scheme' is static: rows are rounded by scales of the checkpoint, "
-                      "one per tensor; fp8 does not round them to 8 bits"),
+      << refusal(scaled, Scheme::kMXFP8);
+  EXPECT_NE(refusal(fp8("static"), Scheme::kMXFP4)
+                .find("activation_scheme' is static: rows are rounded by one scale per tensor of "
+                      "the checkpoint; mxfp4 does not round them to 8 bits"),
             std::string::npos)
-      << refusal(fp8("static"), Scheme::kFP8);
+      << refusal(fp8("static"), Scheme::kMXFP4);
 }
 
 TEST(ConfigQuantization, IsRefused) {

@@ -110,10 +110,12 @@ TEST(QuantisedExperts, RowsAreNotRoundedWithoutAWord) {
   EXPECT_EQ(name(load(int4, DType::kBF16)->expert_format()), "bf16");
 
   const Model fp8 = open_model("mixtral_fp8_tensor");
-  const std::string fixed = error_text<InvalidArgument>([&] { load(fp8); });
+  EXPECT_EQ(name(load(fp8)->expert_format()), "fp8");
+  Model local = open_model("mixtral_fp8_tensor");
+  local.config.quantization.groups[0].has_input_scale = false;
+  const std::string fixed = error_text<InvalidArgument>([&] { load(local); });
   EXPECT_NE(fixed.find("activation_scheme' is static"), fixed.npos) << fixed;
   EXPECT_NE(fixed.find("--experts fp8"), fixed.npos) << fixed;
-  EXPECT_EQ(name(load(fp8, Scheme::kFP8)->expert_format()), "fp8");
 
   // Shared experts have a say of their own.
   Model shared = open_model("qwen2_moe_int8");
@@ -125,6 +127,10 @@ TEST(QuantisedExperts, RowsAreNotRoundedWithoutAWord) {
   EXPECT_NO_THROW(load(shared));
   quantization.groups[0].rows = QuantizationConfig::Rows::kStatic;
   EXPECT_THROW(load(shared), InvalidArgument);
+  // Scales that are said to be there and are not.
+  quantization.groups[0].has_input_scale = true;
+  EXPECT_NE(error_text<FormatError>([&] { load(shared); }).find("input_scale' is missing"),
+            std::string::npos);
 }
 
 // A checkpoint with changed, added or missing tensors.

@@ -3,6 +3,8 @@
 // experts in one tensor as transformers 5 saves them, or gpt-oss's forms: transposed, or in blocks
 // of MXFP4. Nothing is copied: strides say how to read it.
 
+#include <algorithm>
+
 #include "base/cat.h"
 #include "model/weight_finder.h"
 
@@ -98,6 +100,10 @@ class Block {
     source.gate = matrix(w123 ? "w1" : "gate_proj", width, hidden_);
     source.up = matrix(w123 ? "w3" : "up_proj", width, hidden_);
     source.down = matrix(w123 ? "w2" : "down_proj", hidden_, width);
+    const auto scale = [&](const char* name) { return weights_.input_scale(prefix + name); };
+    // Gate and up meet the same rows. Where their scales differ the larger one cuts nothing off.
+    source.a1_scale = std::max(scale(w123 ? "w1" : "gate_proj"), scale(w123 ? "w3" : "up_proj"));
+    source.a2_scale = scale(w123 ? "w2" : "down_proj");
     return source;
   }
 

@@ -2,6 +2,7 @@
 #include "model/weight_finder.h"
 
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "base/cat.h"
@@ -83,6 +84,21 @@ MatrixSource WeightFinder::matrix(const std::string& module, int64_t rows, int64
   if (method_ == QuantizationConfig::Method::kAwq) return awq(module, *group, rows, cols);
   const bool in_words = group->dtype == DType::kU4 || group->dtype == DType::kU8;
   return in_words ? packed(weight, *group, rows, cols) : stored(weight, *group, rows, cols);
+}
+
+float WeightFinder::input_scale(const std::string& module) const {
+  const QuantizationConfig::Group* group = modules_.group_of(module);
+  if (group == nullptr || !group->has_input_scale || is_plain(module + ".weight")) return 0;
+  const std::string name = module + ".input_scale";
+  const TensorView& tensor = at(name);
+  if (cells_of(tensor) != 1 || !is_plain_type(tensor.dtype)) {
+    throw tensors_.bad_tensor(name,
+                              cat("holds ", cells_of(tensor), " x ", trimtab::name(tensor.dtype),
+                                  " in place of one F32, BF16 or F16"));
+  }
+  const float scale = VectorSource{tensor.data.data(), tensor.dtype, 1}.at(0);
+  if (!(scale > 0.0F && std::isfinite(scale))) throw tensors_.bad_tensor(name, cat("is ", scale));
+  return scale;
 }
 
 const TensorView& WeightFinder::at(const std::string& name) const {

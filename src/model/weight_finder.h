@@ -34,6 +34,9 @@ class WeightFinder {
   MatrixSource matrix(const std::string& module, int64_t rows, int64_t cols) const;
   // The index of the group that says how a module is quantised; -1: it is not.
   int group_of(const std::string& module) const;
+  // The scale of the rows that meet a quantised module, MODULE.input_scale, where the checkpoint
+  // brings one for all of them; else 0.
+  float input_scale(const std::string& module) const;
   // gpt-oss: the matrices of all experts of `module`, one below the other, out of
   // module.NAME_blocks and NAME_scales.
   MatrixSource mxfp4(const std::string& module, const std::string& name, int64_t experts,
