@@ -31,7 +31,9 @@ enum class Family {
   kDeepseekV3,
   kGlm4Moe,
   kKimiK2,
-  kGptOss
+  kGptOss,
+  kDeepseekV4,
+  kLongcatFlash
 };
 std::string_view name(Family family);
 
@@ -116,6 +118,9 @@ struct ModelConfig {
   Activation activation;
   bool has_expert_bias = false;
   std::vector<bool> is_moe_layer;  // [num_hidden_layers]
+  // [num_hidden_layers] DeepSeek-V4: the MoE layers whose experts follow from the token ids, by a
+  // table of the checkpoint. Empty: none.
+  std::vector<bool> is_hash_layer;
   QuantizationConfig quantization;
 
   // The rest of the decoder
@@ -154,9 +159,10 @@ ModelConfig parse_model_config(std::string_view json, const std::string& file);
 // into the checkpoint.
 struct MoeTensors {
   std::string name;                   // the module's name, as "model.layers.3.mlp", for errors
-  MatrixSource gate;                  // [experts, hidden]
+  MatrixSource gate;                  // [experts, zero experts included; hidden]
   VectorSource gate_bias;             // gpt-oss
   std::vector<float> selection_bias;  // e_score_correction_bias
+  std::vector<int32_t> hash_table;    // hash layers: tid2eid [vocabulary][top_k]
   std::vector<MlpSource> experts;     // [experts]
   std::optional<MlpSource> shared;
   std::optional<MatrixSource> shared_gate;  // [1, hidden]
@@ -168,6 +174,16 @@ struct MoeTensors {
 // otherwise than config.quantization says, and experts beyond those that config.json counts;
 // InvalidArgument when the layer is not there or has no experts.
 MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer);
+
+// A layer's shared experts as experts of the routed ones' width, for those who place and dispatch
+// them like routed ones: RouterConfig::num_appended_experts is their number, and their logical ids
+// follow the routed ones'. They are views into the checkpoint. Their sum on one row is compared
+// with the whole. Empty where there are none. Throws InvalidArgument when the shared experts have
+// a gate (their weight is not 1), can't be divided, or don't add up.
+std::vector<MlpSource> appended_experts(const ModelConfig& config, const MoeTensors& layer);
+
+// The routing of one layer: that of the model with the layer's bias or table.
+RouterConfig router_config(const ModelConfig& config, const MoeTensors& layer);
 
 // The format that holds the weights of an MLP as they are quantised. None: they are not quantised,
 // not all of them alike, or in a way that no format has (blocks of another size). How the format

@@ -19,7 +19,7 @@ struct ModelType {
   std::string_view name;
   Family family;
 };
-constexpr std::array<ModelType, 10> kModelTypes = {{{"mixtral", Family::kMixtral},
+constexpr std::array<ModelType, 12> kModelTypes = {{{"mixtral", Family::kMixtral},
                                                     {"qwen2_moe", Family::kQwen2Moe},
                                                     {"qwen3_moe", Family::kQwen3Moe},
                                                     {"olmoe", Family::kOlmoe},
@@ -28,7 +28,9 @@ constexpr std::array<ModelType, 10> kModelTypes = {{{"mixtral", Family::kMixtral
                                                     {"glm4_moe", Family::kGlm4Moe},
                                                     {"kimi_k2", Family::kKimiK2},
                                                     {"kimi_k25", Family::kKimiK2},
-                                                    {"gpt_oss", Family::kGptOss}}};
+                                                    {"gpt_oss", Family::kGptOss},
+                                                    {"deepseek_v4", Family::kDeepseekV4},
+                                                    {"longcat_flash", Family::kLongcatFlash}}};
 
 Family family_of(const ConfigFields& fields, const std::string& model_type) {
   std::string known;
@@ -48,7 +50,10 @@ void read_deepseek_routing(const ConfigFields& fields, ModelConfig& config) {
   RouterConfig& router = config.router;
   const bool is_v2 = config.family == Family::kDeepseekV2;
   const std::string scoring_key = fields.alias({"scoring_func", "moe_router_activation_func"});
-  const std::string scoring = fields.text_or(scoring_key, is_v2 ? "softmax" : "sigmoid");
+  const bool is_v4 = config.family == Family::kDeepseekV4;
+  const std::string scoring = fields.text_or(scoring_key, is_v2   ? "softmax"
+                                                          : is_v4 ? "sqrtsoftplus"
+                                                                  : "sigmoid");
   if (scoring == "softmax") {
     router.scoring = Scoring::kSoftmax;
   } else if (scoring == "sigmoid") {
@@ -60,7 +65,9 @@ void read_deepseek_routing(const ConfigFields& fields, ModelConfig& config) {
                        cat("is '", scoring, "'; known are softmax, sigmoid, sqrtsoftplus"));
   }
   router.routed_scaling_factor =
-      fields.real_or("routed_scaling_factor", is_v3_like(config.family) ? 2.5F : 1.0F);
+      fields.real_or("routed_scaling_factor", is_v3_like(config.family) ? 2.5F
+                                              : is_v4                   ? 1.5F
+                                                                        : 1.0F);
 
   const std::string method = fields.text_or("topk_method", is_v2 ? "greedy" : "noaux_tc");
   if (method == "greedy") return;
@@ -88,6 +95,21 @@ void read_deepseek_routing(const ConfigFields& fields, ModelConfig& config) {
     throw fields.error("topk_group", cat("is ", router.top_groups, ": that many groups of ",
                                          per_group, " hold fewer than the top ", router.top_k));
   }
+}
+
+// LongCat-Flash: some of the experts return their input.
+void read_longcat_routing(const ConfigFields& fields, ModelConfig& config) {
+  RouterConfig& router = config.router;
+  router.routed_scaling_factor = fields.real_or("routed_scaling_factor", 6.0F);
+  config.has_selection_bias = true;
+  const int most = RouterConfig::kMaxExperts - router.num_experts;
+  router.num_zero_experts =
+      fields.integer_or("zero_expert_num", fields.is_null("zero_expert_num") ? 0 : 256, 0, most);
+  const std::string type = fields.text_or("zero_expert_type", "identity");
+  if (type != "identity")
+    throw fields.error("zero_expert_type", cat("is '", type, "'; supported is identity"));
+  if (fields.flag_or("router_bias", false))
+    throw fields.error("router_bias", "is true, which is not supported");
 }
 
 void read_routing(const ConfigFields& fields, ModelConfig& config) {
@@ -120,6 +142,14 @@ void read_routing(const ConfigFields& fields, ModelConfig& config) {
       router.renormalize = fields.flag_or(renormalize_key, config.family != Family::kDeepseekV2);
       read_deepseek_routing(fields, config);
       break;
+    case Family::kDeepseekV4:
+      router.renormalize = fields.flag_or(renormalize_key, true);
+      read_deepseek_routing(fields, config);
+      break;
+    case Family::kLongcatFlash:
+      router.renormalize = fields.flag_or(renormalize_key, false);
+      read_longcat_routing(fields, config);
+      break;
   }
 }
 
@@ -129,6 +159,10 @@ Activation read_activation(const ConfigFields& fields, Family family) {
             fields.real_or("swiglu_limit", 7.0F)};
   }
   const std::string act = fields.text_or("hidden_act", "silu");
+  if (family == Family::kDeepseekV4) {
+    if (act != "silu") throw fields.error("hidden_act", cat("is '", act, "'; known is silu"));
+    return {ActivationKind::kSwigluClamp, 1.0F, fields.real_or("swiglu_limit", 10.0F), 0.0F};
+  }
   if (act == "silu" || act == "swish") return {.kind = ActivationKind::kSilu};
   if (act == "gelu") return {.kind = ActivationKind::kGelu};
   if (act == "gelu_pytorch_tanh" || act == "gelu_new") return {.kind = ActivationKind::kGeluTanh};
@@ -145,7 +179,8 @@ void read_shared_experts(const ConfigFields& fields, ModelConfig& config) {
     case Family::kDeepseekV2:
     case Family::kDeepseekV3:
     case Family::kGlm4Moe:
-    case Family::kKimiK2: {
+    case Family::kKimiK2:
+    case Family::kDeepseekV4: {
       const std::string key = fields.alias({"n_shared_experts", "num_shared_experts"});
       const int most = std::numeric_limits<int>::max() / config.moe_intermediate_size;
       const int otherwise = fields.is_null(key) ? 0 : config.family == Family::kDeepseekV2 ? 2 : 1;
@@ -157,7 +192,35 @@ void read_shared_experts(const ConfigFields& fields, ModelConfig& config) {
     case Family::kQwen3Moe:
     case Family::kOlmoe:
     case Family::kGptOss:
+    case Family::kLongcatFlash:
       break;
+  }
+}
+
+// Which MoE layers of DeepSeek-V4 choose experts by token id: the first few, or as listed.
+void read_hash_layers(const ConfigFields& fields, ModelConfig& config) {
+  const int layers = config.num_hidden_layers;
+  config.is_hash_layer.assign(layers, false);
+  if (const nlohmann::json* types = fields.find("mlp_layer_types")) {
+    if (!types->is_array() || std::ssize(*types) != layers)
+      throw fields.error("mlp_layer_types",
+                         cat("is not a list of ", layers, " types, one a layer"));
+    for (int layer = 0; layer < layers; ++layer) {
+      const nlohmann::json& type = (*types)[static_cast<size_t>(layer)];
+      if (type != "hash_moe" && type != "moe") {
+        throw fields.error("mlp_layer_types",
+                           cat("holds ", type.dump(), "; known are hash_moe, moe"));
+      }
+      config.is_hash_layer[layer] = type == "hash_moe";
+    }
+  } else {
+    const int first = std::min(layers, fields.integer_or("num_hash_layers", 3, 0));
+    std::fill_n(config.is_hash_layer.begin(), first, true);
+  }
+  const bool any = std::ranges::find(config.is_hash_layer, true) != config.is_hash_layer.end();
+  if (any && config.router.num_groups > 1) {
+    throw fields.error("n_group", cat("is ", config.router.num_groups,
+                                      ", which does not go with layers of hash routing"));
   }
 }
 
@@ -189,9 +252,13 @@ void read_moe_layers(const ConfigFields& fields, ModelConfig& config) {
       keep([&](int layer) { return layer >= dense && layer % frequency == 0; });
       break;
     }
+    case Family::kDeepseekV4:
+      read_hash_layers(fields, config);
+      break;
     case Family::kMixtral:
     case Family::kOlmoe:
     case Family::kGptOss:
+    case Family::kLongcatFlash:
       break;
   }
 }
@@ -200,7 +267,9 @@ void read_experts(const ConfigFields& fields, ModelConfig& config) {
   const bool one_width = config.family == Family::kMixtral || config.family == Family::kOlmoe ||
                          config.family == Family::kGptOss;
   config.moe_intermediate_size =
-      fields.integer(one_width ? "intermediate_size" : "moe_intermediate_size", 1);
+      fields.integer(one_width ? "intermediate_size"
+                               : fields.alias({"moe_intermediate_size", "expert_ffn_hidden_size"}),
+                     1);
   config.has_expert_bias = config.family == Family::kGptOss;
   config.activation = read_activation(fields, config.family);
   read_shared_experts(fields, config);
@@ -212,9 +281,13 @@ void read_experts(const ConfigFields& fields, ModelConfig& config) {
 
 // For layers whose experts would work with another rule than the one read here.
 void refuse_what_is_not_supported(const ConfigFields& fields, const ModelConfig& config) {
-  if (fields.integer_or("num_hash_layers", 0, 0) > 0)
-    throw fields.error("num_hash_layers", "is not supported yet");
-  if (config.family != Family::kGptOss && fields.has("swiglu_limit")) {
+  const bool is_v4 = config.family == Family::kDeepseekV4;
+  for (const char* key : {"num_hash_layers", "zero_expert_num"}) {
+    const bool known = config.family == (*key == 'z' ? Family::kLongcatFlash : Family::kDeepseekV4);
+    if (!known && fields.integer_or(key, 0, 0) > 0)
+      throw fields.error(key, cat("is not supported for ", name(config.family)));
+  }
+  if (config.family != Family::kGptOss && !is_v4 && fields.has("swiglu_limit")) {
     throw fields.error("swiglu_limit", cat("is not supported for ", name(config.family)));
   }
 }
@@ -248,14 +321,17 @@ ModelConfig parse_model_config(std::string_view text, const std::string& file) {
   config.family = family_of(fields, config.model_type);
   if (nested) config.tensor_prefix = "language_model.model.";
   config.hidden_size = fields.integer("hidden_size", 1);
-  config.num_hidden_layers = fields.integer("num_hidden_layers", 1, kMaxLayers);
+  // LongCat-Flash's num_hidden_layers counts two for each layer with experts.
+  const char* const layers =
+      config.family == Family::kLongcatFlash ? "num_layers" : "num_hidden_layers";
+  config.num_hidden_layers = fields.integer(layers, 1, kMaxLayers);
   config.vocab_size = fields.integer("vocab_size", 1);
   read_routing(fields, config);
   read_experts(fields, config);
   refuse_what_is_not_supported(fields, config);
   const ConfigFields& quantised = fields.has("quantization_config") ? fields : outer;
   if (const std::optional<ConfigFields> quantization = quantised.object("quantization_config")) {
-    config.quantization = read_quantization(*quantization, config.family);
+    config.quantization = read_quantization(*quantization, fields, config.family);
   }
   read_attention(fields, config);
   read_rope(fields, config);

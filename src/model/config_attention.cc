@@ -7,9 +7,11 @@
 namespace trimtab {
 namespace {
 
-bool has_latent_attention(Family family) {
+// Latent or compressed: for engines that bring it.
+bool has_other_attention(Family family) {
   return family == Family::kDeepseekV2 || family == Family::kDeepseekV3 ||
-         family == Family::kKimiK2;
+         family == Family::kKimiK2 || family == Family::kDeepseekV4 ||
+         family == Family::kLongcatFlash;
 }
 
 // num_key_value_heads of the config class; 0: as many as num_attention_heads.
@@ -27,14 +29,18 @@ int usual_key_value_heads(Family family) {
     case Family::kDeepseekV2:
     case Family::kDeepseekV3:
     case Family::kKimiK2:
+    case Family::kLongcatFlash:
       return 0;
+    case Family::kDeepseekV4:
+      return 1;
   }
   return 0;
 }
 
 float usual_rms_norm_eps(Family family) {
   const bool larger = family == Family::kMixtral || family == Family::kOlmoe ||
-                      family == Family::kGlm4Moe || family == Family::kGptOss;
+                      family == Family::kGlm4Moe || family == Family::kGptOss ||
+                      family == Family::kLongcatFlash;
   return larger ? 1e-5F : 1e-6F;
 }
 
@@ -49,7 +55,7 @@ void read_heads(const ConfigFields& fields, ModelConfig& config) {
                        cat("is ", config.num_key_value_heads, ", which does not divide the ",
                            config.num_attention_heads, " attention heads"));
   }
-  if (has_latent_attention(config.family)) return;
+  if (has_other_attention(config.family)) return;
   if (fields.has("head_dim")) {
     config.head_dim = fields.integer("head_dim", 1);
   } else if (config.family == Family::kGptOss) {
@@ -86,6 +92,8 @@ void read_biases_and_norms(const ConfigFields& fields, ModelConfig& config) {
     case Family::kDeepseekV2:
     case Family::kDeepseekV3:
     case Family::kKimiK2:
+    case Family::kDeepseekV4:
+    case Family::kLongcatFlash:
       break;
   }
   using QkNorm = ModelConfig::QkNorm;
@@ -120,7 +128,7 @@ std::optional<std::vector<bool>> read_layer_types(const ConfigFields& fields, in
 void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
   const int layers = config.num_hidden_layers;
   config.is_sliding_layer.assign(layers, false);
-  if (has_latent_attention(config.family)) return;  // for engines that bring their own attention
+  if (has_other_attention(config.family)) return;
   const std::optional<std::vector<bool>> types = read_layer_types(fields, layers);
   bool types_decide = false;
   switch (config.family) {
@@ -148,6 +156,8 @@ void read_sliding_window(const ConfigFields& fields, ModelConfig& config) {
     case Family::kDeepseekV3:
     case Family::kGlm4Moe:
     case Family::kKimiK2:
+    case Family::kDeepseekV4:
+    case Family::kLongcatFlash:
       break;
   }
   if (types && types_decide) {

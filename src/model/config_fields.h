@@ -73,8 +73,9 @@ class ConfigFields {
 // Parts of parse_model_config. family, hidden_size and num_hidden_layers are there already.
 void read_attention(const ConfigFields& fields, ModelConfig& config);
 void read_rope(const ConfigFields& fields, ModelConfig& config);
-// fields: of quantization_config.
-QuantizationConfig read_quantization(const ConfigFields& fields, Family family);
+// fields: of quantization_config; model: of the whole.
+QuantizationConfig read_quantization(const ConfigFields& fields, const ConfigFields& model,
+                                     Family family);
 QuantizationConfig read_gptq(const ConfigFields& fields);
 QuantizationConfig read_awq(const ConfigFields& fields);
 

@@ -18,9 +18,15 @@ constexpr std::array<std::string_view, 6> kMethods = {"",      "fp8",  "compress
 using RowsQuantised = QuantizationConfig::Rows;
 constexpr int64_t kWhole = QuantizationConfig::kWhole;
 
+// NVFP4 has a scale in e4m3 for every 16 weights and one for the tensor.
+constexpr std::string_view kNvfp4 =
+    "NVFP4 (weight_scale_2 or weight_global_scale, input_scale) is not supported";
+
 Method read_method(const ConfigFields& fields) {
   const std::string method = fields.text_or("quant_method", "");
   if (method.empty()) throw fields.error("quant_method", "is missing");
+  if (method.starts_with("modelopt") && fields.text_or("quant_algo", "").starts_with("NVFP4"))
+    throw fields.error("quant_algo", cat("is '", fields.text_or("quant_algo", ""), "': ", kNvfp4));
   const auto found = std::ranges::find(kMethods, method);
   if (found == kMethods.end()) {
     throw fields.error("quant_method", cat("is '", method, "'; supported are fp8, ",
@@ -38,14 +44,23 @@ void read_block(const ConfigFields& fields, const std::string& key, Group& group
   group.block_cols = sizes[1];
 }
 
-QuantizationConfig read_fp8(const ConfigFields& fields) {
+// Are experts stored in 4 bits? DeepSeek-V4 says so in either place.
+bool has_fp4_experts(const ConfigFields& fields, const ConfigFields& model, Family family) {
+  const ConfigFields& where = fields.has("expert_dtype") ? fields : model;
+  const std::string dtype = where.text_or("expert_dtype", "fp8");
+  if (dtype == "fp8") return false;
+  if (dtype != "fp4")
+    throw where.error("expert_dtype", cat("is '", dtype, "'; supported are fp8, fp4"));
+  if (family != Family::kDeepseekV4)
+    throw where.error("expert_dtype", "is 'fp4', which only deepseek_v4 has");
+  return true;
+}
+
+QuantizationConfig read_fp8(const ConfigFields& fields, const ConfigFields& model, Family family) {
   fields.allow_only({"quant_method", "fmt", "weight_block_size", "activation_scheme", "scale_fmt",
                      "expert_dtype", "modules_to_not_convert", "ignored_layers", "dequantize"});
-  for (const auto& [key, supported] : {std::pair{"fmt", "e4m3"}, {"expert_dtype", "fp8"}}) {
-    const std::string value = fields.text_or(key, supported);
-    if (value != supported)
-      throw fields.error(key, cat("is '", value, "'; supported is ", supported));
-  }
+  const std::string format = fields.text_or("fmt", "e4m3");
+  if (format != "e4m3") throw fields.error("fmt", cat("is '", format, "'; supported is e4m3"));
   Group group = {.targets = {"Linear"},
                  .dtype = DType::kF8E4M3,
                  .rows = RowsQuantised::kDynamic,
@@ -65,7 +80,16 @@ QuantizationConfig read_fp8(const ConfigFields& fields) {
     group.scale_of_tensor_or_rows = true;
   }
   const std::string ignore = fields.alias({"modules_to_not_convert", "ignored_layers"});
-  return {Method::kFp8, {group}, fields.texts(ignore)};
+  QuantizationConfig config = {Method::kFp8, {group}, fields.texts(ignore)};
+  if (!has_fp4_experts(fields, model, family)) return config;
+  Group experts = group;
+  experts.targets = {"re:.*\\.experts\\.\\d+\\."};
+  experts.dtype = DType::kF4;
+  experts.scale_of_tensor_or_rows = false;
+  experts.block_rows = 1;
+  experts.block_cols = 32;
+  config.groups.insert(config.groups.begin(), experts);
+  return config;
 }
 
 QuantizationConfig read_mxfp4(const ConfigFields& fields, Family family) {
@@ -83,6 +107,8 @@ QuantizationConfig read_mxfp4(const ConfigFields& fields, Family family) {
 // The type of the elements that a format of compressed-tensors stores.
 DType read_element_type(const ConfigFields& format_of, const std::string& format,
                         const ConfigFields& weights) {
+  if (format.starts_with("nvfp4"))
+    throw format_of.error("format", cat("is '", format, "': ", kNvfp4));
   if (format != "int-quantized" && format != "float-quantized" && format != "naive-quantized" &&
       format != "pack-quantized") {
     throw format_of.error("format",
@@ -238,12 +264,13 @@ void check_rounding_of_rows(const Group& group, WeightFormat format) {
                             "(--experts bf16 or f32)"));
 }
 
-QuantizationConfig read_quantization(const ConfigFields& fields, Family family) {
+QuantizationConfig read_quantization(const ConfigFields& fields, const ConfigFields& model,
+                                     Family family) {
   const Method method = read_method(fields);
   const auto read = [&]() -> QuantizationConfig {
     switch (method) {
       case Method::kFp8:
-        return read_fp8(fields);
+        return read_fp8(fields, model, family);
       case Method::kMxfp4:
         return read_mxfp4(fields, family);
       case Method::kGptq:

@@ -49,9 +49,10 @@ void read_rope_scaling(const ConfigFields& rope, const ConfigFields& outer, Mode
 }  // namespace
 
 void read_rope(const ConfigFields& fields, ModelConfig& config) {
-  const float usual_theta = config.family == Family::kMixtral  ? 1e6F
-                            : config.family == Family::kGptOss ? 150000.0F
-                                                               : 10000.0F;
+  const float usual_theta = config.family == Family::kMixtral        ? 1e6F
+                            : config.family == Family::kGptOss       ? 150000.0F
+                            : config.family == Family::kLongcatFlash ? 1e7F
+                                                                     : 10000.0F;
   config.rope_theta = fields.real_or("rope_theta", usual_theta);
   config.partial_rotary_factor =
       fields.real_or("partial_rotary_factor", config.family == Family::kGlm4Moe ? 0.5F : 1.0F);

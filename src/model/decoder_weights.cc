@@ -171,9 +171,7 @@ class Reader {
     naming(found.name + ", the router", [&] {
       check_gate(found.gate);
       layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
-      RouterConfig router = config_.router;
-      router.selection_bias = found.selection_bias;
-      layer.router = std::make_shared<const Router>(std::move(router));
+      layer.router = std::make_shared<const Router>(router_config(config_, found));
     });
     layer.experts.resize(wanted.size());
     BufferArena arena;

@@ -32,9 +32,7 @@ class Block {
       : hidden_(config.hidden_size), layer_(layer), dtype_(dtype) {
     const MoeTensors found = find_moe_tensors(tensors, config, layer);
     gate_ = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
-    RouterConfig router = config.router;
-    router.selection_bias = found.selection_bias;
-    router_ = std::make_shared<const Router>(std::move(router));
+    router_ = std::make_shared<const Router>(router_config(config, found));
     for (const MlpSource& expert : found.experts) {
       experts_.push_back(std::make_shared<const Mlp>(expert, config.activation, dtype));
     }

@@ -4,6 +4,7 @@
 // of MXFP4. Nothing is copied: strides say how to read it.
 
 #include <algorithm>
+#include <array>
 
 #include "base/cat.h"
 #include "model/weight_finder.h"
@@ -53,20 +54,19 @@ class Block {
     const bool old_name =
         config.family == Family::kMixtral && !tensors.contains(prefix + "mlp.gate.weight");
     prefix_ = prefix + (old_name ? "block_sparse_moe." : "mlp.");
+    const std::string published = cat("layers.", layer, ".ffn.");
+    if (config.family == Family::kDeepseekV4 && tensors.contains(published + "gate.weight")) {
+      prefix_ = published;
+      published_v4_ = true;
+    }
+    if (!config.is_hash_layer.empty()) is_hash_ = config.is_hash_layer[layer];
   }
 
   MoeTensors find() const {
     MoeTensors found;
     found.name = prefix_.substr(0, prefix_.size() - 1);
     refuse_more_experts();
-    const std::string gate = prefix_ + (config_.family == Family::kGptOss ? "router" : "gate");
-    found.gate = weights_.matrix(gate, num_experts_, hidden_);
-    if (config_.has_router_bias) found.gate_bias = weights_.vector(gate + ".bias", num_experts_);
-    if (config_.has_selection_bias) {
-      const VectorSource bias = weights_.vector(gate + ".e_score_correction_bias", num_experts_);
-      for (int64_t expert = 0; expert < num_experts_; ++expert)
-        found.selection_bias.push_back(bias.at(expert));
-    }
+    find_gate(found);
     if (config_.family == Family::kGptOss) {
       found.experts = tensors_.contains(prefix_ + "experts.gate_up_proj_blocks")
                           ? mxfp4_experts()
@@ -88,9 +88,38 @@ class Block {
   }
 
  private:
+  void find_gate(MoeTensors& found) const {
+    const bool longcat = config_.family == Family::kLongcatFlash;
+    const bool router = longcat || config_.family == Family::kGptOss;
+    const std::string gate = prefix_ + (router ? "router" : "gate");
+    const int64_t columns = num_experts_ + config_.router.num_zero_experts;
+    found.gate = weights_.matrix(longcat ? gate + ".classifier" : gate, columns, hidden_);
+    if (config_.has_router_bias) found.gate_bias = weights_.vector(gate + ".bias", columns);
+    if (is_hash_) {
+      found.hash_table = hash_table(gate + ".tid2eid");
+    } else if (config_.has_selection_bias) {
+      const VectorSource bias =
+          weights_.vector(gate + (published_v4_ ? ".bias" : ".e_score_correction_bias"), columns);
+      for (int64_t expert = 0; expert < columns; ++expert)
+        found.selection_bias.push_back(bias.at(expert));
+    }
+  }
+
+  std::vector<int32_t> hash_table(const std::string& name) const {
+    const std::vector<int64_t> table = weights_.integers(
+        name, std::array{int64_t{config_.vocab_size}, int64_t{config_.router.top_k}});
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (table[i] >= 0 && table[i] < num_experts_) continue;
+      throw tensors_.bad_tensor(name,
+                                cat("names expert ", table[i], " of ", num_experts_, " for token ",
+                                    i / static_cast<size_t>(config_.router.top_k)));
+    }
+    return {table.begin(), table.end()};
+  }
+
   // groups: gets those of the matrices that are quantised.
   MlpSource mlp(const std::string& prefix, int64_t width, std::set<int>& groups) const {
-    const bool w123 = config_.family == Family::kMixtral;
+    const bool w123 = config_.family == Family::kMixtral || published_v4_;
     const auto matrix = [&](const char* name, int64_t rows, int64_t cols) {
       const std::string module = prefix + name;
       if (const int group = weights_.group_of(module); group >= 0) groups.insert(group);
@@ -198,6 +227,8 @@ class Block {
   const ModelConfig& config_;
   std::string prefix_;
   int64_t num_experts_, hidden_, width_;
+  bool published_v4_ = false;  // DeepSeek-V4 with its own names, not those of transformers
+  bool is_hash_ = false;
 };
 
 }  // namespace
@@ -209,6 +240,13 @@ MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& confi
     throw InvalidArgument(cat("layer ", layer, " of a model with ", layers, " layers"));
   if (!config.is_moe_layer[layer]) throw InvalidArgument(cat("layer ", layer, " has no experts"));
   return Block(tensors, config, layer, found).find();
+}
+
+RouterConfig router_config(const ModelConfig& config, const MoeTensors& layer) {
+  RouterConfig router = config.router;
+  router.selection_bias = layer.selection_bias;
+  router.hash_table = layer.hash_table;
+  return router;
 }
 
 MoeTensors find_moe_tensors(const SafeTensors& tensors, const ModelConfig& config, int layer) {

@@ -99,9 +99,7 @@ TEST_P(MoeTensorsOf, RoutersPickTheSame) {
     const auto logits = expected_rows<float>(expected, key + "logits");
     const auto ids = expected_rows<int32_t>(expected, key + "top_k_ids");
     const auto weights = expected_rows<float>(expected, key + "top_k_weights");
-    RouterConfig router_config = config.router;
-    router_config.selection_bias = moe.selection_bias;
-    const Router router(router_config);
+    const Router router(router_config(config, moe));
     for (size_t token = 0; token < x.size(); ++token) {
       const std::vector<float> row = apply(moe.gate, moe.gate_bias, x[token]);
       expect_near(row, logits[token]);

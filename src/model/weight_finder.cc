@@ -67,6 +67,23 @@ VectorSource WeightFinder::vector(const std::string& name, int64_t size) const {
   return vector_source(plain(name, std::array{size}));
 }
 
+std::vector<int64_t> WeightFinder::integers(const std::string& name,
+                                            std::span<const int64_t> shape) const {
+  const bool wide = tensors_.at(name).dtype == DType::kI64;
+  const TensorView& tensor = typed(name, wide ? DType::kI64 : DType::kI32, shape);
+  std::vector<int64_t> values(cells_of(tensor));
+  for (size_t i = 0; i < values.size(); ++i) {
+    int32_t narrow = 0;
+    if (wide) {
+      std::memcpy(&values[i], tensor.data.data() + i * sizeof(values[i]), sizeof(values[i]));
+    } else {
+      std::memcpy(&narrow, tensor.data.data() + i * sizeof(narrow), sizeof(narrow));
+      values[i] = narrow;
+    }
+  }
+  return values;
+}
+
 MatrixSource WeightFinder::matrix(const std::string& module, int64_t rows, int64_t cols) const {
   const std::string weight = module + ".weight";
   const QuantizationConfig::Group* group = modules_.group_of(module);
@@ -130,15 +147,21 @@ const TensorView& WeightFinder::typed(const std::string& name, DType dtype,
 std::string WeightFinder::scale_name(const std::string& weight,
                                      const QuantizationConfig::Group& group) const {
   const std::string inverse = weight + "_scale_inv";
+  // DeepSeek-V4: beside the weight.
+  const std::string beside = weight.substr(0, weight.rfind('.')) + ".scale";
+  if (method_ == QuantizationConfig::Method::kFp8 && tensors_.contains(beside)) return beside;
   const bool either = group.scale_of_tensor_or_rows && !tensors_.contains(inverse);
   return method_ == QuantizationConfig::Method::kFp8 && !either ? inverse : weight + "_scale";
 }
 
-// Elements of 8 bits, one after the other.
+// Elements of 8 bits, one after the other, or of 4, two in an int8.
 MatrixSource WeightFinder::stored(const std::string& weight, const QuantizationConfig::Group& group,
                                   int64_t rows, int64_t cols) const {
-  const TensorView& tensor = typed(weight, group.dtype, std::array{rows, cols});
-  MatrixSource source = {tensor.data.data(), group.dtype, rows, cols, cols, 1};
+  const bool pairs = group.dtype == DType::kF4;
+  const int64_t across = pairs ? ceil_div(cols, 2) : cols;
+  const TensorView& tensor =
+      typed(weight, pairs ? DType::kI8 : group.dtype, std::array{rows, across});
+  MatrixSource source = {tensor.data.data(), group.dtype, rows, cols, pairs ? 2 * across : cols, 1};
   set_scales(scale_name(weight, group), group, source);
   if (group.has_zero_points) {
     Quantization& q = source.quantization;
@@ -223,18 +246,7 @@ MatrixSource WeightFinder::awq(const std::string& module, const QuantizationConf
 }
 
 void WeightFinder::check_packed_shape(const std::string& name, int64_t rows, int64_t cols) const {
-  const bool wide = tensors_.at(name).dtype == DType::kI64;
-  const TensorView& tensor = typed(name, wide ? DType::kI64 : DType::kI32, std::array{int64_t{2}});
-  int64_t shape[2] = {};
-  for (size_t i = 0; i < 2; ++i) {
-    int32_t narrow = 0;
-    if (wide) {
-      std::memcpy(&shape[i], tensor.data.data() + 8 * i, 8);
-    } else {
-      std::memcpy(&narrow, tensor.data.data() + 4 * i, 4);
-      shape[i] = narrow;
-    }
-  }
+  const std::vector<int64_t> shape = integers(name, std::array{int64_t{2}});
   if (shape[0] != rows || shape[1] != cols) {
     throw tensors_.bad_tensor(
         name, cat("says [", shape[0], ", ", shape[1], "] in place of [", rows, ", ", cols, "]"));

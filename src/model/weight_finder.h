@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/module_list.h"
 #include "trimtab/checkpoint.h"
@@ -28,6 +29,8 @@ class WeightFinder {
   // A tensor of f32, bf16 or f16.
   const TensorView& plain(const std::string& name, std::span<const int64_t> shape) const;
   VectorSource vector(const std::string& name, int64_t size) const;
+  // The numbers of a tensor of I32 or I64.
+  std::vector<int64_t> integers(const std::string& name, std::span<const int64_t> shape) const;
   // The weight of a linear map: the tensor MODULE.weight, or the tensors in its place when the
   // module is quantised. A module that quantization_config lists may have a plain weight all the
   // same, without a scale.
