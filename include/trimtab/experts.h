@@ -45,12 +45,14 @@ struct PackedWeights {
   Buffer scales, zeros;     // where the format has them
   Buffer bias;              // empty: none
   Buffer row_scale;         // [1] f32, MlpSource's a1_scale or a2_scale; empty: none
+  Buffer order;             // [in] int32, the input at each place; empty: they are in order
   int64_t in = 0, out = 0;  // the inputs and outputs of one matrix
   WeightFormat format;
   bool gated = false;
 
   size_t bytes() const {
-    return panels.bytes() + scales.bytes() + zeros.bytes() + bias.bytes() + row_scale.bytes();
+    return panels.bytes() + scales.bytes() + zeros.bytes() + bias.bytes() + row_scale.bytes() +
+           order.bytes();
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "trimtab/tensor.h"
 
@@ -62,6 +63,10 @@ struct MatrixSource {
   float scale(int64_t b, int64_t c) const;     // the scale of block (b, c); 1 when not quantised
   int zero_point(int64_t b, int64_t c) const;  // the zero point of block (b, c)
 };
+
+// The columns in the order of their blocks, where column_blocks has another order and every block
+// has block_cols of them (the last one what is left), as desc_act of GPTQ leaves them. Else empty.
+std::vector<int32_t> columns_by_block(const MatrixSource& source);
 
 struct VectorSource {
   const std::byte* data = nullptr;  // null: no bias

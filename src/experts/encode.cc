@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "base/cat.h"
 #include "base/quantize_rows.h"
@@ -153,7 +154,10 @@ float quantize_int4(const float* x, int64_t count, std::byte* codes, float extre
 bool same_quantization(const MatrixSource& source, WeightFormat format, const Storage& storage) {
   if (!source.is_quantised()) return false;
   const Quantization& q = source.quantization;
-  if (q.column_blocks != nullptr) return false;
+  // Rows in bf16 can be put into another order.
+  const bool takes_order = format.scheme == Scheme::kW4A16 || format.scheme == Scheme::kW8A16;
+  if (q.column_blocks != nullptr && (!takes_order || columns_by_block(source).empty()))
+    return false;
   // Several groups may have the scale of one block.
   if (q.block_cols < source.cols && q.block_cols % storage.group != 0) return false;
   switch (format.scheme) {
@@ -174,11 +178,13 @@ bool same_quantization(const MatrixSource& source, WeightFormat format, const St
   }
 }
 
-RowEncoder::RowEncoder(const MatrixSource& source, WeightFormat format, const Storage& storage)
+RowEncoder::RowEncoder(const MatrixSource& source, WeightFormat format, const Storage& storage,
+                       std::vector<int32_t> order)
     : source_(source),
       scheme_(format.scheme),
       storage_(storage),
       copies_(same_quantization(source, format, storage)),
+      order_(std::move(order)),
       values_(copies_ ? 0 : cells(storage.padded_in)) {}
 
 void RowEncoder::encode(int64_t row, std::byte* codes, std::byte* scales, int32_t* zeros) {
@@ -190,11 +196,15 @@ void RowEncoder::copy(int64_t row, std::byte* codes, std::byte* scales, int32_t*
   const Quantization& q = source_.quantization;
   auto* const bytes = reinterpret_cast<uint8_t*>(codes);
   const uint8_t shift = source_.dtype == DType::kI8 ? kInt8Zero : 0;  // to unsigned
+  const auto column = [this](int64_t i) {
+    return order_.empty() ? i : int64_t{order_[static_cast<size_t>(i)]};
+  };
   for (int64_t i = 0; i < source_.cols; ++i)
-    bytes[i] = static_cast<uint8_t>(code_at(source_, row, i) + shift);
+    bytes[i] = static_cast<uint8_t>(code_at(source_, row, column(i)) + shift);
   if (source_.dtype == DType::kF8E4M3) check_numbers(bytes, source_.cols, row);
   for (int64_t g = 0; g < storage_.groups(); ++g) {
-    const int64_t block = std::min(g * storage_.group, source_.cols - 1) / q.block_cols;
+    const int64_t block =
+        source_.block_of_column(column(std::min(g * storage_.group, source_.cols - 1)));
     const float scale = source_.scale(row / q.block_rows, block);
     if (source_.dtype == DType::kF8E4M3 || source_.dtype == DType::kF4) check_scale(scale, row);
     if (storage_.scale_bytes == 1) {

@@ -13,8 +13,10 @@ namespace trimtab {
 // nothing is quantised twice.
 class RowEncoder {
  public:
-  // The source must outlive it, and has been checked.
-  RowEncoder(const MatrixSource& source, WeightFormat format, const Storage& storage);
+  // The source must outlive it, and has been checked. order: empty, or columns_by_block() of a
+  // source that is copied: the order of the inputs in what is encoded.
+  RowEncoder(const MatrixSource& source, WeightFormat format, const Storage& storage,
+             std::vector<int32_t> order = {});
 
   // Has the source zero points of its own? Else zero_code() stands for 0 everywhere.
   bool has_zeros() const { return copies_ && source_.quantization.zeros != nullptr; }
@@ -33,10 +35,12 @@ class RowEncoder {
   Scheme scheme_;
   Storage storage_;
   bool copies_;
+  std::vector<int32_t> order_;
   std::vector<float> values_;
 };
 
-// Can weights of this format be copied from the source as they are?
+// Can weights of this format be copied from the source as they are, in the order of
+// columns_by_block() if that is not empty?
 bool same_quantization(const MatrixSource& source, WeightFormat format, const Storage& storage);
 
 }  // namespace trimtab

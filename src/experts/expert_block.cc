@@ -68,11 +68,13 @@ std::string parts_text(uint32_t present) {
                                                                          "gate and up zero points",
                                                                          "gate and up biases",
                                                                          "a1_scale",
+                                                                         "gate and up order",
                                                                          "down",
                                                                          "down scales",
                                                                          "down zero points",
                                                                          "down biases",
-                                                                         "a2_scale"};
+                                                                         "a2_scale",
+                                                                         "down order"};
   std::string text;
   for (size_t p = 0; p < kNames.size(); ++p) {
     if (present >> p & 1U) text += cat(text.empty() ? "" : ", ", kNames[p]);
@@ -86,8 +88,9 @@ WeightFormat format_of(const ExpertKind& kind) {
 
 std::array<const Buffer*, ExpertKind::kParts> buffers(const PackedWeights& gate_up,
                                                       const PackedWeights& down) {
-  return {&gate_up.panels, &gate_up.scales, &gate_up.zeros, &gate_up.bias, &gate_up.row_scale,
-          &down.panels,    &down.scales,    &down.zeros,    &down.bias,    &down.row_scale};
+  return {&gate_up.panels,    &gate_up.scales, &gate_up.zeros,  &gate_up.bias,
+          &gate_up.row_scale, &gate_up.order,  &down.panels,    &down.scales,
+          &down.zeros,        &down.bias,      &down.row_scale, &down.order};
 }
 
 PackedWeights shape_of(int64_t in, int64_t out, bool gated, WeightFormat format,
@@ -148,8 +151,8 @@ ExpertBlock::ExpertBlock(const ExpertKind& kind) : kind_(kind) {
   down_ = shape_of(kind.intermediate, kind.hidden, false, format_of(kind), kernels);
   const PartBytes first = part_bytes(gate_up_), second = part_bytes(down_);
   const std::array<size_t, ExpertKind::kParts> sizes = {
-      first.panels,  first.scales,  first.zeros,  first.bias,  first.row_scale,
-      second.panels, second.scales, second.zeros, second.bias, second.row_scale};
+      first.panels,  first.scales,  first.zeros,  first.bias,  first.row_scale,  first.order,
+      second.panels, second.scales, second.zeros, second.bias, second.row_scale, second.order};
   bytes_ = sizeof(Header);
   for (size_t p = 0; p < sizes.size(); ++p) {
     parts_[p] = {bytes_, kind.present >> p & 1U ? sizes[p] : 0};
@@ -204,6 +207,7 @@ std::shared_ptr<const Mlp> ExpertBlock::view(std::byte* block,
     w.zeros = part(first + 2);
     w.bias = part(first + 3);
     w.row_scale = part(first + 4);
+    w.order = part(first + 5);
     return w;
   };
   const Activation activation{static_cast<ActivationKind>(kind_.activation),

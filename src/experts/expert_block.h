@@ -19,9 +19,9 @@ namespace trimtab {
 // The properties that experts must have in common to take each other's place. They are plain bytes,
 // which ranks exchange and compare.
 struct ExpertKind {
-  // panels, scales, zeros, bias and row_scale, of gate_up and then of down.
-  static constexpr int kParts = 10;
-  static constexpr uint32_t kZeroPoints = 1U << 2 | 1U << 7;  // in present
+  // panels, scales, zeros, bias, row_scale and order, of gate_up and then of down.
+  static constexpr int kParts = 12;
+  static constexpr uint32_t kZeroPoints = 1U << 2 | 1U << 8;  // in present
 
   int64_t hidden, intermediate;
   int32_t scheme, group;        // as in WeightFormat

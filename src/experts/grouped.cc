@@ -104,14 +104,15 @@ class GroupedExperts final : public Experts {
       throw InvalidArgument(
           cat("experts: slot ", s, " is packed for another instruction set than slot 0"));
     }
-    const auto have_scale = [](const PackedWeights& a, const PackedWeights& b) {
-      return (a.row_scale.bytes() > 0) == (b.row_scale.bytes() > 0);
+    const auto alike = [](const PackedWeights& a, const PackedWeights& b) {
+      return (a.row_scale.bytes() > 0) == (b.row_scale.bytes() > 0) &&
+             (a.order.bytes() > 0) == (b.order.bytes() > 0);
     };
     const Mlp& first = *slots_.front();
-    if (!have_scale(mlp.gate_up_packed(), first.gate_up_packed()) ||
-        !have_scale(mlp.down_packed(), first.down_packed())) {
-      throw InvalidArgument(
-          cat("experts: slot ", s, " or slot 0 has static scales of rows, the other has not"));
+    if (!alike(mlp.gate_up_packed(), first.gate_up_packed()) ||
+        !alike(mlp.down_packed(), first.down_packed())) {
+      throw InvalidArgument(cat("experts: slot ", s, " or slot 0 has static scales of rows, or an ",
+                                "order of inputs, the other has not"));
     }
   }
 

@@ -39,7 +39,7 @@ Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)
     };
     if (weights->panels.bytes() != needed.panels || weights->scales.bytes() != needed.scales ||
         !fits(weights->zeros, needed.zeros) || !fits(weights->bias, needed.bias) ||
-        !fits(weights->row_scale, needed.row_scale)) {
+        !fits(weights->row_scale, needed.row_scale) || !fits(weights->order, needed.order)) {
       throw InvalidArgument(cat("mlp: weights of ", weights->bytes(), " bytes for ", weights->in,
                                 " -> ", weights->out, " in ", name(weights->format)));
     }

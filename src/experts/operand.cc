@@ -46,8 +46,8 @@ Operand::Operand(const PackedWeights& weights, const RowSource& source, Carver& 
       max_rows_(weights.kernels->max_rows[product_]),
       packs_(packing == kPacked && product_ != kBF16F32Product),  // whose steps are 8 bytes
       in_place_(weights.format.quantized_rows() == weights.format.rows() &&
-                weights.row_scale.bytes() == 0 && source.x.dtype == row_dtype(product_) &&
-                storage_.padded_in == weights.in),
+                weights.row_scale.bytes() == 0 && weights.order.bytes() == 0 &&
+                source.x.dtype == row_dtype(product_) && storage_.padded_in == weights.in),
       row_bytes_(shape_bytes(row_dtype(product_), storage_.padded_in)) {
   const int64_t rows = source.x.rows;
   codes_ = carver.take_rows(rows, static_cast<int64_t>(row_bytes_), DType::kU8);
@@ -129,10 +129,20 @@ void Operand::convert(int64_t i, std::byte* row) const {
   std::memset(row + used, 0, row_bytes_ - used);
 }
 
+void Operand::gather(int64_t i, const int32_t* order, std::byte* row, std::byte* scratch) const {
+  convert(i, scratch);
+  const auto* const from = reinterpret_cast<const uint16_t*>(scratch);
+  auto* const to = reinterpret_cast<uint16_t*>(row);
+  const int64_t cols = source_.x.cols;
+  for (int64_t k = 0; k < cols; ++k) to[k] = from[order[k]];
+  std::memset(to + cols, 0, row_bytes_ - shape_bytes(DType::kBF16, cols));
+}
+
 void Operand::prepare(const PackedWeights& weights, int64_t first, int64_t count, bool packed,
                       std::byte* scratch) const {
   const float* const row_scale =
       weights.row_scale.bytes() == 0 ? nullptr : weights.row_scale.as<float>();
+  const bool ordered = weights.order.bytes() > 0;
   std::byte* const out = codes_.row(first);
   std::byte* const rows = packed ? scratch : out;
   std::byte* const more_scratch = scratch + cells(max_rows_, row_bytes_);
@@ -144,6 +154,8 @@ void Operand::prepare(const PackedWeights& weights, int64_t first, int64_t count
       round_to_mx(first + r, row, more_scratch);
     } else if (row_scale != nullptr) {
       round_to_e4m3(first + r, *row_scale, row);
+    } else if (ordered) {
+      gather(first + r, weights.order.as<int32_t>(), row, more_scratch);
     } else {
       convert(first + r, row);
     }

@@ -41,8 +41,8 @@ class Operand {
   bool in_place() const { return in_place_; }
   int64_t tiles(int64_t rows) const;
   // Rows [first, first + count) are one tile of a part, packed or not, that meets these weights: of
-  // the constructor's shape and format, and with a row_scale if those have one. scratch:
-  // prepare_scratch() bytes.
+  // the constructor's shape and format, and with a row_scale and an order if those have them.
+  // scratch: prepare_scratch() bytes.
   void prepare(const PackedWeights& weights, int64_t first, int64_t count, bool packed,
                std::byte* scratch) const;
   size_t prepare_scratch() const;
@@ -56,6 +56,8 @@ class Operand {
   void round_to_e4m3(int64_t i, float row_scale, std::byte* row) const;
   void round_to_mx(int64_t i, std::byte* row, std::byte* scratch) const;
   void convert(int64_t i, std::byte* row) const;
+  // Elements of bf16: row k is element order[k] of the source.
+  void gather(int64_t i, const int32_t* order, std::byte* row, std::byte* scratch) const;
 
   const GemmKernels* kernels_;
   RowSource source_;

@@ -159,6 +159,24 @@ int64_t MatrixSource::block_of_column(int64_t j) const {
   return q.column_blocks == nullptr ? j / q.block_cols : load<int32_t>(q.column_blocks, j);
 }
 
+std::vector<int32_t> columns_by_block(const MatrixSource& source) {
+  const Quantization& q = source.quantization;
+  if (q.column_blocks == nullptr) return {};
+  const int64_t across = num_blocks(source.cols, q.block_cols);
+  std::vector<int32_t> order(static_cast<size_t>(source.cols)),
+      next(static_cast<size_t>(across));  // where the next column of a block goes
+  for (int64_t c = 0; c < across; ++c)
+    next[static_cast<size_t>(c)] = static_cast<int32_t>(c * q.block_cols);
+  for (int64_t j = 0; j < source.cols; ++j) {
+    const int64_t block = source.block_of_column(j);
+    if (block < 0 || block >= across) return {};
+    const int32_t at = next[static_cast<size_t>(block)]++;
+    if (at >= std::min((block + 1) * q.block_cols, source.cols)) return {};
+    order[static_cast<size_t>(at)] = static_cast<int32_t>(j);
+  }
+  return order;
+}
+
 float MatrixSource::at(int64_t i, int64_t j) const {
   const float q =
       with_type(dtype, [&](auto type) { return load_element<type()>(data, index(i, j)); });

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/cat.h"
@@ -83,9 +84,14 @@ class Packer {
         codes_(cells(width_, row_bytes_)),
         row_scales_(cells(storage.groups(), storage.scale_bytes)),
         row_zeros_(storage.groups()) {
+    const std::vector<int32_t> order = common_order(sources);
     for (const MatrixSource& source : sources)
-      encoders_.emplace_back(source, weights.format, storage);
+      encoders_.emplace_back(source, weights.format, storage, order);
     const PartBytes bytes = part_bytes(weights);
+    if (!order.empty()) {
+      weights.order = arena.take(bytes.order);
+      std::memcpy(weights.order.data(), order.data(), bytes.order);
+    }
     weights.panels = arena.take(bytes.panels);
     weights.scales = arena.take(bytes.scales);
     const bool zeros = std::any_of(encoders_.begin(), encoders_.end(),
@@ -111,6 +117,22 @@ class Packer {
   }
 
  private:
+  // The order that all sources are encoded in. They meet the same rows.
+  std::vector<int32_t> common_order(std::span<const MatrixSource> sources) const {
+    std::vector<int32_t> order;
+    for (const MatrixSource& source : sources) {
+      const bool copied = same_quantization(source, weights_.format, storage_);
+      std::vector<int32_t> own;
+      if (copied) own = columns_by_block(source);
+      if (&source != sources.data() && own != order) {
+        throw InvalidArgument(cat("gate and up have their columns in different orders of groups, ",
+                                  "which ", name(weights_.format), " can't keep; bf16 can"));
+      }
+      order = std::move(own);
+    }
+    return order;
+  }
+
   // Of one input, before nibbles share a byte.
   int64_t code_bytes() const { return std::max(1, storage_.step_bytes / storage_.step_inputs); }
 
@@ -308,8 +330,12 @@ PartBytes part_bytes(const PackedWeights& weights) {
   const int64_t panels = num_panels(weights);
   const size_t columns = cells(panels, weights.kernels->width);
   const size_t scales = s.scale_bytes == 0 ? 0 : cells(columns, s.groups());
-  return {cells(panels, panel_bytes(weights)), cells(scales, s.scale_bytes),
-          cells(scales, s.zero_bytes), columns * sizeof(float), sizeof(float)};
+  return {cells(panels, panel_bytes(weights)),
+          cells(scales, s.scale_bytes),
+          cells(scales, s.zero_bytes),
+          columns * sizeof(float),
+          sizeof(float),
+          cells(weights.in, sizeof(int32_t))};
 }
 
 PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,

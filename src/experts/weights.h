@@ -47,7 +47,7 @@ size_t panel_bytes(const PackedWeights& weights);
 // The bytes that weights of this shape, format and kernels take; zeros and bias where there are
 // any.
 struct PartBytes {
-  size_t panels, scales, zeros, bias, row_scale;
+  size_t panels, scales, zeros, bias, row_scale, order;
 };
 PartBytes part_bytes(const PackedWeights& weights);
 

@@ -6,8 +6,11 @@ namespace {
 
 // weights_only: rows are not to be rounded to int8.
 std::optional<WeightFormat> native_format(const MatrixSource& matrix, bool weights_only) {
-  if (!matrix.is_quantised() || matrix.quantization.column_blocks != nullptr) return std::nullopt;
+  if (!matrix.is_quantised()) return std::nullopt;
   const Quantization& q = matrix.quantization;
+  // Rows in bf16 can be put into another order.
+  if (q.column_blocks != nullptr && (!weights_only || columns_by_block(matrix).empty()))
+    return std::nullopt;
   const bool whole_rows = q.block_cols >= matrix.cols;
   const bool mx = q.scale_dtype == DType::kF8E8M0 && q.block_cols == 32;
   const int group = whole_rows ? 0 : static_cast<int>(q.block_cols);
@@ -38,7 +41,8 @@ std::optional<WeightFormat> native_format(const MatrixSource& matrix, bool weigh
 std::optional<WeightFormat> native_format(const MlpSource& mlp, bool weights_only) {
   const std::optional<WeightFormat> format = native_format(mlp.gate, weights_only);
   const bool alike = native_format(mlp.up, weights_only) == format &&
-                     native_format(mlp.down, weights_only) == format;
+                     native_format(mlp.down, weights_only) == format &&
+                     columns_by_block(mlp.gate) == columns_by_block(mlp.up);
   return alike ? format : std::nullopt;
 }
 

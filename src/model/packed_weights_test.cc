@@ -257,6 +257,36 @@ TEST_P(PackedWeightsTest, AreReadAndKeptAsTheyAre) {
   }
 }
 
+// y = W act in double, with the bound of its error in f32.
+void expect_product(const Mlp& mlp, const Weights& down, std::mt19937& random) {
+  const int64_t rows = 9;  // packed into a tile
+  std::vector<uint16_t> act(rows * kIntermediate);
+  std::normal_distribution<float> normal;
+  for (uint16_t& value : act) value = to_bf16(normal(random)).bits;
+  std::vector<float> y(rows * kHidden);
+  const Buffer scratch(mlp.scratch_bytes(rows));
+  Team team(1);
+  for (const int64_t count : {int64_t{3}, rows}) {
+    mlp.down(ConstRows(reinterpret_cast<const std::byte*>(act.data()), count, kIntermediate,
+                       kIntermediate, DType::kBF16),
+             Rows(y.data(), count, kHidden), {scratch.data(), scratch.bytes()}, team);
+    for (int64_t r = 0; r < count; ++r) {
+      for (int i = 0; i < kHidden; ++i) {
+        double want = 0, magnitudes = 0;
+        for (int j = 0; j < kIntermediate; ++j) {
+          const bf16_t x{act[static_cast<size_t>(r * kIntermediate + j)]};
+          const double term = double{down.want(i, j)} * double{to_float(x)};
+          want += term;
+          magnitudes += std::abs(term);
+        }
+        ASSERT_NEAR(double{y[static_cast<size_t>(r * kHidden + i)]}, want,
+                    (kIntermediate + 10) * 0x1p-24 * magnitudes)
+            << r << " " << i;
+      }
+    }
+  }
+}
+
 // Each packed expert computes what its weights say, zero points included.
 TEST_P(PackedWeightsTest, ExpertsComputeWithThem) {
   const auto [layout, bits, group] = GetParam();
@@ -265,46 +295,80 @@ TEST_P(PackedWeightsTest, ExpertsComputeWithThem) {
   Checkpoint checkpoint(layout, bits, group, random);
   const MoeTensors moe = checkpoint.read();
   const Mlp mlp(moe.experts[1], {}, *native_format(moe.experts[1], true));
-  const Weights& down = checkpoint.matrix(1, 2);
-  const int64_t rows = 3;
-  std::vector<uint16_t> act(rows * kIntermediate);
-  std::normal_distribution<float> normal;
-  for (uint16_t& value : act) value = to_bf16(normal(random)).bits;
-  std::vector<float> y(rows * kHidden);
-  const Buffer scratch(mlp.scratch_bytes(rows));
-  Team team(1);
-  mlp.down(ConstRows(reinterpret_cast<const std::byte*>(act.data()), rows, kIntermediate,
-                     kIntermediate, DType::kBF16),
-           Rows(y.data(), rows, kHidden), {scratch.data(), scratch.bytes()}, team);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int i = 0; i < kHidden; ++i) {
-      double want = 0, magnitudes = 0;
-      for (int j = 0; j < kIntermediate; ++j) {
-        const double term =
-            double{down.want(i, j)} *
-            double{to_float(bf16_t{act[static_cast<size_t>(r * kIntermediate + j)]})};
-        want += term;
-        magnitudes += std::abs(term);
-      }
-      ASSERT_NEAR(double{y[static_cast<size_t>(r * kHidden + i)]}, want,
-                  (kIntermediate + 10) * 0x1p-24 * magnitudes)
-          << r << " " << i;
-    }
+  expect_product(mlp, checkpoint.matrix(1, 2), random);
+}
+
+// desc_act: groups are of columns anywhere. Their order is kept beside the weights, and rows
+// follow.
+TEST(PackedWeights, ColumnsInAnotherOrderOfGroups) {
+  std::mt19937 random(9);
+  for (const int bits : {4, 8}) {
+    Checkpoint checkpoint(Layout::kGptq, bits, 32, random);
+    const auto shuffle = [&](int index, const std::string& module, std::vector<int32_t> blocks) {
+      std::ranges::shuffle(blocks, random);
+      checkpoint.reorder(index, module, blocks);
+      return blocks;
+    };
+    const std::vector<int32_t> hidden = shuffle(3, "experts.1.w1", checkpoint.matrix(3).blocks);
+    checkpoint.reorder(4, "experts.1.w3", hidden);
+    shuffle(5, "experts.1.w2", checkpoint.matrix(5).blocks);
+    const MoeTensors moe = checkpoint.read();
+    const MlpSource& expert = moe.experts[1];
+    expect_weights(expert.gate, checkpoint.matrix(3));
+    expect_weights(expert.down, checkpoint.matrix(5));
+    const WeightFormat wanted(bits == 4 ? Scheme::kW4A16 : Scheme::kW8A16, 32);
+    ASSERT_EQ(native_format(expert, true), wanted);
+    EXPECT_EQ(native_format(expert, false), std::nullopt);
+    const Mlp mlp(expert, {}, wanted);
+    ASSERT_GT(mlp.down_packed().order.bytes(), 0U);
+    expect_product(mlp, checkpoint.matrix(5), random);
+
+    // Gate and up: what unpacked weights compute, but for the rounding of these to bf16.
+    const Mlp unpacked(expert, {}, Scheme::kF32);
+    std::vector<float> x(2 * kHidden), want(2 * kIntermediate);
+    std::vector<uint16_t> got(want.size());
+    std::normal_distribution<float> normal;
+    for (float& value : x) value = to_float(to_bf16(normal(random)));
+    const Buffer scratch(std::max(mlp.scratch_bytes(2), unpacked.scratch_bytes(2)));
+    const std::span<std::byte> memory(scratch.data(), scratch.bytes());
+    Team team(1);
+    const ConstRows rows(x.data(), 2, kHidden);
+    mlp.gate_up(rows,
+                Rows(reinterpret_cast<std::byte*>(got.data()), 2, kIntermediate, kIntermediate,
+                     DType::kBF16),
+                memory, team);
+    unpacked.gate_up(rows, Rows(want.data(), 2, kIntermediate), memory, team);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_NEAR(to_float(bf16_t{got[i]}), want[i], 0x1p-8F * std::abs(want[i]) + 1e-3F) << i;
+
+    // Beside one in order; and gate and up that disagree.
+    EXPECT_THROW(
+        make_grouped_experts({std::make_shared<const Mlp>(expert, Activation{}, wanted),
+                              std::make_shared<const Mlp>(moe.experts[0], Activation{}, wanted)},
+                             kHidden, wanted),
+        InvalidArgument);
+    shuffle(4, "experts.1.w3", hidden);
+    const MoeTensors other = checkpoint.read();
+    EXPECT_EQ(native_format(other.experts[1], true), std::nullopt);
+    EXPECT_NE(error_text<InvalidArgument>([&] {
+                const Mlp m(other.experts[1], {}, wanted);
+              }).find("gate and up have their columns in different orders of groups"),
+              std::string::npos);
+    EXPECT_NO_THROW(Mlp(other.experts[1], {}, Scheme::kBF16));
   }
 }
 
-// desc_act: weights are read by their groups. No kernel has such an order, so they are unpacked.
-TEST(PackedWeights, ColumnsInAnotherOrderOfGroups) {
-  std::mt19937 random(9);
+// Groups of other sizes are read right; no kernel has them.
+TEST(PackedWeights, GroupsOfOtherSizesAreUnpacked) {
+  std::mt19937 random(12);
   Checkpoint checkpoint(Layout::kGptq, 4, 32, random);
   std::vector<int32_t> blocks = checkpoint.matrix(3).blocks;
-  std::ranges::shuffle(blocks, random);
+  blocks[5] = 7;
   checkpoint.reorder(3, "experts.1.w1", blocks);
   const MoeTensors moe = checkpoint.read();
   expect_weights(moe.experts[1].gate, checkpoint.matrix(3));
   EXPECT_EQ(native_format(moe.experts[1], true), std::nullopt);
   EXPECT_TRUE(native_format(moe.experts[0], true).has_value());
-
   blocks[5] = 65;
   checkpoint.reorder(3, "experts.1.w1", blocks);
   const MoeTensors bad = checkpoint.read();
