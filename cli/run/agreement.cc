@@ -41,6 +41,13 @@ uint64_t digest_of_prompts(std::span<const Prompt> prompts) {
   return digest;
 }
 
+uint64_t digest_of_routes(std::span<const std::vector<int32_t>> routes) {
+  uint64_t digest = kDigestSeed;
+  for (const std::vector<int32_t>& of_prompt : routes)
+    digest = digest_of_numbers(of_prompt, digest);
+  return digest;
+}
+
 uint64_t digest_of_placement(const Placement& placement) {
   uint64_t digest = digest_of_numbers(placement.first_slots(), kDigestSeed);
   for (int layer = 0; layer < placement.num_layers(); ++layer)
@@ -62,7 +69,8 @@ std::string kind_of_cost(const std::string& cost) {
 
 void require_same_run(Communicator& comm, const RunOptions& options, const ModelConfig& model,
                       const SafeTensors& tensors, const EplbSetup& eplb,
-                      std::span<const Prompt> prompts) {
+                      std::span<const Prompt> prompts,
+                      std::span<const std::vector<int32_t>> routes) {
   const std::string config = options.eplb_config.empty() ? "" : read_text(options.eplb_config);
   const std::string model_config =
       read_text((std::filesystem::path(options.model) / "config.json").string());
@@ -79,6 +87,8 @@ void require_same_run(Communicator& comm, const RunOptions& options, const Model
       named_value("--split", options.split),
       named_value("--cost", kind_of_cost(options.cost)),
       named_value("--trace-out", given_or_not(options.trace_out)),
+      named_value("--routes-out", given_or_not(options.routes_out)),
+      {"--routes-in", digest_of_routes(routes), {}},
       named_value("--chrome-trace", given_or_not(options.chrome_trace)),
       named_value("--report", given_or_not(options.report)),
       named_value("model_type", model.model_type),

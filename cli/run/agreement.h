@@ -3,7 +3,9 @@
 // first step.
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <vector>
 
 #include "cli/run/eplb_setup.h"
 #include "cli/run/prompts.h"
@@ -14,10 +16,12 @@
 namespace trimtab::cli {
 
 // Throws InvalidArgument, with the same text on every rank, when the ranks differ in an option that
-// must be the same, in the model's files, the placement, the prompts or the version of Trimtab.
+// must be the same, in the model's files, the placement, the prompts, routes to be replayed or the
+// version of Trimtab.
 // Options that may differ: --threads-per-rank, --timeout, --json, and where files are. Collective.
 void require_same_run(Communicator& comm, const RunOptions& options, const ModelConfig& model,
                       const SafeTensors& tensors, const EplbSetup& eplb,
-                      std::span<const Prompt> prompts);
+                      std::span<const Prompt> prompts,
+                      std::span<const std::vector<int32_t>> routes);
 
 }  // namespace trimtab::cli

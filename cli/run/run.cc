@@ -47,17 +47,22 @@ struct Job {
   const ModelConfig config;
   const std::vector<Prompt> prompts;
   const EplbSetup eplb;
+  const std::vector<std::vector<int32_t>> routes;  // to be replayed: [prompts], or none
 };
 
 // Where ranks are processes: what the other ranks have generated, prompt i on rank i % ranks.
 void gather_generations(Communicator& comm, std::span<Generation> generations) {
-  std::vector<int32_t> mine;  // for each prompt: how it ended, how many tokens, the tokens
+  // For each prompt: how it ended, how many tokens and routes, the tokens and the routes.
+  std::vector<int32_t> mine;
   const int64_t prompts = std::ssize(generations);
   for (int64_t i = comm.rank(); i < prompts; i += comm.size()) {
     const std::vector<int32_t>& ids = generations[i].token_ids;
     mine.push_back(static_cast<int32_t>(generations[i].finish));
+    const std::vector<int32_t>& routes = generations[i].routes;
     mine.push_back(static_cast<int32_t>(ids.size()));
+    mine.push_back(static_cast<int32_t>(routes.size()));
     mine.insert(mine.end(), ids.begin(), ids.end());
+    mine.insert(mine.end(), routes.begin(), routes.end());
   }
   const auto all = bytes_of_ranks(comm, std::as_bytes(std::span(mine)));
   for (int rank = 0; rank < comm.size(); ++rank) {
@@ -65,9 +70,10 @@ void gather_generations(Communicator& comm, std::span<Generation> generations) {
     auto value = values.begin();
     for (int64_t i = rank; i < prompts; i += comm.size()) {
       generations[i].finish = static_cast<Finish>(*value++);
-      const auto count = *value++;
+      const auto count = *value++, picks = *value++;
       generations[i].token_ids.assign(value, value + count);
-      value += count;
+      generations[i].routes.assign(value + count, value + count + picks);
+      value += count + picks;
     }
   }
 }
@@ -83,8 +89,11 @@ void take_balancing(const EplbSetup& eplb, const RunObserver& rank, RunResult& r
   if (eplb.config.screen) result.verdict = name(balancer->verdict());
 }
 
-GenerateOptions generate_options(const RunOptions& options) {
+GenerateOptions generate_options(const Job& job) {
+  const RunOptions& options = job.options;
   GenerateOptions how;
+  how.keep_routes = !options.routes_out.empty();
+  how.replay = job.routes;
   how.max_new_tokens = options.steps;
   how.max_sequences = options.max_sequences;
   how.temperature = options.temperature;
@@ -124,7 +133,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
   std::vector<std::vector<int32_t>> token_ids;
   for (const Prompt& prompt : job.prompts) token_ids.push_back(prompt.token_ids);
   std::vector<Generation> generations(token_ids.size());
-  const GenerateOptions how = generate_options(options);
+  const GenerateOptions how = generate_options(job);
   const int64_t max_steps =
       max_generate_steps(job.config, token_ids, how, DecoderOptions().max_tokens, ranks.count());
   RunTrace trace(options.chrome_trace, ranks, max_steps, job.config.num_hidden_layers);
@@ -276,7 +285,7 @@ void check_ranks_alike(const Job& job, const SafeTensors& tensors, const Ranks& 
   std::exception_ptr difference;
   ranks.run([&](Communicator& comm) {
     try {
-      require_same_run(comm, job.options, job.config, tensors, job.eplb, job.prompts);
+      require_same_run(comm, job.options, job.config, tensors, job.eplb, job.prompts, job.routes);
     } catch (const InvalidArgument&) {
       // All ranks throw the same; none needs to fail the group for it.
       difference = std::current_exception();
@@ -288,6 +297,7 @@ void check_ranks_alike(const Job& job, const SafeTensors& tensors, const Ranks& 
 void check_files_writable(const RunOptions& options, const EplbMode& eplb) {
   if (eplb.kind == EplbMode::Kind::kRecord) check_writable("--eplb record:", eplb.file);
   check_writable("--trace-out", options.trace_out);
+  check_writable("--routes-out", options.routes_out);
   check_writable("--chrome-trace", options.chrome_trace);
   check_writable("--report", options.report);
   check_writable("--metrics", options.metrics);
@@ -312,7 +322,9 @@ void run(const RunOptions& options) {
   std::vector<Prompt> prompts =
       read_prompts(options.model, config, options.prompts, options.token_ids);
   EplbSetup eplb = set_up_eplb(options, config, ranks.count());
-  const Job job{options, std::move(config), std::move(prompts), std::move(eplb)};
+  std::vector<std::vector<int32_t>> routes;
+  if (!options.routes_in.empty()) routes = read_routes(options.routes_in, prompts.size(), config);
+  const Job job{options, std::move(config), std::move(prompts), std::move(eplb), std::move(routes)};
   const SafeTensors tensors = SafeTensors::open(options.model);
   check_ranks_alike(job, tensors, ranks);
   if (prints) check_files_writable(options, job.eplb.mode);
@@ -330,6 +342,7 @@ void run(const RunOptions& options) {
   printer.finish(fmt::format("{} new tokens in {} steps", result.tokens, result.steps));
 
   if (!options.trace_out.empty()) write_trace(options.trace_out, recorder);
+  if (!options.routes_out.empty()) write_routes(options.routes_out, generations, job.config);
   if (job.eplb.mode.kind == EplbMode::Kind::kRecord)
     write_record(job.eplb.mode.file, recorder, job.eplb.start, job.config);
   if (!options.placement_out.empty())

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run/run_files.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <numeric>
 #include <span>
@@ -11,7 +17,10 @@
 #include "base/file.h"
 #include "files/npy_header.h"
 #include "trimtab/decoder.h"
+#include "trimtab/error.h"
+#include "trimtab/npy.h"
 #include "trimtab/recordings.h"
+#include "trimtab/table.h"
 
 namespace trimtab::cli {
 
@@ -49,6 +58,43 @@ Recording recording_of(RunRecorder& rows, const ModelConfig& model) {
 
 void write_trace(const std::string& file, RunRecorder& rows) {
   write_rows<int32_t>(file, DType::kI32, rows);
+}
+
+void write_routes(const std::string& file, std::span<const Generation> generations,
+                  const ModelConfig& model) {
+  const std::array<int64_t, 2> of_token = {num_moe_layers(model), model.router.top_k};
+  const size_t picks = cells(of_token[0], of_token[1]);
+  size_t longest = 0;
+  for (const Generation& generation : generations)
+    longest = std::max(longest, generation.routes.size());
+  std::vector<int32_t> all(generations.size() * longest, -1);
+  for (size_t i = 0; i < generations.size(); ++i) {
+    std::ranges::copy(generations[i].routes, all.begin() + static_cast<int64_t>(i * longest));
+  }
+  const std::vector<int64_t> shape = {
+      std::ssize(generations), static_cast<int64_t>(longest / picks), of_token[0], of_token[1]};
+  write_npy(file, DType::kI32, shape, std::as_bytes(std::span(all)));
+}
+
+std::vector<std::vector<int32_t>> read_routes(const std::string& file, size_t num_prompts,
+                                              const ModelConfig& model) {
+  const NpyArray array = read_npy(file);
+  const std::vector<int64_t>& shape = array.shape;
+  if (array.dtype != DType::kI32 || shape.size() != 4 || cells(shape[0]) != num_prompts ||
+      shape[2] != num_moe_layers(model) || shape[3] != model.router.top_k) {
+    throw InvalidArgument(fmt::format(
+        "{}: {} [{}], but --routes-in wants int32 [{} prompts, positions, {} MoE layers, {} "
+        "experts of a token], as --routes-out has written it for this model and these prompts",
+        file, name(array.dtype), fmt::join(shape, ", "), num_prompts, num_moe_layers(model),
+        model.router.top_k));
+  }
+  std::vector<int32_t> all(array.data.size() / sizeof(int32_t));
+  std::memcpy(all.data(), array.data.data(), array.data.size());
+  const Table<const int32_t> of_prompt(all.data(), shape[0], shape[1] * shape[2] * shape[3]);
+  std::vector<std::vector<int32_t>> routes;
+  for (int64_t i = 0; i < of_prompt.rows(); ++i)
+    routes.emplace_back(of_prompt[i].begin(), of_prompt[i].end());
+  return routes;
 }
 
 void write_record(const std::string& file, RunRecorder& rows, const Placement& placement,

@@ -141,6 +141,14 @@ void add_files(Command& run, RunOptions& options) {
   run.text("--trace-out", options.trace_out,
            "Writes the rows each expert got as int32 [steps, MoE layers, experts]")
       .type("FILE.npy");
+  run.text("--routes-out", options.routes_out,
+           "Writes the experts that the routers picked, for --routes-in, as int32 [prompts, "
+           "positions, MoE layers, experts of a token]; -1 behind the last position of a prompt")
+      .type("FILE.npy");
+  run.text("--routes-in", options.routes_in,
+           "Takes the experts of such a file instead of those that the routers would pick, with "
+           "this run's weights; positions that it does not have are routed")
+      .type("FILE.npy");
   run.text("--chrome-trace", options.chrome_trace,
            "Writes what each rank did when, for ui.perfetto.dev (see docs/run.md)")
       .type("FILE.json");

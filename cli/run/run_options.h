@@ -31,6 +31,7 @@ struct RunOptions {
   int redundant_experts = -1;  // over all ranks; -1: not said
   std::string placement_out;
   std::string trace_out;
+  std::string routes_out, routes_in;
   std::string chrome_trace;
   std::string report;
   std::string metrics;

@@ -133,6 +133,10 @@ struct Chunk {
   KvCache* cache = nullptr;
   std::span<const int32_t> tokens;
   Logits logits = Logits::kNone;  // the tokens whose logits are wanted
+  // [tokens, MoE layers, top_k] or empty: receives the experts that the routers picked.
+  std::span<int32_t> routes = {};
+  // The same shape, or empty: picks of another run, to be taken instead (see RouteInputs::picks).
+  std::span<const int32_t> replay = {};
 };
 
 struct DecoderOptions {
@@ -210,6 +214,8 @@ class Decoder {
   int64_t tile_queries(int layer, const Activations& a) const;
   void feed_forward(const LayerWeights& weights, const Activations& a, LoadRecorder* recorder);
   void head(std::span<const Chunk> batch, const Activations& a, Rows logits);
+  std::span<const int32_t> replayed_picks(int moe_layer);
+  void keep_routes(int moe_layer, std::span<const int32_t> ids) const;
   ConstRows linear_input(Rows x, const Activations& a);
 
   std::shared_ptr<const DecoderWeights> weights_;
@@ -225,6 +231,8 @@ class Decoder {
   std::vector<std::unique_ptr<Communicator>> owned_groups_;
   std::vector<Communicator*> groups_;
   Lane lane_;
+  std::span<const Chunk> batch_;  // of the step that is running
+  Capture capture_;               // keep_routes()
 };
 
 }  // namespace trimtab

@@ -29,6 +29,11 @@ struct GenerateOptions {
   // depend on ranks or batches either.
   float temperature = 0.0F;
   uint64_t seed = 0;
+  // Keep the experts that the routers pick, in Generation::routes.
+  bool keep_routes = false;
+  // [prompts] or empty: Generation::routes of another run, which are replayed: those experts are
+  // taken. Positions beyond their end are routed.
+  std::span<const std::vector<int32_t>> replay = {};
   // Called before each step and at the end; may be set on one rank only.
   std::function<void(const GenerateProgress&)> progress = {};
 };
@@ -73,6 +78,9 @@ enum class Finish { kEndToken, kMaxNewTokens, kContextFull, kNotFinite };
 struct Generation {
   std::vector<int32_t> token_ids;  // the new tokens, with the end token where there is one
   Finish finish = Finish::kMaxNewTokens;
+  // [positions, MoE layers, top_k] the experts of each token that went through the decoder: the
+  // prompt's and all new ones but the last. Empty unless asked for.
+  std::vector<int32_t> routes;
 };
 
 // Generates text for all prompts together, prompt i on rank i % ranks: every step takes one token

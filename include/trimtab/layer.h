@@ -140,6 +140,9 @@ struct ForwardOptions {
   int64_t first_token = 0;
   // [tokens], for hash routing.
   std::span<const int32_t> token_ids = {};
+  // [tokens, top_k of the router] or empty: picks of another run, which are to be replayed (see
+  // RouteInputs).
+  std::span<const int32_t> picks = {};
   // [slots of this rank] or empty: the rows that each slot received are added here before the call
   // finishes, so the microbatches of a step may share it. A LoadRecorder's counts(layer).
   std::span<int32_t> local_counts = {};

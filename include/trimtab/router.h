@@ -88,6 +88,10 @@ struct RouteInputs {
   ConstRows hidden = {};  // for a custom function
   // [tokens], for hash routing; -1 (padding) counts as token 0.
   std::span<const int32_t> token_ids = {};
+  // Replay: [tokens, top_k], as a Capture got them, which are taken as picks; the weights are those
+  // of this run's scores. For a token whose picks are all -1, and where this is empty, the router
+  // picks. A custom function can't be replayed.
+  std::span<const int32_t> picks = {};
   const Capture* capture = nullptr;
   int layer = 0;
   int64_t first_token = 0;
@@ -110,7 +114,8 @@ class Router {
   explicit Router(RouterConfig config);
 
   // logits: f32 [tokens, num_experts + num_zero_experts]. Throws InvalidArgument on wrong shapes,
-  // on a NaN logit (naming token and expert), on token ids outside the hash table, and on ids or
+  // on a NaN logit (naming token and expert), on token ids outside the hash table, on picks of
+  // experts that are not there, and on ids or
   // weights of a custom function that make no sense; the outputs are then unspecified. Does not
   // allocate: scratch is on the stack (about 40 KiB). May run on several threads at the same time,
   // also on slices of one batch (each with its first_token).
@@ -124,6 +129,7 @@ class Router {
 
  private:
   void route_with(Team* team, ConstRows logits, const RouteInputs& inputs, Routing out) const;
+  std::span<const int32_t> given_picks(const RouteInputs& inputs, int64_t token) const;
   bool fits(ConstRows logits, const RouteInputs& inputs, int64_t token) const;
   [[noreturn]] void refuse(ConstRows logits, const RouteInputs& inputs, int64_t token) const;
   int64_t select(ConstRows logits, const RouteInputs& inputs, int64_t first, int64_t last,

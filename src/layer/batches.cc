@@ -28,11 +28,17 @@ Range range_over_ranks(int64_t own, Lane& lane) {
   return range;
 }
 
-ForwardOptions options_of(const ForwardOptions& options, int64_t first, int64_t count) {
+// tokens: of all parts together.
+ForwardOptions options_of(const ForwardOptions& options, int64_t tokens, int64_t first,
+                          int64_t count) {
   ForwardOptions part = options;
   part.first_token += first;
   if (!options.token_ids.empty()) {
     part.token_ids = options.token_ids.subspan(first, count);
+  }
+  if (!options.picks.empty()) {
+    const int64_t top_k = std::ssize(options.picks) / tokens;
+    part.picks = options.picks.subspan(first * top_k, count * top_k);
   }
   return part;
 }
@@ -40,7 +46,7 @@ ForwardOptions options_of(const ForwardOptions& options, int64_t first, int64_t 
 Call forward_part(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out, Lane& lane,
                   const ForwardOptions& options, int64_t first, int64_t count) {
   return layer.forward(in.slice(first, count), out.slice(first, count), lane,
-                       options_of(options, first, count));
+                       options_of(options, in.x.rows, first, count));
 }
 
 }  // namespace

@@ -113,6 +113,31 @@ TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
   });
 }
 
+// R13: picks that were captured are replayed, in one call or in parts, whatever the rows are.
+TEST_P(Batches, CapturedPicksAreReplayed) {
+  const World world({.dispatcher = dispatcher()});
+  run_group(ranks(), [&](Communicator& comm) {
+    const int64_t tokens = comm.rank() == comm.size() - 1 ? 17 : 4 * comm.rank();
+    Fixture f(world, comm, tokens);
+    std::vector<int32_t> captured, again;
+    std::vector<int32_t>* to = &captured;
+    const Capture capture = [&](int, int64_t, int, std::span<const int32_t> ids) {
+      to->insert(to->end(), ids.begin(), ids.end());
+    };
+    EXPECT_EQ(forward(f.layer, f.x, f.a.lane, {.capture = &capture}), f.whole);
+    EXPECT_EQ(forward(f.layer, f.x, f.a.lane, {.picks = captured}), f.whole);
+    forward_in_chunks(f.layer, f.rows(), f.to(), f.a.lane, 5, {.picks = captured});
+    EXPECT_EQ(f.out, f.whole);
+    // Other rows, which would be routed otherwise.
+    to = &again;
+    const std::vector<float> x = input_of(comm.rank(), tokens, 900);
+    forward(f.layer, x, f.a.lane,
+            {.capture = &capture, .picks = captured, .local_counts = f.sized(f.counts)});
+    EXPECT_EQ(again, captured);
+    EXPECT_EQ(f.counts, f.counts_whole);
+  });
+}
+
 TEST(BatchSizes, WrongSizesAreRefused) {
   const World world({});
   run_group(1, [&](Communicator& comm) {

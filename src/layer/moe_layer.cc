@@ -227,6 +227,10 @@ void MoeLayer::check(const LayerInput& in, const LayerOutput& out,
   check_outputs(in, out, hidden());
   require(options.token_ids.empty() || std::ssize(options.token_ids) == in.x.rows,
           options.token_ids.size(), " token ids for ", in.x.rows, " tokens");
+  require(options.picks.empty() || !in.routed, "picks to be replayed, but the ids are ready");
+  require(options.picks.empty() ||
+              std::ssize(options.picks) == in.x.rows * parts_.router->config().top_k,
+          options.picks.size(), " picks to be replayed for ", in.x.rows, " tokens");
   require(options.local_counts.empty() ||
               std::ssize(options.local_counts) == parts_.experts->num_local(),
           "local_counts has ", options.local_counts.size(), " entries for ",
@@ -285,6 +289,7 @@ MoeLayer::Routed MoeLayer::route(ConstRows x, Lane& lane, const ForwardOptions& 
   parts_.router->route(logits,
                        {.hidden = x,
                         .token_ids = options.token_ids,
+                        .picks = options.picks,
                         .capture = options.capture,
                         .layer = parts_.layer,
                         .first_token = options.first_token},

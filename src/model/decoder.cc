@@ -40,6 +40,17 @@ void set_lost_rows_aside(Rows x, Rows h) {
   }
 }
 
+void check_routes(const Chunk& chunk, const ModelConfig& config, int num_layers) {
+  const auto picks = cells(chunk.tokens.size(), num_layers, config.router.top_k);
+  for (const size_t given : {chunk.routes.size(), chunk.replay.size()}) {
+    if (given != 0 && given != picks) {
+      throw InvalidArgument(cat("routes of ", given, " picks for ", chunk.tokens.size(),
+                                " tokens, ", num_layers, " MoE layers and ", config.router.top_k,
+                                " experts each"));
+    }
+  }
+}
+
 }  // namespace
 
 Decoder::Activations Decoder::take_activations(int64_t tokens) {
@@ -80,6 +91,7 @@ void Decoder::check(std::span<const Chunk> batch, Rows logits) const {
       }
     }
     wanted += wanted_logits(chunk);
+    check_routes(chunk, config(), placement_.num_layers());
   }
   if (tokens > options_.max_tokens) {
     throw InvalidArgument(
@@ -95,6 +107,7 @@ void Decoder::check(std::span<const Chunk> batch, Rows logits) const {
 
 void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* recorder) {
   check(batch, logits);
+  batch_ = batch;
   const int64_t tokens = num_tokens(batch);
   TraceSteps whole(lane_.trace), part(lane_.trace);
   const size_t mark = workspace_.mark();
@@ -114,6 +127,7 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   head(batch, a, logits);
   part.step("head");
   workspace_.release(mark);
+  batch_ = {};
   whole.step("step", {"tokens", tokens});
 }
 
@@ -150,9 +164,14 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
   norm_rows(a.h, w.feed_forward_norm, config().rms_norm_eps, a.x);
   if (!w.dense) {
     set_lost_rows_aside(a.x, a.h);
+    const size_t mark = workspace_.mark();
     ForwardOptions options;
+    options.picks = replayed_picks(w.moe_layer);
+    if (std::ranges::any_of(batch_, [](const Chunk& chunk) { return !chunk.routes.empty(); }))
+      options.capture = &capture_;
     if (recorder != nullptr) options.local_counts = recorder->counts(w.moe_layer);
     run(moe_layers_[w.moe_layer].forward(a.x, a.y, lane_, options));
+    workspace_.release(mark);
   } else if (a.x.rows > 0) {
     const size_t mark = workspace_.mark();
     const Rows act = workspace_.take_rows(a.x.rows, w.dense->intermediate(), w.dense->dtype());
@@ -162,6 +181,37 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
     workspace_.release(mark);
   }
   add_rows(a.y, a.h, team_);
+}
+
+// The picks of the batch that are to be replayed in this layer, -1 where a chunk has none; empty
+// where no chunk has any.
+std::span<const int32_t> Decoder::replayed_picks(int moe_layer) {
+  if (std::ranges::all_of(batch_, [](const Chunk& chunk) { return chunk.replay.empty(); }))
+    return {};
+  const int64_t top_k = config().router.top_k, layers = placement_.num_layers();
+  const std::span<int32_t> picks = workspace_.take<int32_t>(num_tokens(batch_) * top_k);
+  int32_t* to = picks.data();
+  for (const Chunk& chunk : batch_) {
+    for (int64_t t = 0; t < std::ssize(chunk.tokens); ++t, to += top_k) {
+      if (chunk.replay.empty()) {
+        std::fill_n(to, top_k, -1);
+      } else {
+        std::copy_n(chunk.replay.data() + (t * layers + moe_layer) * top_k, top_k, to);
+      }
+    }
+  }
+  return picks;
+}
+
+void Decoder::keep_routes(int moe_layer, std::span<const int32_t> ids) const {
+  const int64_t top_k = config().router.top_k, layers = placement_.num_layers();
+  const int32_t* from = ids.data();
+  for (const Chunk& chunk : batch_) {
+    for (int64_t t = 0; t < std::ssize(chunk.tokens); ++t, from += top_k) {
+      if (chunk.routes.empty()) continue;
+      std::copy_n(from, top_k, chunk.routes.data() + (t * layers + moe_layer) * top_k);
+    }
+  }
 }
 
 void Decoder::head(std::span<const Chunk> batch, const Activations& a, Rows logits) {

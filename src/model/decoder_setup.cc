@@ -77,7 +77,10 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
       workspace_(comm.allocate(workspace_bytes())),
       owned_groups_(dispatcher_->make_groups(comm)),
       groups_(pointers_to(owned_groups_)),
-      lane_{comm, workspace_, team_, groups_, options.trace} {
+      lane_{comm, workspace_, team_, groups_, options.trace},
+      capture_([this](int layer, int64_t, int, std::span<const int32_t> ids) {
+        keep_routes(layer, ids);
+      }) {
   Rope rope = make_rope(config());
   inverse_frequencies_ = std::move(rope.inverse_frequencies);
   rope_scale_ = rope.scale;
@@ -166,16 +169,16 @@ void Decoder::replace_layer(int moe_layer, std::shared_ptr<const Experts> expert
   moe_layers_[moe_layer].replace(std::move(experts), std::move(replicas));
 }
 
-// The memory that take_activations() and the largest feed-forward block take.
+// The memory that take_activations(), picks to be replayed and the largest feed-forward block take.
 size_t Decoder::workspace_bytes() const {
   const ModelConfig& c = config();
   const int64_t tokens = options_.max_tokens;
   const int64_t floats =
       int64_t{3} * c.hidden_size + 2 * query_cols(c) + 2 * key_cols(c) + c.head_dim;
-  const size_t row =
-      cells(floats, sizeof(float)) + cells(widest_input(c), sizeof(bf16_t)) + sizeof(Place) +
-      cells(tiles_of_token(c), sizeof(QueryTile));
-  constexpr size_t kBlocks = 13;
+  const size_t row = cells(floats, sizeof(float)) + cells(widest_input(c), sizeof(bf16_t)) +
+                     sizeof(Place) + cells(tiles_of_token(c), sizeof(QueryTile)) +
+                     cells(c.router.top_k, sizeof(int32_t));
+  constexpr size_t kBlocks = 14;
   size_t block = 0;
   for (const MoeLayer& layer : moe_layers_)
     block = std::max(block, layer.workspace_bytes(options_.max_tokens));

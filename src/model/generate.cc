@@ -34,6 +34,11 @@ int64_t max_new(const ModelConfig& config, const std::vector<int32_t>& prompt, i
   return std::min<int64_t>(max_new_tokens, max_positions(config) - std::ssize(prompt) + 1);
 }
 
+// In all MoE layers.
+size_t picks_of_token(const ModelConfig& config) {
+  return cells(num_moe_layers(config), config.router.top_k);
+}
+
 void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
            const GenerateOptions& options, size_t results) {
   if (results != prompts.size())
@@ -46,6 +51,16 @@ void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prom
   }
   if (!(options.temperature >= 0.0F)) {
     throw InvalidArgument(cat("the temperature must be 0 or more, not ", options.temperature));
+  }
+  if (!options.replay.empty() && options.replay.size() != prompts.size()) {
+    throw InvalidArgument(
+        cat("routes of ", options.replay.size(), " prompts to be replayed for ", prompts.size()));
+  }
+  for (size_t i = 0; i < options.replay.size(); ++i) {
+    if (options.replay[i].size() % picks_of_token(config) != 0) {
+      throw InvalidArgument(cat("prompt ", i + 1, ": routes of ", options.replay[i].size(),
+                                " picks; a token has ", picks_of_token(config)));
+    }
   }
   for (size_t i = 0; i < prompts.size(); ++i) {
     if (prompts[i].empty()) throw InvalidArgument(cat("prompt ", i + 1, " is empty"));
@@ -146,11 +161,13 @@ class Scheduler {
   std::vector<Chunk> next_batch() {
     int64_t budget = decoder_.options().max_tokens;
     std::vector<Chunk> batch;
+    padded_.clear();
     const auto take = [&](Sequence& sequence) {
       const int64_t n = std::min(sequence.pending(), budget);
       const std::span<const int32_t> tokens = sequence.tokens;
       batch.push_back({&sequence.cache, tokens.last(sequence.pending()).first(n),
                        n == sequence.pending() ? Chunk::Logits::kLast : Chunk::Logits::kNone});
+      add_routes(sequence, batch.back());
       budget -= n;
     };
     for (Sequence& sequence : running_) take(sequence);
@@ -167,6 +184,28 @@ class Scheduler {
       take(running_.back());
     }
     return batch;
+  }
+
+  // Where the routes of the chunk's tokens go, and where they come from.
+  void add_routes(const Sequence& sequence, Chunk& chunk) {
+    const size_t picks = picks_of_token(decoder_.config());
+    const size_t first = cells(sequence.cache.length(), picks), count = chunk.tokens.size() * picks;
+    if (options_.keep_routes) {
+      std::vector<int32_t>& routes = results_[sequence.prompt].routes;
+      routes.resize(std::max(routes.size(), first + count));
+      chunk.routes = std::span(routes).subspan(first, count);
+    }
+    if (options_.replay.empty()) return;
+    const std::vector<int32_t>& replay = options_.replay[sequence.prompt];
+    if (first >= replay.size()) return;
+    if (first + count <= replay.size()) {
+      chunk.replay = std::span(replay).subspan(first, count);
+      return;
+    }
+    // The routes end within the chunk.
+    padded_.emplace_back(count, -1);
+    std::copy(replay.begin() + static_cast<int64_t>(first), replay.end(), padded_.back().begin());
+    chunk.replay = padded_.back();
   }
 
   // A sequence whose newest token alone is to come decodes; the one that has a last token of a
@@ -213,6 +252,7 @@ class Scheduler {
   std::span<Generation> results_;
   std::list<Sequence> running_;
   std::vector<Chunk> batch_;
+  std::list<std::vector<int32_t>> padded_;  // of the batch: routes that end within a chunk
   std::vector<float> logits_;
   std::vector<Message> all_;  // [ranks]
   std::vector<int64_t> sizes_;

@@ -258,5 +258,54 @@ TEST(Generate, RefusesBadPromptsOnEveryRank) {
   EXPECT_EQ(refusal({{1}}, {.temperature = -1.0F}), "the temperature must be 0 or more, not -1");
 }
 
+// R13: routes are kept, position by position, and replayed on any ranks and in any chunks.
+TEST(Generate, RoutesAreKeptAndReplayed) {
+  const Model model = endless_model();
+  const std::vector<Ids> prompts = random_prompts(model.config, {5, 1, 9});
+  const int layers = num_moe_layers(model.config), top_k = model.config.router.top_k;
+  const auto picks = static_cast<size_t>(layers * top_k);
+  GenerateOptions how;
+  how.max_new_tokens = 6;
+  how.keep_routes = true;
+  const Result first = generate_all(model, prompts, how);
+  std::vector<std::vector<int32_t>> routes;
+  std::vector<int64_t> counts(first.load.num_experts);
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    routes.push_back(first.generations[i].routes);
+    EXPECT_EQ(routes[i].size(), (prompts[i].size() + 5) * picks);
+    for (const int32_t id : routes[i]) ++counts.at(static_cast<size_t>(id));
+  }
+  // They are what the experts got.
+  std::vector<int64_t> load(counts.size());
+  for (size_t i = 0; i < first.load.counts.size(); ++i)
+    load[i % load.size()] += first.load.counts[i];
+  EXPECT_EQ(counts, load);
+
+  const Arrangement others{.ranks = 3, .options = {.max_tokens = 4}};
+  how.replay = routes;
+  for (const size_t left : {routes[2].size(), 7 * picks, size_t{0}}) {  // the rest is routed
+    routes[2].resize(left);
+    const Result again = generate_all(model, prompts, how, others);
+    EXPECT_EQ(token_ids(again), token_ids(first));
+    for (size_t i = 0; i < prompts.size(); ++i)
+      EXPECT_EQ(again.generations[i].routes, first.generations[i].routes) << "prompt " << i;
+  }
+  // Experts that no router has picked so.
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    routes[i].resize(first.generations[i].routes.size());
+    for (size_t p = 0; p < routes[i].size(); ++p)
+      routes[i][p] = static_cast<int32_t>(p % static_cast<size_t>(top_k));
+  }
+  const Result forced = generate_all(model, prompts, how, others);
+  for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(forced.generations[i].routes, routes[i]);
+  for (size_t i = 0; i < forced.load.counts.size(); ++i) {
+    if (static_cast<int>(i % counts.size()) >= top_k) {
+      ASSERT_EQ(forced.load.counts[i], 0);
+    }
+  }
+  routes[1].pop_back();
+  EXPECT_THROW(generate_all(model, prompts, how), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace trimtab

@@ -88,12 +88,14 @@ void renormalize(std::span<float> weights) {
   for (float& w : weights) w /= sum;
 }
 
-// Unscaled picks of one token: ids [top_k], weights [top_k].
+// Unscaled picks of one token: ids [top_k], weights [top_k]. given: ids that are not to be chosen,
+// or empty.
 void select_token(const RouterConfig& config, std::span<const float> logits,
-                  std::span<const int32_t> hashed, Scratch& scratch, std::span<int32_t> ids,
+                  std::span<const int32_t> given, Scratch& scratch, std::span<int32_t> ids,
                   std::span<float> weights) {
+  std::ranges::copy(given, ids.begin());
   if (config.softmax_after_top_k) {
-    pick_experts(config, logits, scratch, ids);
+    if (given.empty()) pick_experts(config, logits, scratch, ids);
     for (size_t i = 0; i < ids.size(); ++i) weights[i] = logits[ids[i]];
     softmax(weights, weights.data());
     return;
@@ -105,11 +107,7 @@ void select_token(const RouterConfig& config, std::span<const float> logits,
       scratch.biased[e] = scratch.scores[e] + config.selection_bias[e];
     choice = scratch.biased;
   }
-  if (hashed.empty()) {
-    pick_experts(config, {choice, logits.size()}, scratch, ids);
-  } else {
-    std::copy(hashed.begin(), hashed.end(), ids.begin());
-  }
+  if (given.empty()) pick_experts(config, {choice, logits.size()}, scratch, ids);
   for (size_t i = 0; i < ids.size(); ++i) weights[i] = scratch.scores[ids[i]];
   if (config.renormalize) renormalize(weights);
 }
@@ -169,6 +167,9 @@ void Router::route_with(Team* team, ConstRows logits, const RouteInputs& inputs,
   if (config_.num_zero_experts > 0 || !out.identity.empty())
     check_size("identity", out.identity.size(), tokens, 1);
   if (!config_.hash_table.empty()) check_size("token_ids", inputs.token_ids.size(), tokens, 1);
+  if (!inputs.picks.empty()) check_size("picks", inputs.picks.size(), tokens, config_.top_k);
+  if (!inputs.picks.empty() && config_.custom)
+    throw InvalidArgument("router: picks of a custom function can't be replayed");
 
   // Picks lie densely in front until finish() spreads them over the columns.
   const size_t picks = cells(tokens, config_.top_k);
@@ -193,8 +194,24 @@ void Router::route_with(Team* team, ConstRows logits, const RouteInputs& inputs,
                [&](int64_t first, int64_t last) { finish(inputs, out, first, last); });
 }
 
+// Of a replay or the hash table; empty: the router is to choose.
+std::span<const int32_t> Router::given_picks(const RouteInputs& inputs, int64_t token) const {
+  if (!inputs.picks.empty()) {
+    const std::span<const int32_t> replayed = Table(inputs.picks, config_.top_k)[token];
+    const bool none = std::ranges::all_of(replayed, [](int32_t id) { return id == -1; });
+    return none ? std::span<const int32_t>{} : replayed;
+  }
+  if (config_.hash_table.empty()) return {};
+  const Table<const int32_t> hashed(config_.hash_table, config_.top_k);
+  return hashed[std::max(inputs.token_ids[token], 0)];
+}
+
 bool Router::fits(ConstRows logits, const RouteInputs& inputs, int64_t token) const {
   if (has_nan(logits_of(logits, token))) return false;
+  if (!inputs.picks.empty()) {
+    return std::ranges::all_of(given_picks(inputs, token),
+                               [&](int32_t id) { return id >= 0 && id < logits.cols; });
+  }
   if (config_.hash_table.empty()) return true;
   const int32_t id = inputs.token_ids[token];
   return id >= -1 && id < std::ssize(config_.hash_table) / config_.top_k;
@@ -207,6 +224,10 @@ void Router::refuse(ConstRows logits, const RouteInputs& inputs, int64_t token) 
     throw InvalidArgument(cat("router: the logit of token ", token, " for expert ",
                               nan - row.begin(), " is NaN (layer ", inputs.layer, ")"));
   }
+  if (!inputs.picks.empty()) {
+    throw InvalidArgument(cat("router: the picks to be replayed for token ", token,
+                              " are not all in [0, ", logits.cols, ") (layer ", inputs.layer, ")"));
+  }
   throw InvalidArgument(cat("router: token ", token, " has the id ", inputs.token_ids[token],
                             ", the hash table knows 0 to ",
                             std::ssize(config_.hash_table) / config_.top_k - 1));
@@ -218,13 +239,11 @@ int64_t Router::select(ConstRows logits, const RouteInputs& inputs, int64_t firs
   Scratch scratch;
   const Table<int32_t> ids_of(ids, config_.top_k);
   const Table<float> weights_of(weights, config_.top_k);
-  const Table<const int32_t> hashed(config_.hash_table, config_.top_k);
   for (int64_t t = first; t < last; ++t) {
     if (!fits(logits, inputs, t)) return t;
     if (config_.custom) continue;
-    std::span<const int32_t> picks;
-    if (!config_.hash_table.empty()) picks = hashed[std::max(inputs.token_ids[t], 0)];
-    select_token(config_, logits_of(logits, t), picks, scratch, ids_of[t], weights_of[t]);
+    select_token(config_, logits_of(logits, t), given_picks(inputs, t), scratch, ids_of[t],
+                 weights_of[t]);
   }
   return last;
 }

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,6 +73,69 @@ TEST(Router, AppendedExpertsFollowThePicks) {
   EXPECT_LT(std::max(forced.ids[0], forced.ids[1]), 4);
   EXPECT_EQ(forced.ids[2], 4);
   EXPECT_EQ(forced.ids[3], 5);
+}
+
+// R13: replay: what was captured, in a run whose scores differ: its ids, this run's weights.
+TEST(Router, CapturedPicksCanBeReplayed) {
+  RouterConfig grouped = config_of(12, 3);
+  grouped.scoring = Scoring::kSigmoid;
+  grouped.num_groups = 4;
+  grouped.top_groups = 2;
+  grouped.selection_bias.assign(12, 0.25F);
+  RouterConfig zero = config_of(10, 3);
+  zero.num_zero_experts = 2;
+  RouterConfig after = config_of(12, 3);
+  after.softmax_after_top_k = true;
+  const std::vector<float> logits = random_logits(40, 12, 5), others = random_logits(40, 12, 6);
+  for (const RouterConfig& config : {grouped, zero, after}) {
+    std::vector<int32_t> captured;
+    const Capture capture = [&](int, int64_t, int, std::span<const int32_t> ids) {
+      captured.assign(ids.begin(), ids.end());
+    };
+    const Routed first = route(config, logits, {.capture = &capture});
+    // The same scores: nothing changes.
+    const Routed same = route(config, logits, {.picks = captured});
+    EXPECT_EQ(same.ids, first.ids);
+    EXPECT_EQ(same.weights, first.weights);
+    EXPECT_EQ(same.identity, first.identity);
+    const Routed replayed = route(config, others, {.picks = captured});
+    EXPECT_EQ(replayed.ids, first.ids);
+    for (size_t t = 0; t < 40; ++t) {
+      // Softmax over all experts or over the picks alone: renormalised it is the same.
+      const auto score = [&](size_t k) {
+        const double x = others[t * 12 + static_cast<size_t>(captured[t * 3 + k])];
+        return config.scoring == Scoring::kSigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x);
+      };
+      const double sum = score(0) + score(1) + score(2);
+      double zeros = 0;
+      for (size_t k = 0; k < 3; ++k) {
+        const bool is_zero = captured[t * 3 + k] >= config.num_experts;
+        if (is_zero) zeros += score(k) / sum;
+        EXPECT_NEAR(replayed.weights[t * 3 + k], is_zero ? 0.0 : score(k) / sum, 1e-6);
+      }
+      EXPECT_NEAR(replayed.identity[t], zeros, 1e-6);
+    }
+  }
+  // A token without picks is routed.
+  const Routed own = route(after, logits, {});
+  std::vector<int32_t> picks(40 * 3, 1);
+  std::ranges::fill(std::span(picks).subspan(12, 3), -1);
+  const Routed mixed = route(after, logits, {.picks = picks});
+  for (size_t i = 0; i < picks.size(); ++i)
+    EXPECT_EQ(mixed.ids[i], i / 3 == 4 ? own.ids[i] : 1) << "pick " << i;
+  picks[7] = 12;
+  const auto message = [&](std::span<const int32_t> given) {
+    return refusal([&] { route(after, logits, {.picks = given}); });
+  };
+  EXPECT_NE(message(picks).find("token 2 are not all in [0, 12)"), std::string::npos);
+  EXPECT_NE(message(std::span(picks).first(3)).find("picks has 3 elements"), std::string::npos);
+  RouterConfig custom = after;
+  custom.softmax_after_top_k = false;
+  custom.custom = [](ConstRows, ConstRows, int, bool, int, std::span<int32_t>, std::span<float>) {};
+  EXPECT_NE(refusal([&] {
+              route(custom, logits, {.picks = std::span(picks).first(120)});
+            }).find("can't be replayed"),
+            std::string::npos);
 }
 
 // R12: forced balance for profile runs: random distinct logical experts, weights as routed; never

@@ -188,6 +188,35 @@ void expect_run_in_trace(const std::string& text, const Json& run) {
   }
 }
 
+// R13: the routes of one run, replayed in another: the same text where all else is the same, and
+// the same routes where weights are rounded otherwise.
+TEST(Run, RoutesAreReplayed) {
+  const Scratch scratch;
+  const std::string first = scratch.file("first.npy"), again = scratch.file("again.npy");
+  const std::string command = kTinyMoe + " --json --steps 6 ";
+  const auto outputs = [](const std::string& options) {
+    const Outcome run = trimtab(options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out).at("outputs");
+  };
+  const Json written = outputs("run " + command + "--ranks 2 --routes-out " + first);
+  const NpyArray routes = read_npy(first);
+  EXPECT_EQ(routes.dtype, DType::kI32);
+  ASSERT_EQ(routes.shape.size(), 4U);
+  EXPECT_EQ(routes.shape[0], std::ssize(written));
+  EXPECT_EQ(routes.shape[2], 4);
+  EXPECT_EQ(routes.shape[3], 4);
+  EXPECT_EQ(outputs("run " + command + "--ranks 3 --routes-in " + first), written);
+  // Of the prompts alone, so that both runs have the same positions.
+  const std::string prompts = "run " + kTinyMoe + " --json --steps 1 --routes-out ";
+  outputs(prompts + first + " --token-ids '256,84,104;256,65'");
+  outputs(prompts + again + " --token-ids '256,84,104;256,65' --dtype bf16 --routes-in " + first);
+  EXPECT_EQ(read_npy(again).data, read_npy(first).data);
+  const Outcome wrong = trimtab("run " + command + "--routes-in " + first);
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_TRUE(contains(wrong.err, "--routes-in wants int32")) << wrong.err;
+}
+
 TEST(Run, WritesAChromeTrace) {
   const Scratch scratch;
   const std::string file = scratch.file("trace.json");
