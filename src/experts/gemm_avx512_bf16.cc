@@ -148,11 +148,7 @@ struct Mx4Dot : Mx8Dot {
   }
 };
 
-// VDPBF16PS takes 6 cycles, and a row alone has two sums: decoded weights would wait for them.
-constexpr int kDecodedSums = 4;
-
 struct Fp8Dot : Grouped<V, Bf16Dot> {
-  static constexpr int kSumsAtOnce = kDecodedSums;
   static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
   static void load(const std::byte* p, NoScales, Weights (&weights)[1][2]) {
     const Halves halves = decode_e4m3<0>(_mm512_loadu_si512(p));
@@ -167,6 +163,10 @@ inline __m512i zero_points(const PanelTask& task, int64_t group, int half) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(
       task.zeros + (group / task.groups_of_scale * 2 + half) * V::kLanes)));
 }
+
+// VDPBF16PS takes 6 cycles, and a row alone has two sums: weights of 4 bits would wait for them.
+// (Those of 8 bits wait for the memory, which several streams slow down by a sixth.)
+constexpr int kDecodedSums = 4;
 
 // Small integers as bf16.
 struct IntegerTable {
