@@ -145,7 +145,9 @@ enum class Stage {
 
 // One dispatch and its combine. Call: [poll/wait kArrived] tokens, send_back, [poll/wait kReturned]
 // finish, [poll/wait kDrained]. Every rank goes through all of it, also with no tokens to send or
-// to compute. Calls out of this order are an InvalidArgument. The lane and the dispatcher must
+// to compute. Calls out of this order are an InvalidArgument. With a row budget there may be more
+// than one round of it, as many on every rank: see more().
+// The lane and the dispatcher must
 // outlive the exchange. An exchange that is destroyed before kDrained (an exception passes) aborts
 // the group first, so that no peer reads memory that is going away; therefore x, y and the
 // workspace should outlive the exchange also then.
@@ -166,7 +168,12 @@ class Exchange {
   // not know what to do with.
   virtual void send_back(ConstRows y, Left left) = 0;
   // out: f32 [tokens, hidden] of the request, overwritten. A token whose ids are all -1 gets zeros.
+  // Of several rounds each writes the rows of its own tokens.
   virtual void finish(Rows out) = 0;
+  // From kArrived to kDrained: does another round follow? Then all goes on from kArrived, with the
+  // same out. Between the two, what the lane's workspace has given since before the first kArrived
+  // can be given back; where memory is reserved for one round it must be.
+  virtual bool more() const { return false; }
 };
 
 // Exchanges live in the lane's workspace; only the destructor runs when the pointer goes.
@@ -194,7 +201,17 @@ struct DispatchShape {
   // reserved to share picks out under any placement of so many. A dispatcher that can't share out
   // throws InvalidArgument.
   int num_experts = 0;
+  // The most rows that a rank's experts get at once; 0: every pick of every rank. Memory is
+  // reserved for so many. When a batch brings a rank more, all ranks cut it alike into rounds of
+  // their tokens that fit (Exchange::more()); the output has the same bits. At least ranks * top_k,
+  // which one token of each rank may bring. A dispatcher that can't do it throws InvalidArgument.
+  int64_t row_budget = 0;
 };
+
+// The row budget of `over_level` times the rows that each rank gets when all ranks come with
+// max_tokens and loads are level; at least what a budget must be. 0: no budget. Throws
+// InvalidArgument for a number below 0 or none.
+int64_t row_budget_of(const DispatchShape& shape, double over_level);
 
 class Dispatcher {
  public:
@@ -214,9 +231,9 @@ class Dispatcher {
   // The groups that a lane over comm needs, in the order of Lane::groups; none for most.
   // Collective: every rank of comm calls it, once for each of its lanes.
   virtual std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const;
-  // Most rows of Tokens::x in one call (kStandard: every pick of every rank, as an expert may stand
-  // in a row more than once), and the workspace bytes every exchange takes, experts' output not
-  // included.
+  // Most rows of Tokens::x at once (kStandard: the row budget, or every pick of every rank, as an
+  // expert may stand in a row more than once), and the workspace bytes every exchange takes,
+  // experts' output not included.
   virtual int64_t max_rows() const = 0;
   virtual size_t workspace_bytes() const = 0;
   // Starts the exchange. Throws InvalidArgument for wrong shapes, ids out of range, more than

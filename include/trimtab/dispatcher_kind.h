@@ -43,6 +43,8 @@ struct DispatcherKind {
   bool brings_tokens = false;
   // finish() gives whole outputs. If not, it gives a part, which the caller sums over the ranks.
   bool output_is_reduced = true;
+  // It takes a DispatchShape::row_budget.
+  bool takes_row_budget = true;
   // It works only where all ranks of the lane share memory (Communicator::board).
   bool needs_board = false;
   // It is made for ranks on several hosts, whose numbers make_dispatcher() must be given.

@@ -159,12 +159,16 @@ void AllToAllExchange<kCounts>::offer_counts() {
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::share_out() {
   share_out_.compute();
+  split_rank_loads(share_out_.table(), share_out_.shares(), rows_of_rank());
+  set_most_rows(std::ranges::max(rows_of_rank()));
+  if (over_budget()) return;
   const std::span<int32_t> slots = share_out_.slots().first(request_.ids.size());
   std::ranges::copy(request_.ids, slots.begin());
   std::ranges::copy(share_out_.shares_of(shape_.rank), m_.starts.begin());
   assign_slots(share_out_.table(), m_.starts, slots);
   slots_ = slots;
   sort();
+  send_rows();
 }
 
 template <Counts kCounts>
@@ -210,7 +214,7 @@ void AllToAllExchange<kCounts>::fill_outbox() {
   });
 }
 
-// A rank with replicas has sent no rows yet.
+// With replicas no rows may have been sent yet.
 template <Counts kCounts>
 Pending AllToAllExchange<kCounts>::start_the_rest() {
   if (rows_sent_) return rows_;
@@ -225,7 +229,7 @@ bool AllToAllExchange<kCounts>::go_to(Stage stage, bool block) {
       if (!done(counts_, block)) return false;
       if (!rows_sent_) {
         share_out();
-        send_rows();
+        if (over_budget()) return true;
       }
       return done(rows_, block);
     case Stage::kReturned:

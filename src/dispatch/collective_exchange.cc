@@ -2,7 +2,8 @@
 #include "dispatch/collective_exchange.h"
 
 #include <algorithm>
-#include <memory>
+#include <cstring>
+#include <functional>
 
 #include "trimtab/error.h"
 
@@ -10,51 +11,83 @@ namespace trimtab {
 
 CollectiveExchange::CollectiveExchange(const RankShape& shape, const Request& request, Lane& lane,
                                        const TermsMemory& memory)
-    : StagedExchange(shape, request, lane), memory_(memory) {
-  std::construct_at(memory_.own, with_request(shape.terms, request));
-  terms_ = comm_.all_gather_v(std::as_bytes(std::span(memory_.own, 1)),
-                              std::as_writable_bytes(memory_.all), memory_.all_bytes);
+    : StagedExchange(shape, request, lane),
+      memory_(memory),
+      own_(with_request(shape.terms, request)) {
+  write_message();
+  terms_ = comm_.all_gather_v(std::as_bytes(memory_.own), std::as_writable_bytes(memory_.all),
+                              memory_.all_bytes);
+}
+
+void CollectiveExchange::write_message() {
+  std::memcpy(memory_.own.data(), &own_, sizeof(Terms));
+  const std::span<int64_t> rows_for = memory_.own.subspan(kTermsWords);
+  std::ranges::fill(rows_for, 0);
+  // Where those of logical experts go follows from the counts of all ranks.
+  if (rows_for.empty() || request_.replicas.table != nullptr) return;
+  for (const int32_t slot : request_.ids) {
+    if (slot >= 0) ++rows_for[shape_.rank_of_slot(slot)];
+  }
 }
 
 bool CollectiveExchange::come_to(Stage stage, bool block) {
-  if (stage == Stage::kArrived && !agree(block)) return false;
-  return go_to(stage, block) && (stage != Stage::kDrained || released(terms_, block));
+  if (stage != Stage::kArrived)
+    return go_to(stage, block) && (stage != Stage::kDrained || released(terms_, block));
+  if (!agree(block)) return false;
+  if (!over_budget() && !go_to(stage, block)) return false;
+  return !over_budget() || end_together(block);
 }
 
 bool CollectiveExchange::agree(bool block) {
   if (progress_ == Progress::kGathering) {
     if (!done(terms_, block)) return false;
-    const auto other = std::ranges::find_if(
-        memory_.all, [this](const Terms& terms) { return terms != *memory_.own; });
-    if (other == memory_.all.end()) {
-      progress_ = Progress::kAgreed;
-    } else {
-      other_ = static_cast<int>(other - memory_.all.begin());
-      rest_ = start_the_rest();
-      progress_ = Progress::kDiffer;
-    }
+    compare();
+    progress_ = Progress::kCompared;
   }
-  if (progress_ == Progress::kAgreed) return true;
+  if (other_ < 0) return true;
   try {
-    if (!finish_together(block)) return false;
+    if (!end_together(block)) return false;
     end_on_all_ranks();
   } catch (const CommError&) {  // the group has failed; what this rank knows says more
   }
-  throw_difference(shape_.dispatcher_name, shape_.rank, *memory_.own, other_, memory_.all[other_]);
+  throw_difference(shape_.dispatcher_name, shape_.rank, own_, other_, theirs_);
 }
 
-// Returns true when every rank has found the difference and nobody reads this rank's memory: no
+void CollectiveExchange::compare() {
+  std::span<const int64_t> messages = memory_.all;
+  std::ranges::fill(memory_.rows_of_rank, 0);
+  for (size_t r = 0; r < memory_.all_bytes.size(); ++r) {
+    const auto message = messages.first(memory_.all_bytes[r] / sizeof(int64_t));
+    messages = messages.subspan(message.size());
+    theirs_ = {};
+    if (std::ssize(message) >= kTermsWords)
+      std::memcpy(static_cast<void*>(&theirs_), message.data(), sizeof(Terms));
+    if (theirs_ != own_) {
+      other_ = static_cast<int>(r);
+      return;
+    }
+    std::ranges::transform(message.subspan(kTermsWords), memory_.rows_of_rank,
+                           memory_.rows_of_rank.begin(), std::plus());
+  }
+  set_most_rows(std::ranges::max(memory_.rows_of_rank));
+}
+
+// Returns true when every rank has found what this one has, and nobody reads this rank's memory: no
 // rank has to abort, and the group can go on.
-bool CollectiveExchange::finish_together(bool block) {
+bool CollectiveExchange::end_together(bool block) {
+  if (progress_ == Progress::kCompared) {
+    rest_ = start_the_rest();
+    progress_ = Progress::kEnding;
+  }
   // First all must know: ranks of different dispatchers fail the group when they go on.
   if (!released(terms_, block)) return false;
-  while (progress_ == Progress::kDiffer) {
+  while (progress_ == Progress::kEnding) {
     try {
       if (!done(rest_, block)) return false;
       farewell_ = comm_.all_gather_v({}, {}, memory_.all_bytes);
       progress_ = Progress::kLeaving;
     } catch (const InvalidArgument&) {
-      // A block of another shape that does not fit; it counts as done.
+      // A block of another shape, or of too many rows, that does not fit; it counts as done.
     }
   }
   return done(farewell_, block) && released(rest_, block) && released(farewell_, block);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The common part of exchanges over collectives. They gather the ranks' terms beside the first
-// rows, so comparing them costs no round trip.
+// rows, so comparing them costs no round trip; with a row budget also how many rows each rank has
+// for each, so that all find alike whether one gets too many.
 #pragma once
 
 #include <span>
@@ -15,13 +16,15 @@ class CollectiveExchange : public StagedExchange {
  public:
   // Peers read it until the exchange is drained.
   struct TermsMemory {
-    Terms* own = nullptr;
-    std::span<Terms> all;          // [ranks]
-    std::span<int64_t> all_bytes;  // [ranks]
+    std::span<int64_t> own;           // the terms, then with a row budget the rows for each rank
+    std::span<int64_t> all;           // the same of all ranks, one after the other
+    std::span<int64_t> all_bytes;     // [ranks]
+    std::span<int64_t> rows_of_rank;  // [ranks] what each gets from all
   };
   static TermsMemory plan_terms(Carver& carver, const RankShape& shape) {
-    return {carver.take<Terms>(1).data(), carver.take<Terms>(shape.ranks),
-            carver.take<int64_t>(shape.ranks)};
+    return {carver.take<int64_t>(kTermsWords + (shape.bounded() ? shape.ranks : 0)),
+            carver.take<int64_t>(shape.ranks * (kTermsWords + shape.ranks)),
+            carver.take<int64_t>(shape.ranks), carver.take<int64_t>(shape.ranks)};
   }
 
  protected:
@@ -29,21 +32,31 @@ class CollectiveExchange : public StagedExchange {
   CollectiveExchange(const RankShape& shape, const Request& request, Lane& lane,
                      const TermsMemory& memory);
 
-  // As come_to(), once the terms have been found equal.
+  // As come_to(), once the terms have been found equal and no rank over budget.
   virtual bool go_to(Stage stage, bool block) = 0;
-  // The ranks' terms differ, as every rank finds. Starts what other ranks may have started by now
-  // and this one has not, with no rows, so that all have started the same; returns the last one.
+  // Every rank finds that terms differ or that one is over budget. Starts what others may have
+  // started by now and this rank has not, with no rows, so that all are even; returns the last one.
   virtual Pending start_the_rest() = 0;
 
+  // [ranks] scratch for the rows that each rank gets.
+  std::span<int64_t> rows_of_rank() const { return memory_.rows_of_rank; }
+
  private:
+  static constexpr int64_t kTermsWords = sizeof(Terms) / sizeof(int64_t);
+  static_assert(sizeof(Terms) % sizeof(int64_t) == 0);
+
   bool come_to(Stage stage, bool block) final;
+  void write_message();
   bool agree(bool block);
-  bool finish_together(bool block);
+  void compare();
+  bool end_together(bool block);
 
   const TermsMemory memory_;
+  const Terms own_;
+  Terms theirs_;
+  int other_ = -1;  // the first rank with other terms than this one, which are theirs_
   Pending terms_, rest_, farewell_;
-  int other_ = -1;  // the first rank with other terms than this one
-  enum class Progress { kGathering, kAgreed, kDiffer, kLeaving } progress_ = Progress::kGathering;
+  enum class Progress { kGathering, kCompared, kEnding, kLeaving } progress_ = Progress::kGathering;
 };
 
 }  // namespace trimtab

@@ -94,6 +94,8 @@ constexpr Field kFields[] = {
      [](RankSetup& s, const Tables&) { s.shape.max_tokens = 500, s.tokens = 500; }},
     {"capacity", [](const DispatcherKind& kind) { return kind.format == Format::kBatched; },
      [](RankSetup& s, const Tables&) { s.shape.capacity = 41; }},
+    {"row budget of", [](const DispatcherKind& kind) { return kind.takes_row_budget; },
+     [](RankSetup& s, const Tables&) { s.shape.row_budget = 30; }},
     {"exact_order", [](const DispatcherKind& kind) { return kind.order == SumOrder::kById; },
      [](RankSetup& s, const Tables&) { s.shape.exact_order = true; }},
     {"num_experts", kSharing, [](RankSetup& s, const Tables&) { s.shape.num_experts = kExperts; }},

@@ -2,8 +2,12 @@
 #include "trimtab/dispatcher.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "base/cat.h"
 #include "dispatch/kinds.h"
+#include "trimtab/error.h"
+#include "trimtab/slot_ranges.h"
 
 namespace trimtab {
 namespace {
@@ -43,6 +47,17 @@ constexpr bool every_kind_has_a_maker() {
 static_assert(every_kind_has_a_maker());
 
 }  // namespace
+
+int64_t row_budget_of(const DispatchShape& shape, double over_level) {
+  if (!(over_level >= 0))
+    throw InvalidArgument(cat("a row budget of ", over_level, " times the level load"));
+  if (over_level == 0) return 0;
+  const int64_t ranks = SlotRanges(shape.first_slots).num_ranks(), top_k = shape.top_k;
+  const double level = static_cast<double>(shape.max_tokens * top_k);
+  // No rank can get more than all picks.
+  const double rows = level * std::min(over_level, static_cast<double>(ranks));
+  return std::max(ranks * top_k, static_cast<int64_t>(std::ceil(rows)));
+}
 
 std::vector<std::unique_ptr<Communicator>> Dispatcher::make_groups(Communicator&) const {
   return {};

@@ -9,6 +9,7 @@
 #include "base/carver.h"
 #include "base/cat.h"
 #include "dispatch/kinds.h"
+#include "dispatch/rounds.h"
 #include "dispatch/shape.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
@@ -25,7 +26,7 @@ namespace trimtab {
 //   static void check(const Shape&, const Lane&), which throws InvalidArgument for lanes that it
 //   can't use.
 template <class Exchange>
-class DispatcherOf final : public Dispatcher {
+class DispatcherOf final : public Dispatcher, private RoundMaker {
  public:
   // more: what else Exchange::Shape is made of.
   template <class... More>
@@ -39,6 +40,12 @@ class DispatcherOf final : public Dispatcher {
     if (shape.exact_order && kKind.order == SumOrder::kByRank) {
       throw InvalidArgument(
           cat(kKind.name, " adds in an order that depends on the placement: no exact_order"));
+    }
+    if (shape.row_budget != 0 && !kKind.takes_row_budget) {
+      throw InvalidArgument(cat(
+          kKind.name, " takes no row budget: ",
+          batched ? "its capacity bounds the rows of each expert"
+                  : "its ranks exchange nothing, so they can't agree on rounds"));
     }
     if (shape.num_experts != 0 && !kKind.shares_out) {
       throw InvalidArgument(cat(
@@ -62,23 +69,30 @@ class DispatcherOf final : public Dispatcher {
   ExchangePtr dispatch(const Request& request, Lane& lane) const override {
     shape_.check(request, lane);
     Exchange::check(shape_, lane);
-    const size_t first = first_bytes(), needed = first + Exchange::later_bytes(shape_);
+    const size_t first = first_bytes(), needed = workspace_bytes();
     if (const size_t left = lane.workspace.capacity() - lane.workspace.mark(); left < needed) {
       throw InvalidArgument(
           cat(kKind.name, " takes ", needed, " bytes of workspace, ", left, " are left"));
     }
-    Carver carver(lane.workspace.take_bytes(first));
-    std::byte* place = carver.take_bytes(sizeof(Exchange));
-    const auto memory = Exchange::plan(carver, shape_);
-    return ExchangePtr(new (place) Exchange(shape_, request, lane, memory));
+    std::byte* const memory = lane.workspace.take_bytes(first);
+    if (!shape_.bounded()) return ExchangePtr(make_round(request, lane, memory));
+    return ExchangePtr(new (memory) Rounds(*this, shape_, request, lane, memory + kRoundsBytes));
   }
 
  private:
   static constexpr const DispatcherKind& kKind = Exchange::kKind;
+  static constexpr size_t kRoundsBytes = Workspace::padded(sizeof(Rounds));
+
+  StagedExchange* make_round(const Request& request, Lane& lane, std::byte* memory) const override {
+    Carver carver(memory);
+    std::byte* const place = carver.take_bytes(sizeof(Exchange));
+    return new (place) Exchange(shape_, request, lane, Exchange::plan(carver, shape_));
+  }
 
   // What an exchange takes when it begins.
   size_t first_bytes() const {
     Carver measure(nullptr);
+    if (shape_.bounded()) measure.take_bytes(kRoundsBytes);
     measure.take_bytes(sizeof(Exchange));
     Exchange::plan(measure, shape_);
     return measure.used();

@@ -66,7 +66,14 @@ HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape
     arriving[delegate(hosts, source, rank)] += max_tokens;
   }
   max_arriving = *std::ranges::max_element(arriving);
-  inside = make_pull_dispatcher({max_arriving, hidden, top_k, dtype, first_on_host}, rank_on_host);
+  // Its ranks get what all ranks have found to be within the budget.
+  inside = make_pull_dispatcher({.max_tokens = max_arriving,
+                                 .hidden = hidden,
+                                 .top_k = top_k,
+                                 .dtype = dtype,
+                                 .first_slots = first_on_host,
+                                 .row_budget = row_budget},
+                                rank_on_host);
 }
 
 struct Memory {

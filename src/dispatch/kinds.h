@@ -26,7 +26,8 @@ inline constexpr DispatcherKind kDispatcherKinds[] = {
      .summary = "every rank has the same tokens; the caller sums the outputs",
      .order = SumOrder::kByRank,
      .brings_tokens = true,
-     .output_is_reduced = false},
+     .output_is_reduced = false,
+     .takes_row_budget = false},
     {.name = "hybrid",
      .summary = "a token goes once to each host and is pulled there",
      .order = SumOrder::kByRank,
@@ -44,6 +45,7 @@ inline constexpr DispatcherKind kDispatcherKinds[] = {
      .summary = "as pull, in blocks of a capacity for each expert",
      .format = Format::kBatched,
      .shares_out = true,
+     .takes_row_budget = false,
      .needs_board = true},
 };
 

@@ -20,10 +20,10 @@ struct Memory {
   CollectiveExchange::TermsMemory terms;
   Packing::Memory packing;
   std::span<int32_t> destinations;  // [ranks]
-  std::span<std::byte> inbox;       // [all tokens] records
+  std::span<std::byte> inbox;       // [records], of tokens of any rank
   std::span<int64_t> inbox_bytes;   // [ranks]
-  std::span<int32_t> ids;           // [all tokens, top_k]
-  std::span<float> weights;         // [all tokens, top_k]
+  std::span<int32_t> ids;           // [records, top_k]
+  std::span<float> weights;         // [records, top_k]
   LocalPicks::Memory local;
   Rows answers;                     // f32, one a record, or one a pick
   std::span<int64_t> answer_bytes;  // [ranks]
@@ -77,17 +77,18 @@ class PackedExchange final : public CollectiveExchange {
 };
 
 Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
-  const int64_t most_answers = shape.exact_order ? shape.max_rows() : shape.all_tokens();
+  const int64_t records = std::min(shape.all_tokens(), shape.max_rows());
+  const int64_t most_answers = shape.exact_order ? shape.max_rows() : records;
   const int64_t most_results =
       shape.max_tokens * (shape.exact_order ? shape.top_k : std::min(shape.top_k, shape.ranks));
   Memory m;
   m.terms = plan_terms(carver, shape);
   m.packing = Packing::plan(carver, shape);
   m.destinations = carver.take<int32_t>(shape.ranks);
-  m.inbox = carver.take<std::byte>(shape.all_tokens() * Packing::record_bytes(shape));
+  m.inbox = carver.take<std::byte>(records * Packing::record_bytes(shape));
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
-  m.ids = carver.take<int32_t>(shape.all_picks());
-  m.weights = carver.take<float>(shape.all_picks());
+  m.ids = carver.take<int32_t>(records * shape.top_k);
+  m.weights = carver.take<float>(records * shape.top_k);
   m.local = LocalPicks::plan(carver, shape, shape.max_rows());
   m.answers = carver.take_rows(most_answers, shape.hidden, DType::kF32);
   m.answer_bytes = carver.take<int64_t>(shape.ranks);

@@ -6,7 +6,7 @@
 // counts are those of logical experts, and all ranks share them out over the slots alike.
 //
 // Posts of one exchange: 1 the offer (x, picks, counts), 2 the answer (y), 3 nothing: this rank has
-// read all answers.
+// read all answers. One that ends on all ranks has two: the offer and nothing.
 #include <algorithm>
 #include <memory>
 
@@ -146,8 +146,8 @@ class PullExchange final : public StagedExchange {
     if (!has_come(static_cast<uint64_t>(stage), block)) return false;
     if (stage != Stage::kArrived) return true;
     if (!laid_out_) lay_out();
-    // All ranks see from the offers that they differ or that an expert overflows. Once each has
-    // said so, nobody reads the others' offers.
+    // All ranks see from the offers that they differ or that an expert or rank overflows. Once each
+    // has said so, nobody reads the others' offers.
     return !fails() || has_come(1, block);
   }
   Tokens arrange() override;
@@ -156,7 +156,7 @@ class PullExchange final : public StagedExchange {
 
   ConstScaledRows offered_rows();
   bool has_come(uint64_t post, bool block);
-  bool fails() const { return other_ >= 0 || overflowing_slot_ >= 0; }
+  bool fails() const { return other_ >= 0 || overflowing_slot_ >= 0 || over_budget(); }
   void lay_out();
   void compare_terms();
   void read_counts();
@@ -246,6 +246,7 @@ void PullExchange<format>::lay_out_rows() {
   read_counts();
   std::ranges::fill(m_.cursors, 0);
   const SlotRanges slots(shape_.first_slots);
+  int64_t most_rows = 0;
   for (int owner = 0; owner < shape_.ranks; ++owner) {
     const bool own = owner == shape_.rank;
     int32_t rows = 0, place = 0;
@@ -260,7 +261,9 @@ void PullExchange<format>::lay_out_rows() {
       place += static_cast<int32_t>(shape_.capacity);
     }
     if (own) num_rows_ = rows;
+    most_rows = std::max<int64_t>(most_rows, rows);
   }
+  set_most_rows(most_rows);
   m_.segments.back() = {num_rows_, num_rows_, 0};
   if (share_out_.on()) find_picks();
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/cat.h"
+#include "base/rows.h"
 #include "trimtab/error.h"
 #include "trimtab/slot_ranges.h"
 
@@ -41,6 +42,7 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
       capacity(shape.capacity),
       exact_order(shape.exact_order),
       num_experts(shape.num_experts),
+      row_budget(shape.row_budget),
       terms(terms_of(dispatcher, shape)) {
   check_first_slots(dispatcher, first_slots, rank);
   ranks = SlotRanges(first_slots).num_ranks();
@@ -71,6 +73,11 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
   if (num_experts < 0 || num_experts > num_slots()) {
     throw InvalidArgument(
         cat(dispatcher, ": ", num_experts, " logical experts in ", num_slots(), " slots"));
+  }
+  if (row_budget != 0 && row_budget < int64_t{ranks} * top_k) {
+    throw InvalidArgument(cat(dispatcher, ": a row budget of ", row_budget, " for ", ranks,
+                              " ranks, of which one token each may bring ", ranks * int64_t{top_k},
+                              " rows; give at least so many, or 0 for no budget"));
   }
   int64_t places = 0;
   if (capacity < 0 || __builtin_mul_overflow(capacity, int64_t{num_slots()}, &places) ||
@@ -173,13 +180,14 @@ void RankShape::check_answer(ConstRows y, Left left, const Tokens& tokens) const
   }
 }
 
-void RankShape::check_out(Rows out, int64_t tokens) const {
-  if (out.dtype != DType::kF32 || out.rows != tokens || out.cols != hidden ||
+void RankShape::check_out(Rows out, ConstRows x) const {
+  if (out.dtype != DType::kF32 || out.rows != x.rows || out.cols != hidden ||
       out.stride < out.cols) {
     throw InvalidArgument(cat("finish: out is ", name(out.dtype), " [", out.rows, ", ", out.cols,
-                              "] with stride ", out.stride, ", expected F32 [", tokens, ", ",
+                              "] with stride ", out.stride, ", expected F32 [", x.rows, ", ",
                               hidden, "]"));
   }
+  if (overlap(out, x)) throw InvalidArgument("finish: out overlaps the x of the request");
 }
 
 }  // namespace trimtab

@@ -28,12 +28,14 @@ struct RankShape {
   int64_t capacity = 0;
   bool exact_order = false;
   int num_experts = 0;
+  int64_t row_budget = 0;
 
   std::vector<int32_t> ranks_of_slots;  // [slots]
   Terms terms;                          // without those of a request
 
   DispatchShape shape() const {
-    return {max_tokens, hidden, top_k, dtype, first_slots, capacity, exact_order, num_experts};
+    return {max_tokens, hidden,      top_k,       dtype,     first_slots,
+            capacity,   exact_order, num_experts, row_budget};
   }
   ScaleShape scales() const { return scale_shape(dtype, hidden); }
   int num_slots() const { return first_slots.back(); }
@@ -44,13 +46,18 @@ struct RankShape {
   // Tokens and picks of all ranks together.
   int64_t all_tokens() const { return ranks * max_tokens; }
   int64_t all_picks() const { return all_tokens() * top_k; }
-  // Rows that this rank's experts can get: every pick of every rank.
-  int64_t max_rows() const { return num_local() > 0 ? all_picks() : 0; }
+  // May a batch bring a rank more rows than its memory holds? The same on every rank.
+  bool bounded() const { return 0 < row_budget && row_budget < all_picks(); }
+  // Rows that this rank's experts can get at once: every pick of every rank, or the budget.
+  int64_t max_rows() const {
+    return num_local() == 0 ? 0 : bounded() ? row_budget : all_picks();
+  }
 
   // Throw InvalidArgument with the values.
   void check(const Request& request, const Lane& lane) const;
   void check_answer(ConstRows y, Left left, const Tokens& tokens) const;
-  void check_out(Rows out, int64_t tokens) const;
+  // x: of the request, which is still read, by peers too.
+  void check_out(Rows out, ConstRows x) const;
 
  private:
   void check_rows(const Request& request) const;

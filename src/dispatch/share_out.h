@@ -47,7 +47,9 @@ class ShareOut {
   void compute() const {
     split_tokens(replicas_.rule, table(), m_.counts, workspace_, m_.shares, replicas_.cost);
   }
-  // [slots] picks that a rank sends to each.
+  // [ranks, slots] picks that each rank sends to each slot.
+  std::span<const int32_t> shares() const { return m_.shares; }
+  // [slots] those of one rank.
   std::span<int32_t> shares_of(int rank) const { return Table(m_.shares, table().num_slots)[rank]; }
   // [tokens, top_k] the slots of this rank's picks, to be filled in.
   std::span<int32_t> slots() const { return m_.slots; }

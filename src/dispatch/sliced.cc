@@ -8,9 +8,9 @@
 
 #include "base/carver.h"
 #include "base/cat.h"
-#include "base/rows.h"
 #include "dispatch/row_tasks.h"
 #include "dispatch/scaled_rows.h"
+#include "dispatch/slice_of_request.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
 
@@ -36,18 +36,18 @@ struct Memory {
 
 class SlicedExchange final : public Exchange {
  public:
-  SlicedExchange(const Dispatcher& inner, const Request& slice, const RankShape& shape,
-                 int64_t tokens, Lane& lane, const Memory& memory)
+  // x: of the whole batch.
+  SlicedExchange(const Dispatcher& inner, const Request& slice, ConstRows x,
+                 const RankShape& shape, Lane& lane, const Memory& memory)
       : lane_(lane),
         inner_lane_{lane.comm, lane.workspace, lane.team,
                     lane.groups.first(lane.groups.size() - 1)},
         inner_(inner.dispatch(slice, inner_lane_)),
-        x_(slice.x),
+        x_(x),
         shape_(shape),
-        tokens_(tokens),
         group_(*lane.groups.back()),
         m_(memory) {
-    m_.tokens[0] = tokens;
+    m_.tokens[0] = x.rows;
     counts_ = group_.all_gather_v(std::as_bytes(m_.tokens), std::as_writable_bytes(m_.all_tokens),
                                   m_.all_bytes);
     lane_.has_exchange = true;
@@ -67,20 +67,26 @@ class SlicedExchange final : public Exchange {
   void finish(Rows out) override {
     if (!gathered_ || finished_)
       throw InvalidArgument("exchange: finish() comes once, after kReturned");
-    shape_.check_out(out, tokens_);
-    if (overlap(out, x_)) throw InvalidArgument("finish: out overlaps the x of the request");
-    copy_rows(m_.all.slice(0, tokens_), out, lane_.team);
+    shape_.check_out(out, x_);
+    if (more()) {
+      inner_->finish(m_.own);
+    } else {
+      copy_rows(m_.all.slice(0, x_.rows), out, lane_.team);
+    }
     finished_ = true;
   }
+  bool more() const override { return inner_->more(); }
 
  private:
   bool advance(Stage stage, bool block) {
     switch (stage) {
       case Stage::kArrived:
+        if (between_rounds_) between_rounds_ = gathered_ = finished_ = false;
         return compare_tokens(block) && reached(*inner_, stage, block);
       case Stage::kReturned:
         if (!started_) {
           if (!reached(*inner_, stage, block)) return false;
+          if (more()) return gathered_ = true;  // only this rank's slice goes on
           inner_->finish(m_.own);
           outputs_ =
               group_.all_gather_v(bytes_of(ConstRows(m_.own)), bytes_of(m_.all), m_.all_bytes);
@@ -90,6 +96,7 @@ class SlicedExchange final : public Exchange {
         return gathered_;
       case Stage::kDrained:
         if (!finished_) throw InvalidArgument("exchange: kDrained comes after finish()");
+        if (more()) return between_rounds_ = reached(*inner_, stage, block);
         drained_ =
             reached(*inner_, stage, block) && released(counts_, block) && released(outputs_, block);
         return drained_;
@@ -102,10 +109,10 @@ class SlicedExchange final : public Exchange {
     if (compared_) return true;
     if (!done(counts_, block)) return false;
     const auto other =
-        std::ranges::find_if(m_.all_tokens, [this](int64_t tokens) { return tokens != tokens_; });
+        std::ranges::find_if(m_.all_tokens, [this](int64_t tokens) { return tokens != x_.rows; });
     if (other == m_.all_tokens.end()) return compared_ = true;
     if (!released(counts_, block)) return false;  // all ranks must find it
-    throw InvalidArgument(cat("sliced: rank ", group_.rank(), " of its group comes with ", tokens_,
+    throw InvalidArgument(cat("sliced: rank ", group_.rank(), " of its group comes with ", x_.rows,
                               " tokens, rank ", other - m_.all_tokens.begin(), " with ", *other,
                               "; all must have the same"));
   }
@@ -115,11 +122,11 @@ class SlicedExchange final : public Exchange {
   ExchangePtr inner_;
   const ConstRows x_;
   const RankShape& shape_;
-  const int64_t tokens_;
   Communicator& group_;
   const Memory m_;
   Pending counts_, outputs_;
   bool compared_ = false, started_ = false, gathered_ = false, finished_ = false, drained_ = false;
+  bool between_rounds_ = false;
 };
 
 class SlicedDispatcher final : public Dispatcher {
@@ -155,8 +162,9 @@ class SlicedDispatcher final : public Dispatcher {
       memory.own = memory.own.slice(0, slice.count);
       memory.all_bytes = memory.all_bytes.first(lane.groups.back()->size());
       memory.all_tokens = memory.all_tokens.first(memory.all_bytes.size());
-      return ExchangePtr(new (place) SlicedExchange(*inner_, cut(request, slice), shape_,
-                                                    request.x.rows, lane, memory));
+      return ExchangePtr(new (place) SlicedExchange(
+          *inner_, slice_of_request(request, slice.first, slice.count), request.x, shape_, lane,
+          memory));
     } catch (...) {
       lane.workspace.release(mark);
       throw;
@@ -168,15 +176,6 @@ class SlicedDispatcher final : public Dispatcher {
     DispatchShape shape = inner.shape();
     shape.max_tokens = max_tokens;
     return shape;
-  }
-  static Request cut(const Request& request, Slice slice) {
-    const int64_t pick = slice.first * request.top_k, picks = slice.count * request.top_k;
-    Request own = request;
-    own.x = request.x.slice(slice.first, slice.count);
-    own.ids = request.ids.subspan(pick, picks);
-    own.weights = request.weights.subspan(pick, picks);
-    if (request.scales.rows > 0) own.scales = request.scales.slice(slice.first, slice.count);
-    return own;
   }
   size_t own_bytes() const {
     Carver measure(nullptr);

@@ -28,9 +28,7 @@ void StagedExchange::send_back(ConstRows y, Left left) {
 
 void StagedExchange::finish(Rows out) {
   require(State::kReturned, "finish()");
-  shape_.check_out(out, request_.x.rows);
-  // Both are still read, by peers too.
-  if (overlap(out, request_.x)) throw InvalidArgument("finish: out overlaps the x of the request");
+  shape_.check_out(out, request_.x);
   if (overlap(out, y_)) throw InvalidArgument("finish: out overlaps the y of send_back()");
   combine(out);
   state_ = State::kFinished;
@@ -53,6 +51,10 @@ bool StagedExchange::advance(Stage stage, bool block) {
   if (!come_to(stage, block)) return false;
   if (block) trace.step(step.wait);
   if (stage == Stage::kArrived) {
+    if (over_budget()) {
+      end_on_all_ranks();
+      return true;
+    }
     if (!block) trace.resume();
     tokens_ = arrange();
     trace.step("sort rows");

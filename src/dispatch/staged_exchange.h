@@ -48,6 +48,9 @@ class StagedExchange : public Exchange {
   const Tokens& tokens() const final;
   void send_back(ConstRows y, Left left) final;
   void finish(Rows out) final;
+  // The rows of the fullest rank where they are more than the budget, else 0. Known at kArrived, on
+  // all ranks alike; the exchange has ended then on all of them, without rows.
+  int64_t overflow() const { return over_budget() ? most_rows_ : 0; }
 
  protected:
   // Have all peers come to the stage? block: wait until they have.
@@ -56,6 +59,11 @@ class StagedExchange : public Exchange {
   virtual Tokens arrange() = 0;
   virtual void publish(ConstRows y, Left left) = 0;
   virtual void combine(Rows out) = 0;
+
+  // Says how many rows the fullest rank gets, before come_to(kArrived) is through. Where they are
+  // more than the budget come_to() returns when no peer reads this rank's memory any more.
+  void set_most_rows(int64_t rows) { most_rows_ = rows; }
+  bool over_budget() const { return shape_.bounded() && most_rows_ > shape_.row_budget; }
 
   // All ranks end the exchange here and no peer reads this rank's memory: there is nothing to abort
   // when it goes.
@@ -74,6 +82,7 @@ class StagedExchange : public Exchange {
 
   Lane& lane_;
   State state_ = State::kDispatched;
+  int64_t most_rows_ = 0;
   Tokens tokens_;
   ConstRows y_;  // the rows that send_back() was given
 };

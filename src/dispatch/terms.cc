@@ -40,6 +40,7 @@ Terms terms_of(std::string_view dispatcher, const DispatchShape& shape) {
           .slots = hash_of(shape.first_slots),
           .max_tokens = shape.max_tokens,
           .capacity = shape.capacity,
+          .row_budget = shape.row_budget,
           .hidden = shape.hidden,
           .most_picks = shape.top_k,
           .num_experts = shape.num_experts,
@@ -76,6 +77,7 @@ void throw_difference(std::string_view dispatcher, int rank, const Terms& mine, 
   same("a shape of top_k", mine.most_picks, theirs.most_picks);
   same("max_tokens", mine.max_tokens, theirs.max_tokens);
   same("capacity", mine.capacity, theirs.capacity);
+  same("a row budget of", mine.row_budget, theirs.row_budget);
   same("exact_order", mine.exact_order, theirs.exact_order);
   same("num_experts", mine.num_experts, theirs.num_experts);
   same_hash("first_slots", mine.slots, theirs.slots);

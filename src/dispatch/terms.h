@@ -18,7 +18,7 @@ struct Terms {
   uint64_t dispatcher = 0;  // a hash of its name
   uint64_t slots = 0;       // a hash of DispatchShape::first_slots
   uint64_t groups = 0;      // a hash of the hosts or levels that it is made for
-  int64_t max_tokens = 0, capacity = 0;
+  int64_t max_tokens = 0, capacity = 0, row_budget = 0;
   int32_t hidden = 0, most_picks = 0, num_experts = 0, dtype = 0, exact_order = 0;
   // These belong to the request.
   int32_t top_k = 0, weight_on_input = 0;

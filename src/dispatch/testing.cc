@@ -337,14 +337,22 @@ void RankCall::finish(std::span<float> all_out) {
     std::copy_n(out.row_as<float>(t), scene_.hidden, to + t * scene_.hidden);
 }
 
-void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left,
+int64_t exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left,
                    std::span<float> all_out, int owner) {
   RankCall call(scene, dispatcher, lane, owner);
-  call.exchange().wait(Stage::kArrived);
-  call.compute(left);
-  call.exchange().wait(Stage::kReturned);
-  call.finish(all_out);
-  call.exchange().wait(Stage::kDrained);
+  const size_t mark = lane.workspace.mark();
+  int64_t rounds = 0;
+  bool more = true;
+  for (; more; ++rounds) {
+    call.exchange().wait(Stage::kArrived);
+    call.compute(left);
+    call.exchange().wait(Stage::kReturned);
+    call.finish(all_out);
+    more = call.exchange().more();
+    call.exchange().wait(Stage::kDrained);
+    lane.workspace.release(mark);
+  }
+  return rounds;
 }
 
 DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k, int64_t capacity) {

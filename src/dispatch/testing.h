@@ -144,8 +144,8 @@ class RankCall {
   ExchangePtr exchange_;
 };
 
-// All stages of one exchange, blocking.
-void exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left,
+// All stages of one exchange, blocking. Returns its rounds.
+int64_t exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left,
                    std::span<float> all_out, int owner = -1);
 
 // capacity: the most rows of one expert, for kinds that need it.

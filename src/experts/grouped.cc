@@ -15,6 +15,26 @@
 namespace trimtab {
 namespace {
 
+// Rows that are computed together: scratch is kept for no more. Enough that the ends of a pipeline,
+// where threads run out of work, take less than 1 % of it, and that an expert with more rows reads
+// its weights a second time only where arithmetic takes longer than reading.
+constexpr int64_t kChunkRows = 8192;
+
+// The rows from `first` on; where rows are pointers x has no memory.
+ConstRows some_rows(ConstRows x, int64_t first, int64_t count) {
+  if (x.data != nullptr) return x.slice(first, count);
+  x.rows = count;
+  return x;
+}
+RowSource some_rows(const Tokens& tokens, int64_t first, int64_t count) {
+  const auto part = [&](std::span<const std::byte* const> at) {
+    return at.empty() ? at : at.subspan(first, count);
+  };
+  return {some_rows(tokens.x, first, count),
+          tokens.scales.cols > 0 ? some_rows(tokens.scales, first, count) : tokens.scales,
+          {part(tokens.at.x), part(tokens.at.scales)}};
+}
+
 class GroupedExperts final : public Experts {
  public:
   GroupedExperts(std::vector<std::shared_ptr<const Mlp>> slots, int64_t hidden,
@@ -41,14 +61,15 @@ class GroupedExperts final : public Experts {
   }
   size_t scratch_bytes(int64_t rows) const override {
     if (slots_.empty()) return 0;
-    const int64_t parts = std::min(rows, std::ssize(slots_));
     Carver carver(nullptr);
+    if (left_ == Left::kNothing) carver.take_rows(rows, hidden_, DType::kF32);
+    rows = std::min(rows, kChunkRows);
+    const int64_t parts = std::min(rows, std::ssize(slots_));
     carver.take<ExpertRows>(std::ssize(slots_));
     carver.take_rows(rows, intermediate(), dtype());
     carver.take_bytes(
         PipelinedProduct::bytes(slots_.front()->gate_up_packed(), parts, rows, dtype()));
     carver.take_bytes(PipelinedProduct::bytes(slots_.front()->down_packed(), parts, rows, dtype()));
-    if (left_ == Left::kNothing) carver.take_rows(rows, hidden_, DType::kF32);
     return carver.used();
   }
 
@@ -60,20 +81,11 @@ class GroupedExperts final : public Experts {
       return;
     }
     Carver carver(scratch.data());
-    const std::span<const ExpertRows> parts = hottest_first(tokens, carver);
-    if (parts.empty()) return;
-    const Rows act = carver.take_rows(tokens.x.rows, intermediate(), dtype());
     const Rows y =
         left_ == Left::kNothing ? carver.take_rows(tokens.x.rows, hidden_, DType::kF32) : out;
-    const std::span<const float> row_weights =
-        left_ == Left::kWeightAndSum ? std::span<const float>{} : tokens.weights;
-    const PipelinedProduct products[] = {
-        PipelinedProduct(MlpHalf::kGateUp, parts, {tokens.x, tokens.scales, tokens.at}, act,
-                         team.size(), carver),
-        PipelinedProduct(MlpHalf::kDown, parts, {act}, y, team.size(), carver, row_weights)};
     std::optional<Board::Reading> reading;
     if (tokens.board != nullptr) reading.emplace(*tokens.board);
-    run_pipeline(products, tokens.x.rows * hidden_ * intermediate(), team);
+    run_chunks(tokens, y, carver, team);
     if (left_ == Left::kNothing) sum_picks(tokens.picks, y, out, team);
   }
 
@@ -190,20 +202,43 @@ class GroupedExperts final : public Experts {
     }
   }
 
-  // The slots that have rows, most rows first, ties by slot.
-  std::span<const ExpertRows> hottest_first(const Tokens& tokens, Carver& carver) const {
+  void run_chunks(const Tokens& tokens, Rows y, Carver carver, Team& team) const {
     ExpertRows* const parts = carver.take<ExpertRows>(std::ssize(slots_)).data();
     size_t num_parts = 0;
-    int64_t first = 0;
+    int64_t begin = 0, end = 0;  // of the rows of the parts
+    const auto run_parts = [&] {
+      if (num_parts > 0) run_chunk({parts, num_parts}, tokens, begin, y, end, carver, team);
+      num_parts = 0;
+    };
+    int64_t place = 0;
     for (size_t s = 0; s < slots_.size(); ++s) {
-      const int32_t count = tokens.counts[s];
-      if (count > 0) new (parts + num_parts++) ExpertRows{first, count, slots_[s].get()};
-      first += batched() ? tokens.capacity : count;
+      const int64_t last = place + tokens.counts[s];
+      for (int64_t row = place; row < last; row = end) {
+        if (last - begin > kChunkRows) run_parts();
+        if (num_parts == 0) begin = row;
+        end = std::min(last, begin + kChunkRows);
+        new (parts + num_parts++) ExpertRows{row - begin, end - row, slots_[s].get()};
+      }
+      place += batched() ? tokens.capacity : tokens.counts[s];
     }
-    std::sort(parts, parts + num_parts, [](const ExpertRows& a, const ExpertRows& b) {
-      return std::pair(-a.count, a.first) < std::pair(-b.count, b.first);
-    });
-    return {parts, num_parts};
+    run_parts();
+  }
+
+  // The rows [begin, end), of which the parts count from begin on: most rows first, ties by slot.
+  void run_chunk(std::span<ExpertRows> parts, const Tokens& tokens, int64_t begin, Rows y,
+                 int64_t end, Carver carver, Team& team) const {
+    std::ranges::sort(parts, {}, [](const ExpertRows& p) { return std::pair(-p.count, p.first); });
+    const int64_t rows = end - begin;
+    const Rows act = carver.take_rows(rows, intermediate(), dtype());
+    const std::span<const float> row_weights = left_ == Left::kWeightAndSum
+                                                   ? std::span<const float>{}
+                                                   : tokens.weights.subspan(begin, rows);
+    const PipelinedProduct products[] = {
+        PipelinedProduct(MlpHalf::kGateUp, parts, some_rows(tokens, begin, rows), act, team.size(),
+                         carver),
+        PipelinedProduct(MlpHalf::kDown, parts, {act}, y.slice(begin, rows), team.size(), carver,
+                         row_weights)};
+    run_pipeline(products, rows * hidden_ * intermediate(), team);
   }
 
   bool batched() const { return format_ == Format::kBatched; }

@@ -168,6 +168,29 @@ TEST(GroupedExpertsArgumentsTest, ARankMayHaveNoExperts) {
                InvalidArgument);
 }
 
+// M12: large batches in chunks of rows, which may end within an expert: scratch stops growing, and
+//     each row has the bits that it has alone.
+TEST(GroupedExpertsChunksTest, ManyRowsTakeTheScratchOfAChunk) {
+  const std::vector<int32_t> counts = {3, 9000, 0, 8192, 400, 17000};
+  for (const WeightFormat format : {WeightFormat(DType::kBF16), parse_weight_format("w8a8")}) {
+    const Table table = make_table(static_cast<int>(counts.size()), format, nullptr);
+    const TestRows x = random_rows(total(counts), format.rows());
+    const auto experts = make_grouped_experts(table, kHidden, format);
+    EXPECT_EQ(experts->scratch_bytes(x.view().rows), experts->scratch_bytes(10'000));
+    expect_same_as_mlps(table, x, counts, run(*experts, x, counts, 2));
+
+    const auto following = make_grouped_experts(table, kHidden, format, Format::kIndirect);
+    std::vector<const std::byte*> at;
+    for (int64_t i = 0; i < x.view().rows; ++i) at.push_back(x.view().row(i));
+    const Tokens tokens{.format = Format::kIndirect,
+                        .x = ConstRows(nullptr, x.view().rows, kHidden, kHidden, format.rows()),
+                        .weights = {},
+                        .counts = counts,
+                        .at = {at, {}}};
+    expect_same_as_mlps(table, x, counts, run(*following, tokens, 2));
+  }
+}
+
 // M12: intermediate results in caller's scratch of a known size; large batches in chunks of rows.
 // K6: experts state theirs: format, element type, scratch, what they leave to the combine.
 TEST(GroupedExpertsArgumentsTest, TellsItsFormat) {

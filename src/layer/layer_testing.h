@@ -97,6 +97,7 @@ struct Options {
   bool hashed = false;  // routes by token id
   SplitRule split = SplitRule::kStatic;
   int layer = 7;
+  int64_t row_budget = 0;
   // Reading an expert costs as much as eight rows.
   std::shared_ptr<const CostModel> cost = std::make_shared<const CostModel>(
       std::vector<CostPoint>{{.rows = 1, .picoseconds = 900}, {.rows = 11, .picoseconds = 1900}});
@@ -163,6 +164,7 @@ struct World {
   std::unique_ptr<Dispatcher> dispatcher(const Placement& placement, int rank, int top_k,
                                          DType rows) const {
     DispatchShape shape{kMaxTokens, kHidden, top_k, rows, placement.first_slots()};
+    shape.row_budget = options.row_budget;
     if (options.split != SplitRule::kStatic) shape.num_experts = placement.num_experts();
     return make_dispatcher(options.dispatcher, shape, rank);
   }

@@ -366,27 +366,32 @@ Call MoeLayer::forward(LayerInput in, LayerOutput out, Lane& lane, ForwardOption
     half = parts_.shared->first(in.x, rows, lane);
     trace.step("shared experts");
   }
-  co_await Until{*exchange, Stage::kArrived};
+  const size_t mark = lane.workspace.mark();
+  bool first = true, more = true;
+  for (; more; first = false) {
+    co_await Until{*exchange, Stage::kArrived};
 
-  trace.resume();
-  exchange->send_back(run_experts(exchange->tokens(), lane, options), parts_.experts->left());
-  if (lane.trace != nullptr) {
-    const int64_t received = rows_of(exchange->tokens());
-    trace.step("experts", {"rows", received});
-    trace.counter("expert rows", received);
+    trace.resume();
+    exchange->send_back(run_experts(exchange->tokens(), lane, options), parts_.experts->left());
+    if (lane.trace != nullptr) {
+      const int64_t received = rows_of(exchange->tokens());
+      trace.step("experts", {"rows", received});
+      trace.counter("expert rows", received);
+    }
+    if (first && parts_.shared) {
+      parts_.shared->second(half, made.shared, lane);
+      trace.step("shared experts");
+    }
+    co_await Until{*exchange, Stage::kReturned};
+
+    trace.resume();
+    exchange->finish(made.routed);
+    more = exchange->more();
+    if (!more) write_outputs(made, out, lane.team);
+    trace.step("combine");
+    co_await Until{*exchange, Stage::kDrained};
+    lane.workspace.release(mark);
   }
-
-  if (parts_.shared) {
-    parts_.shared->second(half, made.shared, lane);
-    trace.step("shared experts");
-  }
-  co_await Until{*exchange, Stage::kReturned};
-
-  trace.resume();
-  exchange->finish(made.routed);
-  write_outputs(made, out, lane.team);
-  trace.step("combine");
-  co_await Until{*exchange, Stage::kDrained};
 }
 
 }  // namespace trimtab
