@@ -80,6 +80,7 @@ void require_same_run(Communicator& comm, const RunOptions& options, const Model
       named_value("--max-sequences", std::to_string(options.max_sequences)),
       named_value("--dispatcher", options.dispatcher),
       named_value("--dtype", options.dtype),
+      named_value("--weights", options.weights),
       named_value("--experts", options.experts),
       named_value("--temperature", fmt::format("{}", options.temperature)),
       named_value("--seed", std::to_string(options.seed)),

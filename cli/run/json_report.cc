@@ -46,6 +46,7 @@ std::string json_report(const RunResult& result) {
                  {"ranks", result.ranks},
                  {"dispatcher", result.dispatcher},
                  {"dtype", result.dtype},
+                 {"linear", result.linear},
                  {"experts", result.experts},
                  {"steps", result.steps},
                  {"prompt_tokens", result.prompt_tokens},

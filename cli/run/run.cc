@@ -245,6 +245,7 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.model_type = job.config.model_type;
   result.ranks = ranks;
   result.dtype = job.options.dtype;
+  result.linear = name(weights.linear_format());
   result.experts = name(weights.expert_format());
   result.top_k = job.config.router.top_k;
   result.num_experts = job.config.router.num_experts;
@@ -260,12 +261,14 @@ std::shared_ptr<const DecoderWeights> load_weights(const Job& job, const SafeTen
   // A process keeps the experts of its own slots alone.
   std::vector<int> held;
   if (ranks.are_processes()) held.push_back(ranks.self());
-  std::optional<WeightFormat> experts;
-  if (!job.options.experts.empty()) experts = parse_weight_format(job.options.experts);
+  const RunOptions& options = job.options;
+  DecoderFormats formats(options.dtype == "bf16" ? DType::kBF16 : DType::kF32);
+  if (!options.weights.empty())
+    formats.linear = formats.experts = parse_weight_format(options.weights);
+  if (!options.experts.empty()) formats.experts = parse_weight_format(options.experts);
   const bool may_move = job.eplb.mode.kind == EplbMode::Kind::kDynamic;
-  return DecoderWeights::load(
-      tensors, job.config, job.options.dtype == "bf16" ? DType::kBF16 : DType::kF32, job.eplb.start,
-      held, experts, may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared);
+  return DecoderWeights::load(tensors, job.config, formats, job.eplb.start, held,
+                              may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared);
 }
 
 // The report has the prompts that were answered; the exit status says that not all were.

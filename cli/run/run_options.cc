@@ -82,11 +82,18 @@ void add_work(Command& run, RunOptions& options) {
       .one_of({"f32", "bf16"})
       .type("NAME")
       .shows_default();
+  const auto is_format = [](const std::string& text) { parse_weight_format(text); };
+  run.text("--weights", options.weights,
+           "How attention, dense layers, the output head and experts are kept: a format of "
+           "--experts [as --dtype]; the router stays in f32, the embedding as in the checkpoint")
+      .parsed_by(is_format)
+      .type("FORMAT");
   run.text("--experts", options.experts,
-           fmt::format("How experts are kept: {} (N: inputs that share a scale); by default as the "
-                       "checkpoint has them if it is quantised, else as --dtype",
+           fmt::format("How experts are kept: {} (N: inputs that share a scale); by default as "
+                       "--weights if given, as the checkpoint has them if it is quantised, else as "
+                       "--dtype",
                        fmt::join(weight_format_names(), ", ")))
-      .parsed_by([](const std::string& text) { parse_weight_format(text); })
+      .parsed_by(is_format)
       .type("FORMAT");
   run.number("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
       .between(1, 1024)

@@ -18,6 +18,7 @@ struct RunOptions {
   int steps = 64;
   std::string dispatcher = "auto";
   std::string dtype = "f32";
+  std::string weights;  // a WeightFormat by name, of all linear maps; empty: as dtype
   std::string experts;  // a WeightFormat by name; empty: as the checkpoint has them, or dtype
   int threads_per_rank = 1;
   int timeout = 60;  // seconds

@@ -229,9 +229,7 @@ Report run_page(const RunResult& result) {
   report.facts = {
       {"Model", fmt::format("{} ({})", printable(result.model), result.model_type)},
       {"Dispatcher", result.dispatcher},
-      {"Weights", result.experts == result.dtype
-                      ? result.dtype
-                      : fmt::format("{}, experts {}", result.dtype, result.experts)},
+      {"Weights", result.dtype + quantised_parts(result)},
       {"Prompts", fmt::format("{} of {} tokens", result.outputs.size(), result.prompt_tokens)},
       {"Steps", fmt::format("{}", result.steps)}};
   add_sizes(report, result.moe_layers, result.end);

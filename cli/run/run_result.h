@@ -29,6 +29,7 @@ struct RunResult {
   int ranks = 0;
   std::string dispatcher;
   std::string dtype;
+  std::string linear;   // the format of attention, dense layers and the output head
   std::string experts;  // the format of their weights
   int top_k = 0;
   int num_experts = 0;
@@ -57,6 +58,8 @@ struct RunResult {
   std::string verdict;  // of screening; empty: none
 };
 
+// What is kept in another format than dtype, with a comma before each; empty: nothing.
+std::string quantised_parts(const RunResult& result);
 std::string text_report(const RunResult& result);
 std::string json_report(const RunResult& result);
 // The page of --report.

@@ -90,14 +90,20 @@ void append_eplb(std::string& to, const RunResult& result) {
 
 }  // namespace
 
+std::string quantised_parts(const RunResult& result) {
+  std::string text;
+  if (result.linear != result.dtype) text += ", attention and head in " + result.linear;
+  if (result.experts != result.dtype) text += ", experts in " + result.experts;
+  return text;
+}
+
 std::string text_report(const RunResult& result) {
   std::string report;
   fmt::format_to(std::back_inserter(report),
                  "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}, {}, {}{}\n\n",
                  result.model, result.model_type, result.moe_layers.size(), result.num_experts,
                  result.top_k, result.ranks, result.ranks == 1 ? "" : "s", result.dispatcher,
-                 result.dtype,
-                 result.experts == result.dtype ? "" : ", experts in " + result.experts);
+                 result.dtype, quantised_parts(result));
   append_outputs(report, result);
   fmt::format_to(std::back_inserter(report),
                  "{} new tokens in {:.2f} s: {:.0f} tokens/s (new tokens of all prompts; the time "

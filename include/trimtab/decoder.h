@@ -7,7 +7,8 @@
 // Precision. Activations, keys, values, norms, router and softmax are always f32. With f32 weights
 // nothing is rounded. With bf16 weights every linear map but the router's (and the gate of a shared
 // expert) has its weights and its input rounded to bf16 and sums in f32: q, k, v, o, dense and
-// expert MLPs, and the output head. Embedding rows are read as the checkpoint has them.
+// expert MLPs, and the output head. With a quantised format they have their weights, and their
+// inputs where the format says so, quantised. Embedding rows are read as the checkpoint has them.
 //
 // The result for a token depends on its own sequence alone: its bits are the same in any batch, for
 // any chunking of the prompt, any number of threads, and, with the pull dispatcher, any number of
@@ -51,26 +52,40 @@ enum class RoutedExperts {
   kInSlots  // Each rank keeps its own: it asks for expert_slots(), so that its slots can change.
 };
 
+// How weights are kept, which also says how the rows that meet them are rounded.
+struct DecoderFormats {
+  // NOLINTNEXTLINE: implicit
+  DecoderFormats(DType rest, std::optional<WeightFormat> of_experts = std::nullopt,
+                 std::optional<WeightFormat> of_linear = std::nullopt)
+      : dtype(rest), experts(of_experts), linear(of_linear) {}
+
+  // kF32 or kBF16: of all that is not named below.
+  DType dtype;
+  // Of routed and shared experts. If not given, routed experts stay quantised as the checkpoint has
+  // them where one format holds all of them, and each shared expert stays as it is where a format
+  // holds it; otherwise they are kept as dtype.
+  std::optional<WeightFormat> experts;
+  // Of attention's q, k, v and o, dense layers and the output head; if not given, dtype.
+  std::optional<WeightFormat> linear;
+};
+
 // A model's weights, packed once. They are immutable: all ranks of the process and any number of
 // threads share them.
 class DecoderWeights {
  public:
-  // dtype: how weights are kept (see above), kF32 or kBF16. placement: [MoE layers]. ranks: only
-  // the experts that the slots of these ranks hold are packed; empty means all ranks. experts: the
-  // format in which routed and shared experts are kept, which also says how their rows are rounded.
-  // If it is not given, routed experts stay quantised as the checkpoint has them where one format
-  // holds all of them, and each shared expert stays as it is where a format holds it; otherwise
-  // they are kept as dtype, like all other weights. The file stays mapped for the embedding rows.
-  // Throws InvalidArgument for a family that this decoder does not know, for a placement that does
-  // not fit, for weights that a format can't hold (with the name of their module), and, if experts
-  // is not given, where the format would round rows otherwise than the checkpoint says
+  // placement: [MoE layers]. ranks: only the experts that the slots of these ranks hold are packed;
+  // empty means all ranks. The file stays mapped for the embedding rows. Throws InvalidArgument for
+  // a family that this decoder does not know, for a placement that does not fit, for weights that a
+  // format can't hold (with the name of their module), and, if the format of experts is not given,
+  // where the one taken would round rows otherwise than the checkpoint says
   // (check_rounding_of_rows). Throws FormatError for tensors that are absent, of another shape, or
   // that have no place in the model.
-  static std::shared_ptr<const DecoderWeights> load(
-      const SafeTensors& tensors, const ModelConfig& config, DType dtype,
-      const Placement& placement, std::span<const int> ranks = {},
-      std::optional<WeightFormat> experts = std::nullopt,
-      RoutedExperts routed = RoutedExperts::kShared);
+  static std::shared_ptr<const DecoderWeights> load(const SafeTensors& tensors,
+                                                    const ModelConfig& config,
+                                                    const DecoderFormats& formats,
+                                                    const Placement& placement,
+                                                    std::span<const int> ranks = {},
+                                                    RoutedExperts routed = RoutedExperts::kShared);
   ~DecoderWeights();
 
   // Packs the experts of this rank's slots from the checkpoint, each slot into memory of its own,
@@ -81,6 +96,8 @@ class DecoderWeights {
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
+  // The format of attention, dense layers and the output head.
+  WeightFormat linear_format() const { return head_.weight_format(); }
   // The format of the routed experts.
   WeightFormat expert_format() const { return expert_format_; }
   size_t bytes() const;         // size of the packed weights
@@ -204,6 +221,7 @@ class Decoder {
   std::vector<MoeLayer> make_moe_layers(Communicator& comm, const ExpertSlots* slots);
   void measure_cost(const Experts& experts, Communicator& comm);
   std::shared_ptr<const Experts> experts_of(const LayerWeights& weights, int rank) const;
+  size_t linear_scratch_bytes(int64_t tokens) const;
   size_t workspace_bytes() const;
   void check(std::span<const Chunk> batch, Rows logits) const;
   Activations take_activations(int64_t tokens);

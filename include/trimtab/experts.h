@@ -61,16 +61,21 @@ struct PackedWeights {
 class Linear {
  public:
   Linear() = default;
-  // format: kF32, kBF16 or kF16; sources of any type are converted (to nearest, ties to even) and
-  // not needed afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its
-  // own. Throws InvalidArgument for empty matrices, other formats, and a bias of the wrong size.
+  // Takes all formats; sources of any type are converted (to nearest, ties to even) and not needed
+  // afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its own. Throws
+  // InvalidArgument for empty matrices, weights that the format can't hold (NaN, infinities), and a
+  // bias of the wrong size.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
          const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
   // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is
   // one sum in order of the input index, in f32, the bias last: its bits do not depend on m, on
   // where the row stands, or on the team. Throws InvalidArgument when the shapes or types do not
-  // fit.
+  // fit, and for formats other than kF32, kBF16 and kF16.
   void run(ConstRows x, Rows y, Team& team) const;
+  // The same for any format, whose rows are rounded or quantised once and kept in scratch: at least
+  // scratch_bytes(m), 64-byte aligned. From a few rows on it is the faster one.
+  void run(ConstRows x, Rows y, std::span<std::byte> scratch, Team& team) const;
+  size_t scratch_bytes(int64_t m) const;
   int64_t in() const { return packed_.in; }
   int64_t out() const { return packed_.out; }
   WeightFormat weight_format() const { return packed_.format; }

@@ -10,11 +10,6 @@ namespace trimtab {
 
 Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
                const GemmKernels* kernels, BufferArena* arena) {
-  if (format.scheme != Scheme::kF32 && format.scheme != Scheme::kBF16 &&
-      format.scheme != Scheme::kF16) {
-    throw InvalidArgument(
-        cat("linear: weights are stored as f32, bf16 or f16, not ", name(format)));
-  }
   BufferArena own(0);
   packed_ =
       pack_linear("the weight", weight, bias, 0, format, kernels, arena == nullptr ? own : *arena);
@@ -24,6 +19,9 @@ Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightForma
 // whoever needs them.
 void Linear::run(ConstRows x, Rows y, Team& team) const {
   check_product(packed_, x, y, DType::kF32, "linear");
+  const Scheme scheme = packed_.format.scheme;
+  if (scheme != Scheme::kF32 && scheme != Scheme::kBF16 && scheme != Scheme::kF16)
+    throw InvalidArgument(cat("linear: ", name(packed_.format), " weights need scratch"));
   if (x.rows == 0) return;
   // Rows are shared too, since a router's gate or a small head has but one or two panels.
   constexpr int64_t kRowsPerItem = 96;
@@ -45,6 +43,37 @@ void Linear::run(ConstRows x, Rows y, Team& team) const {
                     y.slice(first, rows), {}, nullptr);
   };
   for_each_item(team, panels * blocks, x.rows * in() * out(), run);
+}
+
+size_t Linear::scratch_bytes(int64_t m) const {
+  return Operand::bytes(packed_, m, DType::kF32);  // which take most
+}
+
+void Linear::run(ConstRows x, Rows y, std::span<std::byte> scratch, Team& team) const {
+  check_product(packed_, x, y, DType::kF32, "linear");
+  check_scratch("linear", scratch_bytes(x.rows), x, y, scratch);
+  if (x.rows == 0) return;
+  Carver carver(scratch.data());
+  const Operand operand(packed_, {x}, carver);
+  team.reserve_scratch(std::max(operand.prepare_scratch(), unpack_scratch(packed_)));
+  const int64_t tiles = operand.tiles(x.rows), work = x.rows * in() * out();
+  for_each_item(team, tiles, work, [&](int64_t tile, int member) {
+    const int64_t first = tile_first(x.rows, tiles, tile);
+    operand.prepare(packed_, first, tile_first(x.rows, tiles, tile + 1) - first,
+                    operand.packed(x.rows), team.scratch(member));
+  });
+  PanelTask task = {};
+  operand.fill(task, 0, x.rows);
+  const int64_t panels = num_panels(packed_);
+  const int64_t in_a_row = panels_of_item(panels, x.rows, team.size());
+  const int64_t items = (panels + in_a_row - 1) / in_a_row;
+  for_each_item(team, items, work, [&](int64_t item, int member) {
+    const int64_t first = item * in_a_row;
+    multiply_panels(
+        packed_, operand.product(),
+        {first, std::min(in_a_row, panels - first), first + team.size() * in_a_row}, task, y, {},
+        team.scratch(member));
+  });
 }
 
 }  // namespace trimtab

@@ -50,15 +50,8 @@ namespace {
 
 void run_one(MlpHalf half, const Mlp& mlp, const ConstRows& x, const Rows& out,
              std::span<std::byte> scratch, Team& team) {
-  if (scratch.size() < mlp.scratch_bytes(x.rows) ||
-      reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
-    throw InvalidArgument(cat("mlp: ", mlp.scratch_bytes(x.rows),
-                              " bytes of scratch, 64-byte aligned, are needed, got ",
-                              scratch.size(), " at ", static_cast<const void*>(scratch.data())));
-  }
+  check_scratch("mlp", mlp.scratch_bytes(x.rows), x, out, scratch);
   if (x.rows == 0) return;
-  if (overlap(x, scratch) || overlap(out, scratch))
-    throw InvalidArgument("mlp: scratch overlaps x or the output");
   const ExpertRows part = {0, x.rows, &mlp};
   Carver carver(scratch.data());
   const PipelinedProduct product(half, std::span(&part, 1), {x}, out, team.size(), carver);

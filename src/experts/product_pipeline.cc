@@ -20,18 +20,6 @@ Product unpacked(Product product) {
   return grouped ? kBF16GroupProduct : kBF16Product;
 }
 
-// Panels that are one item: enough to keep the team from queueing for items, and few enough to
-// share a part evenly.
-int64_t panels_of_item(int64_t panels, int64_t rows_of_part, int team_size) {
-  // A panel of 2048 x 32 bf16 weights takes 4 us from memory, and as long again for every 8 rows.
-  const int64_t for_queue = 8 / (1 + rows_of_part / 8);
-  // Of panels side by side a thread fetches the next one while it works on one; a few in a row are
-  // 15 % faster than one.
-  constexpr int64_t kInARow = 4, kItemsOfAMember = 2;
-  const int64_t in_a_row = std::min(kInARow, panels / (kItemsOfAMember * team_size));
-  return std::clamp<int64_t>(std::max(for_queue, in_a_row), 1, panels);
-}
-
 void wait_for(const std::atomic<int32_t>& count, int64_t wanted) noexcept {
   // Whoever does the work may have lost its core: after about a microsecond let it have this one.
   for (int spins = 0; count.load(std::memory_order_acquire) < wanted; ++spins) {
@@ -60,6 +48,27 @@ void check_product(const PackedWeights& weights, const ConstRows& x, const Const
     throw InvalidArgument(cat(what, ": rows overlap: strides ", x.stride, " and ", out.stride,
                               " for ", x.cols, " and ", out.cols, " columns"));
   }
+}
+
+void check_scratch(std::string_view what, size_t needed, const ConstRows& x, const ConstRows& out,
+                   std::span<std::byte> scratch) {
+  if (scratch.size() < needed || reinterpret_cast<uintptr_t>(scratch.data()) % 64 != 0) {
+    throw InvalidArgument(cat(what, ": ", needed,
+                              " bytes of scratch, 64-byte aligned, are needed, got ",
+                              scratch.size(), " at ", static_cast<const void*>(scratch.data())));
+  }
+  if (x.rows > 0 && (overlap(x, scratch) || overlap(out, scratch)))
+    throw InvalidArgument(cat(what, ": scratch overlaps x or the output"));
+}
+
+int64_t panels_of_item(int64_t panels, int64_t rows_of_part, int team_size) {
+  // A panel of 2048 x 32 bf16 weights takes 4 us from memory, and as long again for every 8 rows.
+  const int64_t for_queue = 8 / (1 + rows_of_part / 8);
+  // Of panels side by side a thread fetches the next one while it works on one; a few in a row are
+  // 15 % faster than one.
+  constexpr int64_t kInARow = 4, kItemsOfAMember = 2;
+  const int64_t in_a_row = std::min(kInARow, panels / (kItemsOfAMember * team_size));
+  return std::clamp<int64_t>(std::max(for_queue, in_a_row), 1, panels);
 }
 
 size_t unpack_scratch(const PackedWeights& weights) {

@@ -26,6 +26,14 @@ struct ExpertRows {
 void check_product(const PackedWeights& weights, const ConstRows& x, const ConstRows& out,
                    DType out_dtype, std::string_view what);
 
+// Throws InvalidArgument for scratch that is too short, badly aligned, or where the rows are.
+void check_scratch(std::string_view what, size_t needed, const ConstRows& x, const ConstRows& out,
+                   std::span<std::byte> scratch);
+
+// Panels that are one item: enough to keep the team from queueing for items, and few enough to
+// share a part evenly.
+int64_t panels_of_item(int64_t panels, int64_t rows_of_part, int team_size);
+
 enum class MlpHalf { kGateUp, kDown };
 
 // Panels of one matrix, side by side.

@@ -72,6 +72,7 @@ Decoder::Activations Decoder::take_activations(int64_t tokens) {
   a.attended = rows(query_cols(c));
   a.rounded = rows(widest_input(c), DType::kBF16);
   a.tiles = workspace_.take<QueryTile>(cells(tokens, tiles_of_token(c)));
+  a.linear_scratch = workspace_.take<std::byte>(linear_scratch_bytes(tokens));
   a.attention_memory = workspace_.take<std::byte>(attention_->workspace_bytes());
   return a;
 }
@@ -153,8 +154,9 @@ void Decoder::embed(std::span<const Chunk> batch, const Activations& a) const {
   }
 }
 
+// Rounded once for all maps that read it; formats that quantise their rows do so themselves.
 ConstRows Decoder::linear_input(Rows x, const Activations& a) {
-  if (weights_->dtype() == DType::kF32) return x;
+  if (weights_->linear_format().quantized_rows() != DType::kBF16) return x;
   const Rows rounded(a.rounded.data, x.rows, x.cols, x.cols, DType::kBF16);
   convert_rows(x, rounded, team_);
   return rounded;
@@ -224,7 +226,7 @@ void Decoder::head(std::span<const Chunk> batch, const Activations& a, Rows logi
               a.x.slice(to, n));
     to += n;
   }
-  weights_->head_.run(linear_input(a.x.slice(0, to), a), logits, team_);
+  weights_->head_.run(linear_input(a.x.slice(0, to), a), logits, a.linear_scratch, team_);
 }
 
 }  // namespace trimtab

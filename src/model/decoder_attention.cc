@@ -38,14 +38,14 @@ float* KvCache::values(int layer, int head) const {
 void Decoder::attention(const LayerWeights& w, int layer, const Activations& a) {
   norm_rows(a.h, w.attention_norm, config().rms_norm_eps, a.x);
   const ConstRows x = linear_input(a.x, a);
-  w.q.run(x, a.q, team_);
-  w.k.run(x, a.k, team_);
-  w.v.run(x, a.v, team_);
+  w.q.run(x, a.q, a.linear_scratch, team_);
+  w.k.run(x, a.k, a.linear_scratch, team_);
+  w.v.run(x, a.v, a.linear_scratch, team_);
   turn_heads(w, a);
   append_to_caches(layer, a);
   const int64_t tiles = tile_queries(layer, a);
   attention_->run(a.tiles.first(tiles), a.attention_memory, team_);
-  w.o.run(linear_input(a.attended, a), a.y, team_);
+  w.o.run(linear_input(a.attended, a), a.y, a.linear_scratch, team_);
   add_rows(a.y, a.h);
 }
 

@@ -45,6 +45,7 @@ struct Decoder::Activations {
   Rows x, y;                  // [hidden] a block's normalised input and its output
   Rows q, k, v, attended;     // [heads * head_dim] of the queries or of the keys and values
   Rows rounded;               // [widest_input] bf16
+  std::span<std::byte> linear_scratch;  // of any linear map
   // [tokens * tiles_of_token()] those of a layer, and the memory to compute them.
   std::span<QueryTile> tiles;
   std::span<std::byte> attention_memory;

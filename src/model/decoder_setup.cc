@@ -53,6 +53,7 @@ void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
                           model.hidden_size, ", top-", model.router.top_k, " of ",
                           model.router.num_experts, " experts of ", model.moe_intermediate_size)),
           named_value("the dtype of the weights", std::string(name(weights.dtype()))),
+          named_value("the format of the linear maps", name(weights.linear_format())),
           named_value("the format of the experts", name(weights.expert_format())),
           named_value("DecoderOptions::dispatcher", options.dispatcher),
           named_value("DecoderOptions::max_tokens", cat(options.max_tokens)),
@@ -169,6 +170,15 @@ void Decoder::replace_layer(int moe_layer, std::shared_ptr<const Experts> expert
   moe_layers_[moe_layer].replace(std::move(experts), std::move(replicas));
 }
 
+size_t Decoder::linear_scratch_bytes(int64_t tokens) const {
+  size_t most = weights_->head_.scratch_bytes(tokens);
+  for (const LayerWeights& w : weights_->layers_) {
+    for (const Linear* linear : {&w.q, &w.k, &w.v, &w.o})
+      most = std::max(most, linear->scratch_bytes(tokens));
+  }
+  return most;
+}
+
 // The memory that take_activations(), picks to be replayed and the largest feed-forward block take.
 size_t Decoder::workspace_bytes() const {
   const ModelConfig& c = config();
@@ -178,7 +188,7 @@ size_t Decoder::workspace_bytes() const {
   const size_t row = cells(floats, sizeof(float)) + cells(widest_input(c), sizeof(bf16_t)) +
                      sizeof(Place) + cells(tiles_of_token(c), sizeof(QueryTile)) +
                      cells(c.router.top_k, sizeof(int32_t));
-  constexpr size_t kBlocks = 14;
+  constexpr size_t kBlocks = 15;
   size_t block = 0;
   for (const MoeLayer& layer : moe_layers_)
     block = std::max(block, layer.workspace_bytes(options_.max_tokens));
@@ -188,8 +198,8 @@ size_t Decoder::workspace_bytes() const {
     block = std::max(block, Workspace::padded(act) +
                                 Workspace::padded(w.dense->scratch_bytes(options_.max_tokens)));
   }
-  return cells(tokens, row) + attention_->workspace_bytes() + kBlocks * Workspace::padded(1) +
-         block;
+  return cells(tokens, row) + linear_scratch_bytes(tokens) + attention_->workspace_bytes() +
+         kBlocks * Workspace::padded(1) + block;
 }
 
 }  // namespace trimtab

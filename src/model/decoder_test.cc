@@ -82,6 +82,27 @@ TEST_P(DecoderFamilies, SameBitsInAnyBatchAndForAnyChunks) {
   }
 }
 
+// Attention, dense layers and the head quantised, experts not: near the plain model, nearer with
+// more bits, and the same bits however tokens are batched.
+TEST_P(DecoderFamilies, QuantisedLinearMaps) {
+  const Model model = open_model(GetParam());
+  const auto cols = static_cast<size_t>(model.config.vocab_size);
+  const auto prompts = random_prompts(model.config, {9, 33, 17});
+  const auto plain = all_logits(model, prompts, {});
+  const auto error = [&](WeightFormat format) {
+    const auto logits = all_logits(model, prompts, {.linear = format});
+    const Arrangement other = {
+        .ranks = 2, .options = {.threads = 3}, .chunk = 5, .linear = format};
+    EXPECT_EQ(all_logits(model, prompts, other), logits) << name(format);
+    return relative_error(logits[1], plain[1], cols);
+  };
+  const double eight = error(Scheme::kW8A8), four = error({Scheme::kW4A8, 32});
+  EXPECT_GT(eight, 0.0);
+  EXPECT_LE(eight, 0.2);  // a pick that flips costs up to half of it
+  EXPECT_LE(four, 0.5);
+  EXPECT_LT(eight, four);
+}
+
 TEST(Decoder, ChunksOfOneCacheFollowEachOther) {
   const Model model = open_model("qwen3_moe");
   const auto cols = static_cast<size_t>(model.config.vocab_size);

@@ -62,6 +62,7 @@ struct Arrangement {
   DType dtype = DType::kF32;
   size_t chunk = 1000;                       // tokens of one sequence in one step
   std::optional<WeightFormat> experts = {};  // if not given: dtype
+  std::optional<WeightFormat> linear = {};   // the same
   std::optional<Placement> placement = {};   // if not given: linear
 };
 
@@ -78,8 +79,10 @@ inline std::vector<std::vector<float>> all_logits(const Model& model,
                                   ? *arrangement.placement
                                   : linear_placement(model.config, arrangement.ranks);
   const auto weights =
-      DecoderWeights::load(model.tensors, model.config, arrangement.dtype, placement, {},
-                           arrangement.experts.value_or(arrangement.dtype));
+      DecoderWeights::load(model.tensors, model.config,
+                           {arrangement.dtype, arrangement.experts.value_or(arrangement.dtype),
+                            arrangement.linear},
+                           placement);
   const auto vocab = static_cast<size_t>(model.config.vocab_size);
   size_t longest = 0;
   for (const Ids& ids : sequences) longest = std::max(longest, ids.size());

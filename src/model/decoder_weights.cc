@@ -121,12 +121,13 @@ MatrixSource tied_head(const SafeTensors& tensors, const std::string& embedding,
 class Reader {
  public:
   // found: gets the names of the tensors that were read.
-  Reader(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
+  Reader(const SafeTensors& tensors, const ModelConfig& config, const DecoderFormats& formats,
          WeightFinder::Names& found)
       : tensors_(tensors),
         config_(config),
         weights_(tensors, config.quantization, &found),
-        dtype_(dtype) {}
+        dtype_(formats.dtype),
+        linear_(formats.linear.value_or(formats.dtype)) {}
 
   const WeightFinder& weights() const { return weights_; }
   std::vector<float> vector(const std::string& name, int64_t size) const {
@@ -137,7 +138,7 @@ class Reader {
   }
   Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) const {
     const VectorSource bias = has_bias ? weights_.vector(name + ".bias", out) : VectorSource{};
-    return naming(name, [&] { return Linear(weights_.matrix(name, out, in), bias, dtype_); });
+    return naming(name, [&] { return Linear(weights_.matrix(name, out, in), bias, linear_); });
   }
 
   void attention(const std::string& prefix, LayerWeights& layer) const {
@@ -161,7 +162,7 @@ class Reader {
     source.up = weights_.matrix(prefix + "up_proj", width, hidden);
     source.down = weights_.matrix(prefix + "down_proj", hidden, width);
     return naming(prefix,
-                  [&] { return std::make_shared<const Mlp>(source, config_.activation, dtype_); });
+                  [&] { return std::make_shared<const Mlp>(source, config_.activation, linear_); });
   }
 
   // wanted: the logical experts to pack. format: of the routed experts. shared_format: if not
@@ -204,6 +205,7 @@ class Reader {
   const ModelConfig& config_;
   WeightFinder weights_;
   DType dtype_;
+  WeightFormat linear_;
 };
 
 // The tensors of the layers that have experts.
@@ -294,8 +296,10 @@ DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& co
 DecoderWeights::~DecoderWeights() = default;
 
 std::shared_ptr<const DecoderWeights> DecoderWeights::load(
-    const SafeTensors& tensors, const ModelConfig& config, DType dtype, const Placement& placement,
-    std::span<const int> ranks, std::optional<WeightFormat> experts, RoutedExperts routed) {
+    const SafeTensors& tensors, const ModelConfig& config, const DecoderFormats& formats,
+    const Placement& placement, std::span<const int> ranks, RoutedExperts routed) {
+  const DType dtype = formats.dtype;
+  const std::optional<WeightFormat>& experts = formats.experts;
   check_config(config, dtype);
   check_placement(placement, config);
   std::vector<int> all_ranks(placement.num_ranks());
@@ -303,7 +307,7 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(
   if (ranks.empty()) ranks = all_ranks;
 
   WeightFinder::Names found;
-  const Reader reader(tensors, config, dtype, found);
+  const Reader reader(tensors, config, formats, found);
   const std::vector<MoeTensors> moe_tensors = find_all_moe_tensors(tensors, config, &found);
   const WeightFormat expert_format = experts ? *experts : common_format(config, moe_tensors, dtype);
   if (!experts) {
@@ -341,7 +345,9 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(
       config.tie_word_embeddings
           ? tied_head(tensors, prefix + "embed_tokens.weight", found)
           : reader.weights().matrix("lm_head", config.vocab_size, config.hidden_size);
-  weights->head_ = naming("lm_head", [&] { return Linear(head, VectorSource{}, dtype); });
+  weights->head_ = naming("lm_head", [&] {
+    return Linear(head, VectorSource{}, formats.linear.value_or(dtype));
+  });
   refuse_other_tensors(tensors, config, found);
   return weights;
 }

@@ -29,7 +29,7 @@ TEST(QuantisedExperts, StayAsTheyAre) {
     const auto as_it_is = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
     EXPECT_EQ(name(as_it_is->expert_format()), format) << checkpoint;
     const auto in_f32 =
-        DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, DType::kF32);
+        DecoderWeights::load(model.tensors, model.config, {DType::kF32, DType::kF32}, placement);
     EXPECT_EQ(name(in_f32->expert_format()), "f32");
     // Packing is another: no format gives the same size.
     EXPECT_EQ(as_it_is->bytes() == in_f32->bytes(), format == "f32") << checkpoint;
@@ -65,7 +65,7 @@ TEST(QuantisedExperts, SharedOnesThatAreNotQuantisedStayPlain) {
   const SafeTensors tensors = with_plain_shared_experts(model, folder);
   const Placement placement = linear_placement(model.config, 1);
   const auto load = [&](const SafeTensors& from, std::optional<WeightFormat> experts = {}) {
-    return DecoderWeights::load(from, model.config, DType::kBF16, placement, {}, experts);
+    return DecoderWeights::load(from, model.config, {DType::kBF16, experts}, placement);
   };
   const auto as_it_is = load(tensors);
   EXPECT_EQ(name(as_it_is->expert_format()), "w8a8");
@@ -101,8 +101,8 @@ TEST(QuantisedExperts, ComputeWithinTheRoundingOfTheirRows) {
 // somebody asks.
 TEST(QuantisedExperts, RowsAreNotRoundedWithoutAWord) {
   const auto load = [](const Model& model, std::optional<WeightFormat> experts = {}) {
-    return DecoderWeights::load(model.tensors, model.config, DType::kBF16,
-                                linear_placement(model.config, 1), {}, experts);
+    return DecoderWeights::load(model.tensors, model.config, {DType::kBF16, experts},
+                                linear_placement(model.config, 1));
   };
   const Model int4 = open_model("olmoe_int4");
   EXPECT_EQ(name(load(int4)->expert_format()), "w4a16-channel");
@@ -151,8 +151,8 @@ class ChangedCheckpoint {
   }
   void load(std::optional<WeightFormat> experts = {}) {
     folder_.write("model.safetensors", safetensors_image(tensors_));
-    DecoderWeights::load(SafeTensors::open(folder_.path()), model_.config, DType::kF32,
-                         linear_placement(model_.config, 1), {}, experts);
+    DecoderWeights::load(SafeTensors::open(folder_.path()), model_.config,
+                         {DType::kF32, experts}, linear_placement(model_.config, 1));
   }
 
  private:

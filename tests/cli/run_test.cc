@@ -59,6 +59,23 @@ TEST(Run, PrintsTextSpeedAndLoad) {
   EXPECT_EQ(rows, (12 + 17 + 10 + 3 * 4) * 4 * 4);
 }
 
+TEST(Run, KeepsAllWeightsAsAsked) {
+  const auto formats = [](const std::string& options) {
+    const Outcome run = trimtab("run " + kTinyMoe + " --ranks 1 --steps 3 --json " + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    const Json json = Json::parse(run.out);
+    return json.at("linear").get<std::string>() + " " + json.at("experts").get<std::string>();
+  };
+  EXPECT_EQ(formats("--weights w8a8"), "w8a8 w8a8");
+  EXPECT_EQ(formats("--weights w8a8 --experts w4a8-g32"), "w8a8 w4a8-g32");
+  EXPECT_EQ(formats("--experts mxfp8 --dtype bf16"), "bf16 mxfp8");
+  const Outcome text = trimtab("run " + kTinyMoe + " --steps 3 --weights w8a8");
+  EXPECT_TRUE(contains(text.out, "f32, attention and head in w8a8, experts in w8a8")) << text.out;
+  const Outcome refused = trimtab("run " + kTinyMoe + " --weights w3a8");
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_TRUE(contains(refused.err, "--weights")) << refused.err;
+}
+
 TEST(Run, WritesJson) {
   const Outcome run = trimtab("run " + kTinyMoe +
                               " --ranks 2 --steps 6 --dtype bf16 --dispatcher all_gather --json");
@@ -69,6 +86,7 @@ TEST(Run, WritesJson) {
   EXPECT_EQ(json.at("ranks"), 2);
   EXPECT_EQ(json.at("dispatcher"), "all_gather");
   EXPECT_EQ(json.at("dtype"), "bf16");
+  EXPECT_EQ(json.at("linear"), "bf16");
   EXPECT_EQ(json.at("experts"), "bf16");
   EXPECT_TRUE(json.at("steps").is_number_integer());
   EXPECT_TRUE(json.at("tokens_per_second").is_number_float());

@@ -24,7 +24,7 @@ void write_logits(const std::string& model, const std::string& ids, const std::s
   const auto placement =
       trimtab::Placement::linear(trimtab::num_moe_layers(config), config.router.num_experts, 1);
   const auto weights = trimtab::DecoderWeights::load(trimtab::SafeTensors::open(model), config,
-                                                     dtype, placement, {}, dtype);
+                                                     {dtype, dtype}, placement);
   std::vector<float> logits(tokens.size() * static_cast<size_t>(config.vocab_size));
   trimtab::run_ranks(1, [&](trimtab::Communicator& comm) {
     trimtab::Decoder decoder(weights, placement, comm, {.max_tokens = static_cast<int>(count)});
