@@ -145,6 +145,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
             : nullptr;
     Decoder decoder(weights, eplb.start, comm,
                     {.dispatcher = options.dispatcher,
+                     .row_budget = options.row_budget,
                      .threads = options.threads_per_rank,
                      .split = eplb.split,
                      .cost = cost_of_run(job, *weights, comm),

@@ -98,6 +98,13 @@ void add_work(Command& run, RunOptions& options) {
   run.number("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
       .between(1, 1024)
       .shows_default();
+  run.number("--row-budget", options.row_budget,
+             "Rows that a rank's experts get at once, times those of level ranks in a full step: "
+             "memory is reserved for so many, and what is more takes more rounds; 0: for all rows "
+             "that there can be")
+      .between_reals(0, 1e6)
+      .type("X")
+      .shows_default();
   run.number("--timeout", options.timeout,
              "Seconds that a rank waits for another before it gives up")
       .between(1, 1'000'000)

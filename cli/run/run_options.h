@@ -21,6 +21,7 @@ struct RunOptions {
   std::string weights;  // a WeightFormat by name, of all linear maps; empty: as dtype
   std::string experts;  // a WeightFormat by name; empty: as the checkpoint has them, or dtype
   int threads_per_rank = 1;
+  double row_budget = 2;  // times the level load; 0: none
   int timeout = 60;  // seconds
   uint64_t seed = 0;
   float temperature = 0.0F;

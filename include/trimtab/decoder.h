@@ -161,6 +161,10 @@ struct DecoderOptions {
   std::string dispatcher = "auto";
   // The most tokens of this rank in one step; the same on every rank. Memory is reserved for it.
   int max_tokens = 256;
+  // The rows that a rank's experts get at once, at most, over those that they get in a full step
+  // when loads are level (row_budget_of()); the same on every rank. Memory is reserved for so many,
+  // and steps that bring more take more rounds. 0: all rows that there can be.
+  double row_budget = 2;
   // Compute threads of this rank, the caller's included.
   int threads = 1;
   // The rule that says which replica a pick goes to; the same on every rank.
@@ -181,7 +185,7 @@ class Decoder {
   // the decoder, and nobody else uses it during step(). The placement may have redundant experts.
   // Throws InvalidArgument when things do not fit, and on all ranks when they differ in what must
   // be the same: the model's sizes and formats, the placement, the dispatcher, max_tokens, the
-  // split rule and its cost model. Collective.
+  // row budget, the split rule and its cost model. Collective.
   Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement& placement,
           Communicator& comm, const DecoderOptions& options = {},
           const ExpertSlots* slots = nullptr);

@@ -57,6 +57,7 @@ void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
           named_value("the format of the experts", name(weights.expert_format())),
           named_value("DecoderOptions::dispatcher", options.dispatcher),
           named_value("DecoderOptions::max_tokens", cat(options.max_tokens)),
+          named_value("DecoderOptions::row_budget", cat(options.row_budget)),
           named_value("DecoderOptions::split", std::string(name(options.split))),
           named_value("DecoderOptions::measure_cost_seconds", cat(options.measure_cost_seconds)),
           {"DecoderOptions::cost", options.cost ? options.cost->fingerprint() : 0, {}},
@@ -107,6 +108,7 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   shape.top_k = config().router.top_k;
   shape.dtype = weights_->expert_format().rows();
   shape.first_slots = placement_.first_slots();
+  shape.row_budget = row_budget_of(shape, options_.row_budget);
   if (options_.split != SplitRule::kStatic) shape.num_experts = placement_.num_experts();
   const DispatchRule rule = choose_dispatcher({.ranks = comm.size(),
                                                .hosts = 1 + *std::ranges::max_element(comm.hosts()),

@@ -76,6 +76,20 @@ TEST(Run, KeepsAllWeightsAsAsked) {
   EXPECT_TRUE(contains(refused.err, "--weights")) << refused.err;
 }
 
+// What does not fit the budget takes more rounds, and changes nothing that can be seen.
+TEST(Run, TheRowBudgetChangesNoOutput) {
+  const auto outputs = [](const std::string& budget) {
+    const Outcome run = trimtab("run " + kTinyMoe + " --ranks 4 --steps 3 --json" + budget);
+    EXPECT_EQ(run.status, 0) << run.err;
+    const Json json = Json::parse(run.out);
+    return Json{json.at("outputs"), json.at("rank_load"), json.at("steps")};
+  };
+  const Json whole = outputs(" --row-budget 0");
+  EXPECT_EQ(outputs(""), whole);
+  EXPECT_EQ(outputs(" --row-budget 0.02"), whole);
+  EXPECT_EQ(trimtab("run " + kTinyMoe + " --row-budget -1").status, 2);
+}
+
 TEST(Run, WritesJson) {
   const Outcome run = trimtab("run " + kTinyMoe +
                               " --ranks 2 --steps 6 --dtype bf16 --dispatcher all_gather --json");
