@@ -360,7 +360,7 @@ Outcome run_two(const std::string& first, const std::string& second) {
 }
 
 TEST(Run, RanksThatWereStartedDifferentlyAreToldHow) {
-  if (!kHasMpi || std::system("mpiexec --version 2>&1 | grep -q 'Open MPI'") != 0)
+  if (!kHasMpi || std::system("mpiexec --version 2>&1 | grep -q 'Open MPI\\|OpenRTE'") != 0)
     GTEST_SKIP() << "needs Open MPI";
   const Scratch scratch;
   const std::string copy = scratch.file("model");

@@ -45,7 +45,7 @@ class TwoHosts {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_split(MPI_COMM_WORLD, rank < 2 ? 0 : MPI_UNDEFINED, rank, &ranks_);
     if (rank >= 2) return;
-    const HostMemory::Exchange exchange = [this](std::span<const std::byte> mine) {
+    const ProcessExchange exchange = [this](std::span<const std::byte> mine) {
       std::vector<std::byte> all(2 * mine.size());
       const auto bytes = static_cast<int>(mine.size());
       MPI_Allgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, ranks_);
