@@ -3,6 +3,7 @@
 // rank gets an InvalidArgument that names the difference, none gets rows, and the group goes on.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +15,7 @@
 #include "base/cat.h"
 #include "base/quantize_rows.h"
 #include "comm/testing.h"
+#include "dispatch/terms.h"
 #include "dispatch/testing.h"
 #include "trimtab/error.h"
 
@@ -218,6 +220,24 @@ TEST(DispatchTermsOfKinds, AnotherDispatcherIsAnErrorOnEveryRank) {
     EXPECT_EQ(named[0], std::vector{1.0F}) << first << ", " << second;
     EXPECT_EQ(named[1], std::vector{1.0F}) << first << ", " << second;
   }
+}
+
+// A message that was damaged on its way may hold any value, and is named all the same.
+TEST(DispatchTermsOfKinds, ValuesThatCanNotBeAreNamed) {
+  const auto said = [](int32_t Terms::*member, int32_t value) {
+    Terms mine, theirs;
+    theirs.*member = value;
+    try {
+      throw_difference("mc2", 0, mine, 1, theirs);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+  };
+  for (const int32_t value : {std::numeric_limits<int32_t>::min(), -1}) {
+    EXPECT_NE(said(&Terms::rule, value).find("an unknown one"), std::string::npos) << value;
+    EXPECT_NE(said(&Terms::dtype, value).find("an unknown type"), std::string::npos) << value;
+  }
+  EXPECT_NE(said(&Terms::dtype, 41).find("an unknown type"), std::string::npos);
 }
 
 }  // namespace

@@ -25,8 +25,14 @@ void compare_hashes(std::string_view dispatcher, const char* what, int rank, uin
                             "; they must be the same on every rank"));
 }
 
+// Of a peer's message, which may hold anything.
 std::string_view name_of_rule(int32_t rule) {
-  return rule == 0 ? "no" : name(static_cast<SplitRule>(rule - 1));
+  if (rule == 0) return "no";
+  return rule > 0 ? name(static_cast<SplitRule>(rule - 1)) : "an unknown one";
+}
+std::string_view name_of_dtype(int32_t dtype) {
+  const bool known = 0 <= dtype && dtype <= static_cast<int32_t>(DType::kU4);
+  return known ? name(static_cast<DType>(dtype)) : "an unknown type";
 }
 
 }  // namespace
@@ -70,8 +76,7 @@ void throw_difference(std::string_view dispatcher, int rank, const Terms& mine, 
   };
   same_hash("dispatchers", mine.dispatcher, theirs.dispatcher);
   same("hidden", mine.hidden, theirs.hidden);
-  same("rows of dtype", name(static_cast<DType>(mine.dtype)),
-       name(static_cast<DType>(theirs.dtype)));
+  same("rows of dtype", name_of_dtype(mine.dtype), name_of_dtype(theirs.dtype));
   same("top_k", mine.top_k, theirs.top_k);
   same("weight_on_input", mine.weight_on_input, theirs.weight_on_input);
   same("a shape of top_k", mine.most_picks, theirs.most_picks);
