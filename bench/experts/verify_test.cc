@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -140,8 +141,14 @@ std::vector<const WeightDType*> all_dtypes() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(, VerifyTest, testing::ValuesIn(all_dtypes()),
-                         [](const auto& one) { return std::string(one.param->name); });
+// "w4a16-g32" as GoogleTest takes it: letters, digits and underscores.
+std::string test_name(const testing::TestParamInfo<const WeightDType*>& one) {
+  std::string name(one.param->name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(, VerifyTest, testing::ValuesIn(all_dtypes()), test_name);
 
 TEST(Reference, ValuesAreThoseOfTheDefinition) {
   const WeightDType& dtype = find_weight_dtype("f32");

@@ -347,7 +347,7 @@ void quantize_mx(const void* x, int64_t count, uint8_t* q, uint8_t* scales) noex
 // Sets what multiplies with P, as is and gated.
 template <class V, class P>
 constexpr void set_product(GemmKernels& kernels, Product product) {
-  kernels.max_rows[product] = P::kMaxRows;
+  kernels.max_rows[product] = kernels.max_decoded_rows[product] = P::kMaxRows;
   kernels.linear[product] = run_panel<V, P, false>;
   kernels.gated[product] = run_panel<V, P, true>;
 }

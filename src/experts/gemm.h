@@ -86,7 +86,10 @@ struct GemmKernels {
   const char* isa;
   int width;                   // outputs of a panel: two vectors
   int max_rows[kNumProducts];  // the most rows of a tile of packed rows
-  Run linear[kNumProducts];    // null: unpack first
+  // The most rows that weights are decoded for on their way to the registers. More rows, or 0:
+  // unpack first.
+  int max_decoded_rows[kNumProducts];
+  Run linear[kNumProducts];
   Run gated[kNumProducts];
   Unpack unpack[kNumProducts];  // null: nothing to unpack
 

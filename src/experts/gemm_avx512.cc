@@ -11,7 +11,7 @@ struct Words : Avx512Ints {
     Ints even, odd;
   };
   using Bytes = Split;
-  static constexpr int kMaxRows = Avx512::kMaxRows;
+  static constexpr int kMaxRows = tile_rows(11);  // 22 sums, 4 weights, 2 x, 2 products, a mask
 
   static Bytes load_bytes(const std::byte* p) { return split(_mm512_loadu_si512(p)); }
   static void load_nibbles(const std::byte* p, Bytes& even, Bytes& odd) {

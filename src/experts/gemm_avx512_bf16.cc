@@ -164,6 +164,9 @@ inline __m512i zero_points(const PanelTask& task, int64_t group, int half) {
       task.zeros + (group / task.groups_of_scale * 2 + half) * V::kLanes)));
 }
 
+// The zero points and the tables need registers too: with more rows sums would be spilled.
+constexpr int kIntegerRows = tile_rows(10);
+
 // VDPBF16PS takes 6 cycles, and a row alone has two sums: weights of 4 bits would wait for them.
 // (Those of 8 bits wait for the memory, which several streams slow down by a sixth.)
 constexpr int kDecodedSums = 4;
@@ -193,7 +196,7 @@ struct Int4BF16Dot : Grouped<V, Bf16Dot> {
     bool has_zeros;
     __m512i zeros[2];  // in every byte of a column
   };
-  static constexpr int kSumsAtOnce = kDecodedSums;
+  static constexpr int kMaxRows = kIntegerRows, kSumsAtOnce = kDecodedSums;
   static constexpr int kLoadSteps = 2, kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
   static Scales scales(const PanelTask& task, int64_t group) {
     const __m512i all_bytes = _mm512_set1_epi32(0x01010101);
@@ -236,6 +239,7 @@ struct Int8BF16Dot : Grouped<V, Bf16Dot> {
   struct Scales {
     __m512 low[2], high[2];  // 2^23 and 2^15 + the zero points of the halves
   };
+  static constexpr int kMaxRows = kIntegerRows;
   static constexpr int kLoadBytes = 64, kMinPrefetchRows = kComputeBoundRows / 2;
   static Scales scales(const PanelTask& task, int64_t group) {
     Scales scales;
@@ -291,6 +295,7 @@ void unpack(const PanelTask& task, std::byte* out) noexcept {
 template <class P>
 constexpr void set_decoded(GemmKernels& kernels, Product product) {
   set_product<V, P>(kernels, product);
+  kernels.max_rows[product] = Bf16Dot::kMaxRows;  // those of what it becomes when it is unpacked
   kernels.unpack[product] = unpack<P>;
 }
 

@@ -96,8 +96,8 @@ void multiply_panels(const PackedWeights& weights, Product product, PanelRange p
   // Weights that several tiles read are worth unpacking once; others are decoded on their way to
   // the registers.
   const auto& runs = weights.gated ? kernels.gated : kernels.linear;
-  const bool unpacks = kernels.unpack[product] != nullptr &&
-                       (runs[product] == nullptr || task.m > kernels.max_rows[product]);
+  const bool unpacks =
+      kernels.unpack[product] != nullptr && task.m > kernels.max_decoded_rows[product];
   const GemmKernels::Run run = runs[unpacks ? unpacked(product) : product];
   const size_t bytes = panel_bytes(weights);
   const int64_t width = kernels.width;
