@@ -2,10 +2,13 @@
 // A fork-join team of threads: the compute threads of one rank. The thread that calls is member 0,
 // so a team of one starts no thread and costs nothing. Results must not depend on the team's size:
 // whoever uses it splits work over outputs, never inside a sum.
+//
+// A call costs less than a microsecond while the helpers still look out for work, which they do for
+// some time after the last call before they sleep. The caller waits for the work and not for
+// helpers: one that comes late, because its core is busy with something else, finds the call over.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -19,8 +22,8 @@ namespace trimtab {
 
 class Team {
  public:
-  // The threads that help the caller are the team's own, which sleep between calls, or visitors:
-  // threads of others that are in help(). for_each waits for a visitor that is late.
+  // The threads that help the caller are the team's own, or visitors: threads of others that are in
+  // help().
   enum class Helpers { kOwn, kVisitors };
 
   // threads >= 1, the caller's included.
@@ -40,7 +43,8 @@ class Team {
 
   // Calls body(i) or body(i, member) for every i in [0, count), shared dynamically over the
   // members, which take them in order; returns when all are done. The first exception of any of
-  // them is rethrown here. Not re-entrant: body must not use the same team.
+  // them is rethrown here. Not re-entrant: body must not use the same team. Makes no system call
+  // and takes no lock unless a helper sleeps, or this thread has waited for one for long.
   template <class Body>
   void for_each(int64_t count, Body&& body) {
     using Callable = std::remove_reference_t<Body>;
@@ -66,26 +70,46 @@ class Team {
   void reserve_scratch(size_t bytes);
   std::byte* scratch(int member) const { return scratch_[member].data(); }
 
+  // What calls have cost since the team was made.
+  struct Counts {
+    int64_t forks;  // calls that were shared with helpers
+    int64_t wakes;  // forks that had to wake helpers, which is a system call
+    int64_t sleeps;  // times that a helper went to sleep
+  };
+  Counts counts() const;
+
  private:
   using Invoke = void (*)(void* body, int64_t i, int member);
+  class Patience;
 
   void fork_join(int64_t count, void* body, Invoke invoke);
-  void work(int member);
+  void work(int member) noexcept;
+  void join(int member) noexcept;
+  void leave() noexcept;
+  void wait_for_helpers() noexcept;
+  int64_t sleep(uint32_t seen) noexcept;
+  void wake(int64_t wanted) noexcept;
 
   std::vector<std::thread> helpers_;
   std::vector<Buffer> scratch_;  // [size()]
 
-  std::mutex mutex_;  // guards everything below but next_
-  std::condition_variable start_, done_;
-  uint64_t generation_ = 0;
-  std::vector<uint64_t> seen_;  // [size()] the last generation that each member took part in
-  int busy_ = 0;
-  bool stop_ = false;
+  // The current job; written by the caller while no helper is in it, published by job_.
   void* body_ = nullptr;
   Invoke invoke_ = nullptr;
   int64_t count_ = 0;
+  std::mutex error_mutex_;  // guards error_
   std::exception_ptr error_;
-  std::atomic<int64_t> next_{0};
+
+  // Each on a cache line of its own: members share next_ all the time, and helpers that look out
+  // for work read epoch_.
+  alignas(64) std::atomic<int64_t> next_{0};  // the next index to hand out
+  alignas(64) std::atomic<uint32_t> job_{0};  // kOpen while helpers may join, + the helpers in it
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // changes with each job and each dismiss()
+  std::atomic<bool> stop_{false};
+  alignas(64) std::atomic<int32_t> sleepers_{0};  // helpers that sleep and nobody has woken
+  std::atomic<uint32_t> caller_sleeps_{0};
+  std::atomic<bool> in_use_{false};
+  std::atomic<int64_t> forks_{0}, wakes_{0}, sleeps_{0};
 };
 
 }  // namespace trimtab

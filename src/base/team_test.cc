@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -211,6 +213,59 @@ TEST_P(TeamOf, VisitorsHelpUntilTheyAreDismissed) {
     team.dismiss();
   }
   for (int64_t i = 0; i < 41; ++i) ASSERT_EQ(values[i], i * 600);
+}
+
+// A helper whose core is busy with something else must not hold up the call.
+TEST(Team, DoesNotWaitForHelpersThatDoNotCome) {
+  Team team(4, Team::Helpers::kVisitors);
+  team.admit();
+  for (int call = 0; call < 100; ++call) {
+    std::vector<int> members(50, -1);
+    team.for_each(50, [&](int64_t i, int member) { members[i] = member; });
+    ASSERT_EQ(members, std::vector<int>(50, 0));
+  }
+  std::jthread late([&] { team.help(2); });
+  while (team.counts().sleeps == 0) std::this_thread::yield();
+  std::atomic<int> inside{0};
+  team.for_each(2, [&](int64_t) {  // two threads have to be under way
+    ++inside;
+    while (inside < 2) std::this_thread::yield();
+  });
+  team.dismiss();
+}
+
+// The only system calls of a call are those that wake helpers, of which each has slept before. In a
+// loop of short calls helpers have no time to fall asleep unless they lose their cores.
+TEST(Team, ShortCallsMakeNoSystemCalls) {
+  constexpr int64_t kCalls = 20000;
+  Team team(3);
+  std::atomic<int64_t> sum{0};
+  for (int64_t call = 0; call < kCalls; ++call) team.for_each(3, [&](int64_t i) { sum += i; });
+  const Team::Counts counts = team.counts();
+  EXPECT_EQ(sum, 3 * kCalls);
+  EXPECT_EQ(counts.forks, kCalls);
+  EXPECT_LE(counts.wakes, counts.sleeps);
+  EXPECT_LT(counts.wakes, kCalls / 10);
+}
+
+double thread_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+TEST(Team, SleepsWhileAHelperWorksForLong) {
+  Team team(2);
+  const double start = thread_cpu_seconds();
+  for (int call = 0; call < 5; ++call) {
+    std::atomic<int> inside{0};
+    team.for_each(2, [&](int64_t, int member) {
+      ++inside;
+      while (inside < 2) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      if (member == 1) std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    });
+  }
+  EXPECT_LT(thread_cpu_seconds() - start, 0.1);  // it waits for 0.2 s
 }
 
 }  // namespace
