@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
 
+#include "policy/pair_bound.h"
+#include "policy/small_bound.h"
 #include "trimtab/policy.h"
 #include "trimtab/slot_ranges.h"
 
@@ -162,6 +165,105 @@ TEST(PeakBounds, NoPlacementIsBelowThem) {
   }
   EXPECT_GT(raised_by_pairs, 5);
   EXPECT_GT(reached, 50);
+}
+
+// 500 small layers of many shapes against what `optimal` proves by a search of its own.
+TEST(PeakBounds, AreCloseToTheOptimumOfSmallLayers) {
+  std::mt19937 random(22);
+  const auto draw = [&](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+  };
+  std::vector<double> gaps;
+  for (int round = 0; round < 500; ++round) {
+    const int ranks = draw(2, 8);
+    const int slots = draw(2, ranks > 5 ? 2 : ranks > 3 ? 3 : 4);
+    const int experts = draw(std::max(slots, ranks * slots / 3), std::min(10, ranks * slots));
+    Load load{.num_steps = 1, .num_layers = 1, .num_experts = experts, .counts = {}};
+    const double spread = 0.001 * draw(1, 9);
+    for (int e = 0; e < experts; ++e)
+      load.counts.push_back(static_cast<int64_t>(10 * std::exp(spread * draw(0, 1000))));
+    const Placement current = default_placement(1, experts, std::vector<int>(ranks, slots));
+    SCOPED_TRACE(testing::Message() << testing::PrintToString(load.counts) << " on " << ranks << "x"
+                                    << slots << ", seed 22");
+    const PeakBounds bounds = peak_bounds(load.counts, current.first_slots());
+    const double mean =
+        std::accumulate(load.counts.begin(), load.counts.end(), 0.0) / current.num_ranks();
+    const double optimum =
+        mean *
+        make_policy("optimal")->rebalance({.load = load, .current = current}).layers[0].par_after;
+    ASSERT_LE(bounds.equal, optimum * (1 + 1e-9));
+    ASSERT_LE(bounds.exact, bounds.equal * (1 + 1e-9));
+    gaps.push_back(optimum / bounds.equal - 1);
+  }
+  std::ranges::sort(gaps);
+  EXPECT_LE(gaps[gaps.size() / 2], 1e-6) << "median";
+  EXPECT_LE(gaps[gaps.size() * 9 / 10], 0.001) << "nine tenths";
+  EXPECT_LE(gaps.back(), 0.05) << "largest";
+}
+
+// Ranks of one or two slots, too many for the exhaustive search to play a part.
+TEST(PairBound, IsBelowTheOptimumAndRaisesTheSimpleBound) {
+  std::mt19937 random(23);
+  int raised = 0;
+  for (int round = 0; round < 200; ++round) {
+    const int ranks = 2 + static_cast<int>(random() % 6);
+    std::vector<int> slots;
+    for (int r = 0; r < ranks; ++r) slots.push_back(random() % 4 == 0 ? 1 : 2);
+    slots.front() = 2;
+    const int num_slots = std::accumulate(slots.begin(), slots.end(), 0);
+    const int experts = std::max(2, num_slots / 2 + static_cast<int>(random() % 3) - 1);
+    Load load{.num_steps = 1, .num_layers = 1, .num_experts = experts, .counts = {}};
+    for (int e = 0; e < experts; ++e)
+      load.counts.push_back(
+          static_cast<int64_t>(10 * std::exp(0.006 * static_cast<double>(random() % 1000))));
+    const Placement current = default_placement(1, experts, slots);
+    const double mean = std::accumulate(load.counts.begin(), load.counts.end(), 0.0) / ranks;
+    const double optimum =
+        mean *
+        make_policy("optimal")->rebalance({.load = load, .current = current}).layers[0].par_after;
+    BoundedLayer layer{.load = {load.counts.begin(), load.counts.end()},
+                       .slots = slots,
+                       .num_slots = num_slots};
+    std::ranges::sort(layer.load, std::greater());
+    std::ranges::sort(layer.slots, std::greater());
+    const double high = greedy_peak(layer);
+    EXPECT_GE(high, optimum * (1 - 1e-6));
+    // From a peak far below, so that the bound must prove every step by itself.
+    const double bound = pair_bound(layer, 0.5 * mean, std::numeric_limits<double>::infinity());
+    ASSERT_LE(bound, optimum * (1 + 1e-9))
+        << testing::PrintToString(load.counts) << " in " << testing::PrintToString(slots)
+        << ", seed 23, round " << round;
+    const double simple = peak_bounds(load.counts, current.first_slots()).exact;
+    raised += bound > simple * 1.001 ? 1 : 0;
+  }
+  EXPECT_GT(raised, 50);
+}
+
+// 256 experts on 144 ranks of two slots, as in large deployments: the plan is near the bound, and
+// never below it.
+TEST(PairBound, IsCloseToPlansOfLargeLayers) {
+  std::mt19937 random(24);
+  for (const double sigma : {1.0, 1.5}) {
+    Load load{.num_steps = 1, .num_layers = 1, .num_experts = 256, .counts = {}};
+    for (int e = 0; e < 256; ++e) {
+      double normal = -6;  // the sum of twelve uniform numbers is near enough
+      for (int i = 0; i < 12; ++i) normal += static_cast<double>(random()) / 4294967296.0;
+      load.counts.push_back(static_cast<int64_t>(10000 * std::exp(sigma * normal)));
+    }
+    const Placement current = default_placement(1, 256, std::vector<int>(144, 2));
+    const LayerPrediction p =
+        make_policy("trim")->rebalance({.load = load, .current = current}).layers[0];
+    EXPECT_LE(p.bound_equal, p.par_after * (1 + 1e-9)) << sigma;
+    EXPECT_GE(p.bound_equal, p.par_after / 1.01) << sigma;
+    EXPECT_GE(p.bound_equal, p.bound_exact) << sigma;
+  }
+}
+
+// FlashLB's example: the proved optimum is 560 / 3 + 10.
+TEST(PeakBounds, OfFlashLbsExampleIsItsOptimum) {
+  const std::vector<int64_t> load = {600, 560, 120, 120, 20, 10, 10, 10};
+  const Placement current = default_placement(1, 8, std::vector<int>(8, 2));
+  EXPECT_NEAR(peak_bounds(load, current.first_slots()).equal, 560.0 / 3 + 10, 1e-3);
 }
 
 // The bound of `optimal` is the optimum among placements without duplicates. Four slots of a hot
