@@ -107,6 +107,7 @@ class Team {
   alignas(64) std::atomic<uint32_t> epoch_{0};  // changes with each job and each dismiss()
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<int32_t> sleepers_{0};  // helpers that sleep and nobody has woken
+  std::atomic<int64_t> called_{0};  // when helpers were last woken, in nanoseconds
   std::atomic<uint32_t> caller_sleeps_{0};
   std::atomic<bool> in_use_{false};
   std::atomic<int64_t> forks_{0}, wakes_{0}, sleeps_{0};

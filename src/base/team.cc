@@ -20,8 +20,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-int64_t nanoseconds_since(Clock::time_point start) {
-  return std::chrono::nanoseconds(Clock::now() - start).count();
+int64_t now() noexcept {
+  return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
 }
 
 void pause() noexcept {
@@ -45,13 +45,13 @@ constexpr int64_t kMostWait = 60'000;
 template <class Condition>
 bool spin_until(const Condition& condition, int64_t limit) noexcept {
   constexpr int kLooks = 16;  // between two looks at the clock, which takes 25 ns
-  const Clock::time_point start = Clock::now();
+  const int64_t end = now() + limit;
   do {
     for (int i = 0; i < kLooks; ++i) {
       if (condition()) return true;
       pause();
     }
-  } while (nanoseconds_since(start) < limit);
+  } while (now() < end);
   return false;
 }
 
@@ -187,7 +187,7 @@ class Team::Patience {
     const bool shares_core = std::exchange(lost_cores_, lost_cores()) != lost_cores_;
     return !shares_core && spin_until(called, patience_ - kKeepCore);
   }
-  // The helper has slept for so long, in vain if that was short.
+  // The helper slept, and was called after so long: in vain if that was soon.
   void slept(int64_t nanoseconds) noexcept {
     patience_ =
         nanoseconds < kMostPatience ? kMostPatience : std::max(patience_ / 2, kLeastPatience);
@@ -208,13 +208,14 @@ void Team::help(int member) {
   }
 }
 
-// Sleeps until there is another epoch; returns for how many nanoseconds.
+// Sleeps until there is another epoch; returns after how many nanoseconds it began, which may be
+// long before this thread gets a core.
 int64_t Team::sleep(uint32_t seen) noexcept {
-  const Clock::time_point start = Clock::now();
+  const int64_t start = now();
   sleeps_.fetch_add(1, std::memory_order_relaxed);
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   epoch_.wait(seen, std::memory_order_seq_cst);
-  return nanoseconds_since(start);
+  return std::max<int64_t>(0, called_.load(std::memory_order_relaxed) - start);
 }
 
 // Wakes as many helpers as can be of use. Those that are woken no longer count as sleepers, even if
@@ -226,6 +227,7 @@ void Team::wake(int64_t wanted) noexcept {
   const auto woken = static_cast<int32_t>(std::min<int64_t>(asleep, wanted));
   sleepers_.fetch_sub(woken, std::memory_order_relaxed);
   wakes_.fetch_add(1, std::memory_order_relaxed);
+  called_.store(now(), std::memory_order_relaxed);
   if (woken == asleep) {
     epoch_.notify_all();
   } else {
