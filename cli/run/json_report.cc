@@ -56,6 +56,7 @@ std::string json_report(const RunResult& result) {
                  {"moe_layers", result.moe_layers},
                  {"par_per_layer", result.par_per_layer},
                  {"rank_load", result.rank_load}};
+  if (!result.split.empty()) report["split"] = result.split;
   if (!result.par_time_per_layer.empty()) report["par_time_per_layer"] = result.par_time_per_layer;
   if (result.eplb_mode != "off") report["eplb"] = eplb_json(result);
   report["outputs"] = std::move(outputs);

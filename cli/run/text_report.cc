@@ -7,6 +7,7 @@
 
 #include "cli/output/text.h"
 #include "cli/run/run_result.h"
+#include "trimtab/dispatcher_kind.h"
 
 namespace trimtab::cli {
 
@@ -90,6 +91,14 @@ void append_eplb(std::string& to, const RunResult& result) {
 
 }  // namespace
 
+// The rule that chooses replicas, and why it is not another.
+std::string split_in_words(const RunResult& result) {
+  if (result.split.empty()) return "";
+  const bool knows_others = dispatcher_kind(result.dispatcher).shares_out;
+  return fmt::format(", replicas chosen by rule {}{}", result.split,
+                     knows_others ? "" : " (the only one for " + result.dispatcher + ")");
+}
+
 std::string quantised_parts(const RunResult& result) {
   std::string text;
   if (result.linear != result.dtype) text += ", attention and head in " + result.linear;
@@ -100,10 +109,10 @@ std::string quantised_parts(const RunResult& result) {
 std::string text_report(const RunResult& result) {
   std::string report;
   fmt::format_to(std::back_inserter(report),
-                 "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}, {}, {}{}\n\n",
+                 "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}, {}, {}{}{}\n\n",
                  result.model, result.model_type, result.moe_layers.size(), result.num_experts,
                  result.top_k, result.ranks, result.ranks == 1 ? "" : "s", result.dispatcher,
-                 result.dtype, quantised_parts(result));
+                 result.dtype, quantised_parts(result), split_in_words(result));
   append_outputs(report, result);
   fmt::format_to(std::back_inserter(report),
                  "{} new tokens in {:.2f} s: {:.0f} tokens/s (new tokens of all prompts; the time "

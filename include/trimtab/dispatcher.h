@@ -60,8 +60,9 @@ struct Request {
   // With a table: ids are its logical experts, and the dispatcher, which must share out, sends each
   // pick to a replica. It uses the counts of all ranks, which it exchanges anyway; every rank comes
   // to the same shares by split_tokens(). Inside an expert the first picks of a rank go to the
-  // first slot, as assign_slots() does. The output's bits are the same for every rule, if the
-  // replicas of an expert have the same weights.
+  // first slot, as assign_slots() does. If the replicas of an expert have the same weights, a
+  // dispatcher that adds in the order of the ids gives the same bits for every rule; others keep
+  // within their bound.
   Replicas replicas = {};
   // A number by which ranks notice that their ids come from different placements, such as
   // SplitTable::fingerprint; 0 where there is none.

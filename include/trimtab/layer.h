@@ -158,7 +158,7 @@ class MoeLayer {
     std::shared_ptr<const SplitTable> replicas;
     // The rule that says which replica a pick goes to. kStatic: this rank's fixed one. The other
     // rules choose batch by batch from the picks of all ranks and need a dispatcher that shares
-    // out. Outputs have the same bits under all of them.
+    // out. Outputs have the same bits under all of them if the dispatcher adds in the order of ids.
     SplitRule split = SplitRule::kStatic;
     // What an expert costs, for the rule kTime; the same on every rank.
     std::shared_ptr<const CostModel> cost;

@@ -5,7 +5,10 @@
 #include <cstring>
 #include <functional>
 
+#include "base/cat.h"
+#include "dispatch/pick_order.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 
@@ -21,8 +24,14 @@ CollectiveExchange::CollectiveExchange(const RankShape& shape, const Request& re
 
 void CollectiveExchange::write_message() {
   std::memcpy(memory_.own.data(), &own_, sizeof(Terms));
-  const std::span<int64_t> rows_for = memory_.own.subspan(kTermsWords);
-  std::ranges::fill(rows_for, 0);
+  std::ranges::fill(memory_.own.subspan(kTermsWords), 0);
+  const std::span<int64_t> rows_for =
+      memory_.own.subspan(kTermsWords, shape_.bounded() ? shape_.ranks : 0);
+  if (counts_travel()) {
+    const std::span<int64_t> words = memory_.own.subspan(kTermsWords + rows_for.size());
+    count_picks(request_.ids, {reinterpret_cast<int32_t*>(words.data()),
+                               static_cast<size_t>(shape_.num_experts)});
+  }
   // Where those of logical experts go follows from the counts of all ranks.
   if (rows_for.empty() || request_.replicas.table != nullptr) return;
   for (const int32_t slot : request_.ids) {
@@ -68,8 +77,21 @@ void CollectiveExchange::compare() {
     }
     std::ranges::transform(message.subspan(kTermsWords), memory_.rows_of_rank,
                            memory_.rows_of_rank.begin(), std::plus());
+    if (counts_travel()) read_counts(r, message);
   }
   set_most_rows(std::ranges::max(memory_.rows_of_rank));
+}
+
+void CollectiveExchange::read_counts(size_t rank, std::span<const int64_t> message) {
+  if (message.size() != memory_.own.size()) {  // broken on the way: the terms are equal
+    throw InvalidArgument(cat(shape_.dispatcher_name, " dispatch: rank ", rank, " sent ",
+                              message.size_bytes(), " bytes of terms and counts, expected ",
+                              memory_.own.size_bytes()));
+  }
+  const Table counts(memory_.counts, shape_.num_experts);
+  const std::span<int32_t> to = counts[static_cast<int64_t>(rank)];
+  const auto before = kTermsWords + (shape_.bounded() ? shape_.ranks : 0);
+  std::memcpy(to.data(), message.data() + before, to.size_bytes());
 }
 
 // Returns true when every rank has found what this one has, and nobody reads this rank's memory: no

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The common part of exchanges over collectives. They gather the ranks' terms beside the first
 // rows, so comparing them costs no round trip; with a row budget also how many rows each rank has
-// for each, so that all find alike whether one gets too many.
+// for each, so that all find alike whether one gets too many. Where picks are shared out over
+// replicas before any row leaves, the counts travel with the terms too.
 #pragma once
 
 #include <span>
@@ -16,14 +17,22 @@ class CollectiveExchange : public StagedExchange {
  public:
   // Peers read it until the exchange is drained.
   struct TermsMemory {
-    std::span<int64_t> own;           // the terms, then with a row budget the rows for each rank
+    // The terms, then with a row budget the rows for each rank, then with `counts` this rank's.
+    std::span<int64_t> own;
     std::span<int64_t> all;           // the same of all ranks, one after the other
     std::span<int64_t> all_bytes;     // [ranks]
     std::span<int64_t> rows_of_rank;  // [ranks] what each gets from all
+    // [ranks, experts] of requests with replicas: the picks of each rank for each logical expert,
+    // known once the terms are. Set by exchanges that want them with the terms; else empty.
+    std::span<int32_t> counts = {};
   };
-  static TermsMemory plan_terms(Carver& carver, const RankShape& shape) {
-    return {carver.take<int64_t>(kTermsWords + (shape.bounded() ? shape.ranks : 0)),
-            carver.take<int64_t>(shape.ranks * (kTermsWords + shape.ranks)),
+  // with_counts: there may be `counts`.
+  static TermsMemory plan_terms(Carver& carver, const RankShape& shape, bool with_counts = false) {
+    // There is room for what ranks send whose shapes differ: they are to find that out.
+    const int64_t own = with_counts ? count_words(shape.num_experts) : 0;
+    const int64_t most = with_counts ? count_words(shape.num_slots()) : 0;
+    return {carver.take<int64_t>(kTermsWords + (shape.bounded() ? shape.ranks : 0) + own),
+            carver.take<int64_t>(shape.ranks * (kTermsWords + shape.ranks + most)),
             carver.take<int64_t>(shape.ranks), carver.take<int64_t>(shape.ranks)};
   }
 
@@ -44,9 +53,14 @@ class CollectiveExchange : public StagedExchange {
  private:
   static constexpr int64_t kTermsWords = sizeof(Terms) / sizeof(int64_t);
   static_assert(sizeof(Terms) % sizeof(int64_t) == 0);
+  static int64_t count_words(int64_t experts) { return (experts + 1) / 2; }
 
   bool come_to(Stage stage, bool block) final;
   void write_message();
+  void read_counts(size_t rank, std::span<const int64_t> message);
+  bool counts_travel() const {
+    return !memory_.counts.empty() && request_.replicas.table != nullptr;
+  }
   bool agree(bool block);
   void compare();
   bool end_together(bool block);

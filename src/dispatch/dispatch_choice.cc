@@ -17,8 +17,6 @@ constexpr DispatchRule kRules[] = {
      [](const Situation& s) { return s.hosts == 1 && s.format == Format::kIndirect; }},
     {"pull", "one host: ranks read each other's memory",
      [](const Situation& s) { return s.hosts == 1 && s.format == Format::kStandard; }},
-    {"all_to_all", "several hosts, picks are shared out over replicas",
-     [](const Situation& s) { return s.format == Format::kStandard && s.shares_out; }},
     {"packed", "several hosts, sums in the order of the ids",
      [](const Situation& s) { return s.format == Format::kStandard && s.exact_order; }},
     {"packed", "several hosts of one rank: a token goes once to each",

@@ -42,7 +42,9 @@ TEST(DispatchChoice, ByHostsAndFormat) {
   s.exact_order = true;
   EXPECT_EQ(choice(s), "packed");
   s.shares_out = true;
-  EXPECT_EQ(choice(s), "all_to_all");
+  EXPECT_EQ(choice(s), "packed");
+  s.exact_order = false;
+  EXPECT_EQ(choice(s), "hybrid");
   s.hosts = 1;
   EXPECT_EQ(choice(s), "pull");
   s.same_tokens = true;
@@ -100,14 +102,13 @@ TEST(DispatchChoice, EveryRuleIsReached) {
   std::vector<bool> reached(dispatch_rules().size());
   for (const int ranks : {1, 2, 4}) {
     for (const int hosts : {1, 2, 4}) {
-      for (const int flags : {0, 1, 2, 4, 8, 16}) {
+      for (const int flags : {0, 1, 2, 4, 16}) {
         const DispatchSituation s{.ranks = ranks,
                                   .hosts = std::min(hosts, ranks),
                                   .format = flags == 4    ? Format::kBatched
                                             : flags == 16 ? Format::kIndirect
                                                           : Format::kStandard,
                                   .exact_order = flags == 1,
-                                  .shares_out = flags == 8,
                                   .same_tokens = flags == 2};
         const auto rules = dispatch_rules();
         const auto rule =

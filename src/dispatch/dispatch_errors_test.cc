@@ -378,12 +378,13 @@ TEST(SharingShapes, AreForThoseThatShareOut) {
   const std::vector<int32_t> first{0, 6}, hosts{0};
   const DispatchShape shape{
       .max_tokens = 4, .hidden = 8, .top_k = 2, .first_slots = first, .num_experts = 5};
-  for (const char* kind : {"all_gather", "grouped", "hybrid", "mc2", "packed"}) {
-    expect_error([&] { make_dispatcher(kind, shape, 0, hosts); },
-                 {kind, "can't share", "all_to_all, fused, pull and pull_batched can"});
+  for (const char* kind : {"all_gather", "grouped", "mc2"}) {
+    expect_error(
+        [&] { make_dispatcher(kind, shape, 0, hosts); },
+        {kind, "can't share", "all_to_all, fused, hybrid, packed, pull and pull_batched can"});
   }
-  for (const char* kind : {"pull", "all_to_all"})
-    EXPECT_TRUE(make_dispatcher(kind, shape, 0)->shares_out());
+  for (const char* kind : {"pull", "all_to_all", "packed", "hybrid"})
+    EXPECT_TRUE(make_dispatcher(kind, shape, 0, hosts)->shares_out());
   EXPECT_TRUE(make_sliced_dispatcher(make_pull_dispatcher(shape, 0), 4)->shares_out());
 }
 

@@ -73,7 +73,7 @@ TEST(DispatcherKinds, EachKeepsWhatItPromises) {
 TEST(DispatcherKinds, AreListedByName) {
   EXPECT_TRUE(std::ranges::is_sorted(dispatcher_kinds(), {}, &DispatcherKind::name));
   EXPECT_EQ(dispatcher_names([](const DispatcherKind& kind) { return kind.shares_out; }),
-            "all_to_all, fused, pull and pull_batched");
+            "all_to_all, fused, hybrid, packed, pull and pull_batched");
   EXPECT_EQ(dispatcher_names([](const DispatcherKind& kind) { return !kind.output_is_reduced; }),
             "grouped");
   EXPECT_EQ(dispatcher_names([](const DispatcherKind& kind) { return kind.brings_tokens; }),

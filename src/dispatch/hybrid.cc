@@ -14,6 +14,7 @@
 #include "dispatch/collective_exchange.h"
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/packing.h"
+#include "dispatch/replica_choice.h"
 #include "trimtab/error.h"
 #include "trimtab/slot_ranges.h"
 
@@ -79,6 +80,7 @@ HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape
 struct Memory {
   CollectiveExchange::TermsMemory terms;
   Packing::Memory packing;
+  ReplicaChoice::Memory choice;
   std::span<std::byte> inbox;       // [max_arriving] records
   std::span<int64_t> inbox_bytes;   // [ranks]
   std::span<int32_t> ids;           // [max_arriving, top_k]
@@ -94,7 +96,9 @@ class HybridExchange final : public CollectiveExchange {
   using Shape = HybridShape;
   static constexpr const DispatcherKind& kKind = kind_of("hybrid");
   static Memory plan(Carver& carver, const HybridShape& shape);
-  static size_t later_bytes(const HybridShape& shape) { return shape.inside->workspace_bytes(); }
+  static size_t later_bytes(const HybridShape& shape) {
+    return std::max(shape.inside->workspace_bytes(), ReplicaChoice::later_bytes(shape));
+  }
   static std::vector<std::unique_ptr<Communicator>> make_groups(const HybridShape&,
                                                                 Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
@@ -115,19 +119,22 @@ class HybridExchange final : public CollectiveExchange {
         hybrid_(shape),
         m_(memory),
         packing_(shape, memory.packing),
+        choice_(request, lane, memory.choice),
         lane_{*lane.groups[0], lane.workspace, lane.team, {}, lane.trace} {
-    packing_.pack(request_, shape.destinations, team_);
-    tokens_ =
-        comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
+    if (!choice_.on()) send_tokens();
   }
 
  private:
-  Pending start_the_rest() override { return tokens_; }
+  // With replicas no tokens may have been sent yet.
+  Pending start_the_rest() override {
+    return tokens_sent_ ? tokens_ : packing_.send_nothing(comm_, m_.inbox_bytes);
+  }
   bool go_to(Stage stage, bool block) override;
   Tokens arrange() override { return inside_->tokens(); }
   void publish(ConstRows y, Left left) override { inside_->send_back(y, left); }
   void combine(Rows out) override { packing_.sum_records(m_.results, out, team_); }
 
+  void send_tokens();
   void dispatch_inside();
   int32_t slot_on_host(int32_t id) const;
   void return_sums();
@@ -135,17 +142,19 @@ class HybridExchange final : public CollectiveExchange {
   const HybridShape& hybrid_;
   const Memory m_;
   Packing packing_;
+  ReplicaChoice choice_;
   Lane lane_;  // inside the host
   ExchangePtr inside_;
   int64_t arrived_ = 0;  // tokens
-  bool returning_ = false;
+  bool tokens_sent_ = false, returning_ = false;
   Pending tokens_, sums_;
 };
 
 Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
   Memory m;
-  m.terms = plan_terms(carver, shape);
+  m.terms = plan_terms(carver, shape, true);
   m.packing = Packing::plan(carver, shape);
+  m.choice = ReplicaChoice::plan(carver, shape, m.terms);
   m.inbox = carver.take<std::byte>(shape.max_arriving * Packing::record_bytes(shape));
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   m.ids = carver.take<int32_t>(shape.max_arriving * shape.top_k);
@@ -161,6 +170,12 @@ Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
 bool HybridExchange::go_to(Stage stage, bool block) {
   switch (stage) {
     case Stage::kArrived:
+      if (!tokens_sent_) {
+        choice_.choose(shape_.rank, rows_of_rank());
+        set_most_rows(std::ranges::max(rows_of_rank()));
+        if (over_budget()) return true;
+        send_tokens();
+      }
       if (!done(tokens_, block)) return false;
       if (inside_ == nullptr) dispatch_inside();
       return reached(*inside_, stage, block);
@@ -172,6 +187,12 @@ bool HybridExchange::go_to(Stage stage, bool block) {
       return reached(*inside_, stage, block) && released(tokens_, block) && released(sums_, block);
   }
   return false;
+}
+
+void HybridExchange::send_tokens() {
+  packing_.pack(choice_.request(), hybrid_.destinations, team_);
+  tokens_ = comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
+  tokens_sent_ = true;
 }
 
 void HybridExchange::dispatch_inside() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A token goes once to each rank that has any of its picks, and one row, their weighted sum, comes
 // back: for ranks far from each other, where bytes are dear. With exact_order one row a pick comes
-// back, so that the source can add them in the order of the ids.
+// back, so that the source can add them in the order of the ids. With replicas tokens leave once
+// all ranks know each other's counts and have shared the picks out.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -11,6 +12,7 @@
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/local_picks.h"
 #include "dispatch/packing.h"
+#include "dispatch/replica_choice.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -19,6 +21,7 @@ namespace {
 struct Memory {
   CollectiveExchange::TermsMemory terms;
   Packing::Memory packing;
+  ReplicaChoice::Memory choice;
   std::span<int32_t> destinations;  // [ranks]
   std::span<std::byte> inbox;       // [records], of tokens of any rank
   std::span<int64_t> inbox_bytes;   // [ranks]
@@ -35,23 +38,32 @@ class PackedExchange final : public CollectiveExchange {
  public:
   static constexpr const DispatcherKind& kKind = kind_of("packed");
   static Memory plan(Carver& carver, const RankShape& shape);
+  static size_t later_bytes(const RankShape& shape) { return ReplicaChoice::later_bytes(shape); }
 
   PackedExchange(const RankShape& shape, const Request& request, Lane& lane, const Memory& memory)
       : CollectiveExchange(shape, request, lane, memory.terms),
         m_(memory),
         packing_(shape, memory.packing),
-        picks_(shape, memory.local) {
+        picks_(shape, memory.local),
+        choice_(request, lane, memory.choice) {
     std::iota(m_.destinations.begin(), m_.destinations.end(), 0);
-    packing_.pack(request_, m_.destinations, team_);
-    tokens_ =
-        comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
+    if (!choice_.on()) send_tokens();
   }
 
  private:
-  Pending start_the_rest() override { return tokens_; }
+  // With replicas no tokens may have been sent yet.
+  Pending start_the_rest() override {
+    return tokens_sent_ ? tokens_ : packing_.send_nothing(comm_, m_.inbox_bytes);
+  }
   bool go_to(Stage stage, bool block) override {
     switch (stage) {
       case Stage::kArrived:
+        if (!tokens_sent_) {
+          choice_.choose(shape_.rank, rows_of_rank());
+          set_most_rows(std::ranges::max(rows_of_rank()));
+          if (over_budget()) return true;
+          send_tokens();
+        }
         return done(tokens_, block);
       case Stage::kReturned:
         return done(answers_, block);
@@ -59,6 +71,12 @@ class PackedExchange final : public CollectiveExchange {
         return released(tokens_, block) && released(answers_, block);
     }
     return false;
+  }
+  void send_tokens() {
+    packing_.pack(choice_.request(), m_.destinations, team_);
+    tokens_ =
+        comm_.all_to_all_v(packing_.outbox(), packing_.sent_bytes(), m_.inbox, m_.inbox_bytes);
+    tokens_sent_ = true;
   }
   Tokens arrange() override;
   void publish(ConstRows y, Left left) override;
@@ -73,6 +91,8 @@ class PackedExchange final : public CollectiveExchange {
   const Memory m_;
   Packing packing_;
   LocalPicks picks_;
+  ReplicaChoice choice_;
+  bool tokens_sent_ = false;
   Pending tokens_, answers_;
 };
 
@@ -82,8 +102,9 @@ Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
   const int64_t most_results =
       shape.max_tokens * (shape.exact_order ? shape.top_k : std::min(shape.top_k, shape.ranks));
   Memory m;
-  m.terms = plan_terms(carver, shape);
+  m.terms = plan_terms(carver, shape, true);
   m.packing = Packing::plan(carver, shape);
+  m.choice = ReplicaChoice::plan(carver, shape, m.terms);
   m.destinations = carver.take<int32_t>(shape.ranks);
   m.inbox = carver.take<std::byte>(records * Packing::record_bytes(shape));
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);

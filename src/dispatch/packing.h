@@ -3,12 +3,14 @@
 // of records for each rank; unpacks the blocks there; and sums what comes back.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
 #include "dispatch/records.h"
 #include "dispatch/scaled_rows.h"
 #include "dispatch/shape.h"
+#include "trimtab/communicator.h"
 #include "trimtab/dispatcher.h"
 
 namespace trimtab {
@@ -35,6 +37,11 @@ class Packing {
   void pack(const Request& request, std::span<const int32_t> destinations, Team& team);
   std::span<const std::byte> outbox() const;
   std::span<const int64_t> sent_bytes() const { return m_.sent_bytes; }
+  // Takes part in an exchange of tokens without any: where the ranks end before they are packed.
+  Pending send_nothing(Communicator& comm, std::span<int64_t> inbox_bytes) const {
+    std::ranges::fill(m_.sent_bytes, 0);
+    return comm.all_to_all_v({}, m_.sent_bytes, {}, inbox_bytes);
+  }
 
   static int64_t record_bytes(const RankShape& shape) {
     return Records(shape, tail_bytes(shape)).bytes();

@@ -111,7 +111,8 @@ constexpr const char* kExactKinds[] = {"pull",       "pull_batched", "fused",
                                        "all_to_all", "mc2",          "packed_exact"};
 bool is_exact(std::string_view kind);
 // Those that share picks out over replicas.
-constexpr const char* kSharingKinds[] = {"pull", "pull_batched", "fused", "all_to_all"};
+constexpr const char* kSharingKinds[] = {"pull",         "pull_batched", "fused", "all_to_all",
+                                         "packed_exact", "packed",       "hybrid"};
 constexpr SplitRule kSplitRules[] = {SplitRule::kStatic, SplitRule::kRoundRobin, SplitRule::kSplit,
                                      SplitRule::kTime};
 

@@ -324,7 +324,9 @@ TEST(Run, SeveralHostsGiveWhatThreadsAndOneRankGive) {
       EXPECT_EQ(processes.at("outputs"), alone.at("outputs"));
       EXPECT_EQ(processes.at("ranks"), 4);
       const std::string used = processes.at("dispatcher");
-      EXPECT_EQ(used, dispatcher != "auto" ? dispatcher : replicas ? "all_to_all" : "hybrid");
+      EXPECT_EQ(used, dispatcher != "auto" ? dispatcher : "hybrid");
+      const bool shares = used != "all_gather" && used != "mc2";
+      EXPECT_EQ(processes.value("split", ""), !replicas ? "" : shares ? "split" : "static");
       if (used != "hybrid") expect_run_in_trace(read_file(scratch.file("trace.json")), processes);
       // How picks are shared out over replicas depends on the hosts.
       if (!replicas) expect_same_run(processes, run_here("--ranks 4 " + options));
