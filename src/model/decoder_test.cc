@@ -150,7 +150,7 @@ TEST(Decoder, ReplicasAndRulesChangeNoBit) {
     }
   }
   Arrangement refused{.ranks = 2};
-  refused.options.dispatcher = "packed";
+  refused.options.dispatcher = "all_gather";
   refused.options.split = SplitRule::kSplit;
   EXPECT_THROW(all_logits(model, sequences, refused), InvalidArgument);
   refused.options = {.split = SplitRule::kTime};
