@@ -63,9 +63,31 @@ void check_cost_option(const RunOptions& options, SplitRule split) {
     throw UsageError(fmt::format("--cost: it has no effect on split rule {}", name(split)));
 }
 
+// Every rank holds its part of all experts: there is nothing to place.
+EplbSetup set_up_parts(const RunOptions& options, const ModelConfig& model,
+                       const ParallelLayout& layout) {
+  const auto refuse = [](bool given, const char* option) {
+    if (given)
+      throw UsageError(
+          fmt::format("{}: with --no-ep every rank holds a part of all experts", option));
+  };
+  refuse(options.eplb != "off", "--eplb");
+  refuse(options.redundant_experts > 0, "--redundant-experts");
+  refuse(!options.eplb_config.empty(), "--eplb-config");
+  refuse(!options.split.empty(), "--split");
+  refuse(!options.cost.empty(), "--cost");
+  refuse(!options.trace_out.empty(), "--trace-out");
+  return {.mode = parse_eplb_mode(options.eplb),
+          .config = {},
+          .start =
+              placement_of_layout(layout, num_moe_layers(model), model.router.num_experts)};
+}
+
 }  // namespace
 
-EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int ranks) {
+EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int ranks,
+                      const std::optional<ParallelLayout>& layout) {
+  if (layout && !layout->ep) return set_up_parts(options, model, *layout);
   const int layers = num_moe_layers(model), experts = model.router.num_experts;
   EplbSetup eplb{.mode = parse_eplb_mode(options.eplb),
                  .config = read_config(options.eplb_config),

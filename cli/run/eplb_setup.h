@@ -3,12 +3,14 @@
 // with, and how it balances.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "cli/run/eplb_mode.h"
 #include "cli/run/run_options.h"
 #include "trimtab/balancer.h"
 #include "trimtab/checkpoint.h"
+#include "trimtab/layout.h"
 #include "trimtab/placement.h"
 #include "trimtab/split.h"
 
@@ -24,7 +26,9 @@ struct EplbSetup {
 };
 
 // Throws InvalidArgument for a placement that is not for this model and these ranks and for
-// impossible numbers; FormatError for files.
-EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int ranks);
+// impossible numbers; UsageError for what a layout with parts of experts does not do; FormatError
+// for files.
+EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int ranks,
+                      const std::optional<ParallelLayout>& layout);
 
 }  // namespace trimtab::cli

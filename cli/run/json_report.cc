@@ -57,6 +57,14 @@ std::string json_report(const RunResult& result) {
                  {"par_per_layer", result.par_per_layer},
                  {"rank_load", result.rank_load}};
   if (!result.split.empty()) report["split"] = result.split;
+  if (result.layout) {
+    const ParallelLayout& layout = *result.layout;
+    report["layout"] = {{"tp", layout.tp},
+                        {"dp", layout.dp},
+                        {"pcp", layout.pcp},
+                        {"ep", layout.ep},
+                        {"sp", layout.sp && layout.ep}};
+  }
   if (!result.par_time_per_layer.empty()) report["par_time_per_layer"] = result.par_time_per_layer;
   if (result.eplb_mode != "off") report["eplb"] = eplb_json(result);
   report["outputs"] = std::move(outputs);

@@ -47,15 +47,19 @@ struct Job {
   const ModelConfig config;
   const std::vector<Prompt> prompts;
   const EplbSetup eplb;
+  const std::optional<ParallelLayout> layout;
   const std::vector<std::vector<int32_t>> routes;  // to be replayed: [prompts], or none
 };
 
-// Where ranks are processes: what the other ranks have generated, prompt i on rank i % ranks.
-void gather_generations(Communicator& comm, std::span<Generation> generations) {
+// Where ranks are processes: what the other ranks have generated, prompt i on the ranks of
+// data-parallel group i % dp, of which the first one has the results.
+void gather_generations(Communicator& comm, const ParallelLayout& layout,
+                        std::span<Generation> generations) {
   // For each prompt: how it ended, how many tokens and routes, the tokens and the routes.
   std::vector<int32_t> mine;
   const int64_t prompts = std::ssize(generations);
-  for (int64_t i = comm.rank(); i < prompts; i += comm.size()) {
+  const bool leads = layout.leads(comm.rank());
+  for (int64_t i = layout.dp_rank(comm.rank()); leads && i < prompts; i += layout.dp) {
     const std::vector<int32_t>& ids = generations[i].token_ids;
     mine.push_back(static_cast<int32_t>(generations[i].finish));
     const std::vector<int32_t>& routes = generations[i].routes;
@@ -65,10 +69,11 @@ void gather_generations(Communicator& comm, std::span<Generation> generations) {
     mine.insert(mine.end(), routes.begin(), routes.end());
   }
   const auto all = bytes_of_ranks(comm, std::as_bytes(std::span(mine)));
-  for (int rank = 0; rank < comm.size(); ++rank) {
-    const std::vector<int32_t> values = values_of<int32_t>(all[rank]);
+  for (int group = 0; group < layout.dp; ++group) {
+    const std::vector<int32_t> values =
+        values_of<int32_t>(all[group * layout.ranks_of_sequences()]);
     auto value = values.begin();
-    for (int64_t i = rank; i < prompts; i += comm.size()) {
+    for (int64_t i = group; i < prompts; i += layout.dp) {
       generations[i].finish = static_cast<Finish>(*value++);
       const auto count = *value++, picks = *value++;
       generations[i].token_ids.assign(value, value + count);
@@ -135,7 +140,8 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
   std::vector<Generation> generations(token_ids.size());
   const GenerateOptions how = generate_options(job);
   const int64_t max_steps =
-      max_generate_steps(job.config, token_ids, how, DecoderOptions().max_tokens, ranks.count());
+      max_generate_steps(job.config, token_ids, how, DecoderOptions().max_tokens,
+                         job.layout ? job.layout->dp : ranks.count());
   RunTrace trace(options.chrome_trace, ranks, max_steps, job.config.num_hidden_layers);
 
   ranks.run([&](Communicator& comm) {
@@ -145,6 +151,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
             : nullptr;
     Decoder decoder(weights, eplb.start, comm,
                     {.dispatcher = options.dispatcher,
+                     .layout = job.layout,
                      .row_budget = options.row_budget,
                      .threads = options.threads_per_rank,
                      .split = eplb.split,
@@ -185,7 +192,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
     observer.close();
     trace.finish(comm);
     if (!ranks.are_processes()) return;
-    gather_generations(comm, generations);
+    gather_generations(comm, decoder.layout(), generations);
     recorder.merge(&comm);
   });
   if (!ranks.are_processes()) recorder.merge(nullptr);
@@ -253,7 +260,9 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.has_text = is_byte_level(job.options.model, job.config);
   result.moe_layers = moe_layer_ids(job.config);
   result.eplb_mode = name(job.eplb.mode.kind);
-  if (job.eplb.has_replicas()) result.split = name(job.eplb.split);
+  result.layout = job.layout;
+  const bool parts = job.layout && !job.layout->ep;
+  if (job.eplb.has_replicas() && !parts) result.split = name(job.eplb.split);
   return result;
 }
 
@@ -269,7 +278,8 @@ std::shared_ptr<const DecoderWeights> load_weights(const Job& job, const SafeTen
   if (!options.experts.empty()) formats.experts = parse_weight_format(options.experts);
   const bool may_move = job.eplb.mode.kind == EplbMode::Kind::kDynamic;
   return DecoderWeights::load(tensors, job.config, formats, job.eplb.start, held,
-                              may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared);
+                              may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared,
+                              job.layout ? job.layout->expert_parts() : 1);
 }
 
 // The report has the prompts that were answered; the exit status says that not all were.
@@ -318,17 +328,20 @@ void check_threads(int ranks, int threads_per_rank) {
 }  // namespace
 
 void run(const RunOptions& options) {
-  const Ranks ranks(options.ranks, {.timeout = std::chrono::seconds(options.timeout)});
+  const int asked = options.ranks > 0 ? options.ranks : options.layout.ranks();
+  const Ranks ranks(asked, {.timeout = std::chrono::seconds(options.timeout)});
   check_threads(ranks.count(), options.threads_per_rank);
   const bool prints = ranks.self() == 0;
   LinePrinter printer(!prints);
   ModelConfig config = read_model_config(options.model);
   std::vector<Prompt> prompts =
       read_prompts(options.model, config, options.prompts, options.token_ids);
-  EplbSetup eplb = set_up_eplb(options, config, ranks.count());
+  const std::optional<ParallelLayout> layout = layout_of(options.layout, ranks.count());
+  EplbSetup eplb = set_up_eplb(options, config, ranks.count(), layout);
   std::vector<std::vector<int32_t>> routes;
   if (!options.routes_in.empty()) routes = read_routes(options.routes_in, prompts.size(), config);
-  const Job job{options, std::move(config), std::move(prompts), std::move(eplb), std::move(routes)};
+  const Job job{options,         std::move(config), std::move(prompts),
+                std::move(eplb), layout,            std::move(routes)};
   const SafeTensors tensors = SafeTensors::open(options.model);
   check_ranks_alike(job, tensors, ranks);
   if (prints) check_files_writable(options, job.eplb.mode);

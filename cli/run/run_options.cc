@@ -45,6 +45,7 @@ Exit status: 0 done, 1 it failed, 2 wrong usage. TRIMTAB_ISA chooses the kernels
 
 Examples
   trimtab run models/tiny-moe
+  trimtab run models/tiny-moe --tp 2 --dp 2 --no-ep
   trimtab run models/tiny-moe --ranks 7 --prompts my_prompts.txt --steps 200 --temperature 0.8
   mpiexec -n 4 trimtab run models/tiny-moe
   trimtab run models/tiny-moe --json --trace-out trace.npy > run.json
@@ -200,6 +201,7 @@ void add_run(Command& program, RunOptions& options) {
   Command run =
       program.add("run", "Generate text with an MoE model, its experts shared out over ranks");
   add_work(run, options);
+  add_layout(run, options.layout);
   add_balancing(run, options);
   add_files(run, options);
   const std::string exact = dispatcher_names([](const DispatcherKind& kind) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/options/command.h"
+#include "cli/run/run_layout.h"
 
 namespace trimtab::cli {
 
@@ -16,6 +17,7 @@ struct RunOptions {
   std::string prompts;    // file; empty: MODEL/prompts.txt
   std::string token_ids;  // a file, or the ids themselves; empty: none
   int steps = 64;
+  LayoutOptions layout;
   std::string dispatcher = "auto";
   std::string dtype = "f32";
   std::string weights;  // a WeightFormat by name, of all linear maps; empty: as dtype

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trimtab/layout.h"
 #include "trimtab/metrics.h"
 #include "trimtab/placement.h"
 #include "trimtab/rank_loads.h"
@@ -27,6 +28,7 @@ struct RunResult {
   std::string model;  // as it was named
   std::string model_type;
   int ranks = 0;
+  std::optional<ParallelLayout> layout = {};  // none: data-parallel ranks with whole experts
   std::string dispatcher;
   std::string dtype;
   std::string linear;   // the format of attention, dense layers and the output head

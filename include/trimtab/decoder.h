@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small decoder-only transformer. It runs real MoE models end to end, so that real hidden states
 // and real routing drive the MoE layer. Attention is data-parallel: each rank has its own
-// sequences. Experts are expert-parallel: each rank has its share. It knows the families mixtral,
+// sequences, or shares them with the other ranks of its group, which all compute it (layout.h).
+// Experts are expert-parallel, each rank has its share, or tensor-parallel, each rank has a part of
+// every expert. It knows the families mixtral,
 // qwen2_moe, qwen3_moe and olmoe. generate.h writes text with it.
 //
 // Precision. Activations, keys, values, norms, router and softmax are always f32. With f32 weights
@@ -27,6 +29,7 @@
 #include "trimtab/communicator.h"
 #include "trimtab/expert_slots.h"
 #include "trimtab/layer.h"
+#include "trimtab/layout.h"
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
 #include "trimtab/split.h"
@@ -74,18 +77,20 @@ struct DecoderFormats {
 class DecoderWeights {
  public:
   // placement: [MoE layers]. ranks: only the experts that the slots of these ranks hold are packed;
-  // empty means all ranks. The file stays mapped for the embedding rows. Throws InvalidArgument for
-  // a family that this decoder does not know, for a placement that does not fit, for weights that a
-  // format can't hold (with the name of their module), and, if the format of experts is not given,
-  // where the one taken would round rows otherwise than the checkpoint says
-  // (check_rounding_of_rows). Throws FormatError for tensors that are absent, of another shape, or
-  // that have no place in the model.
+  // empty means all ranks. expert_parts: ParallelLayout::expert_parts(); routed and shared experts
+  // are packed in so many parts, and rank r holds part r % expert_parts of each of its own. The
+  // file stays mapped for the embedding rows. Throws InvalidArgument for a family that this decoder
+  // does not know, for a placement that does not fit, for weights that a format can't hold (with
+  // the name of their module), and, if the format of experts is not given, where the one taken
+  // would round rows otherwise than the checkpoint says (check_rounding_of_rows). Throws
+  // FormatError for tensors that are absent, of another shape, or that have no place in the model.
   static std::shared_ptr<const DecoderWeights> load(const SafeTensors& tensors,
                                                     const ModelConfig& config,
                                                     const DecoderFormats& formats,
                                                     const Placement& placement,
                                                     std::span<const int> ranks = {},
-                                                    RoutedExperts routed = RoutedExperts::kShared);
+                                                    RoutedExperts routed = RoutedExperts::kShared,
+                                                    int expert_parts = 1);
   ~DecoderWeights();
 
   // Packs the experts of this rank's slots from the checkpoint, each slot into memory of its own,
@@ -100,6 +105,7 @@ class DecoderWeights {
   WeightFormat linear_format() const { return head_.weight_format(); }
   // The format of the routed experts.
   WeightFormat expert_format() const { return expert_format_; }
+  int expert_parts() const { return expert_parts_; }
   size_t bytes() const;         // size of the packed weights
   size_t expert_bytes() const;  // size of one routed expert; 0 where none is packed
 
@@ -111,6 +117,7 @@ class DecoderWeights {
   ModelConfig config_;
   DType dtype_;
   WeightFormat expert_format_;
+  int expert_parts_ = 1;
   SafeTensors tensors_;  // keeps embedding_ mapped
   TensorView embedding_;
   std::vector<LayerWeights> layers_;
@@ -159,6 +166,10 @@ struct Chunk {
 struct DecoderOptions {
   // A name that make_dispatcher() knows, or "auto", which lets choose_dispatcher() choose.
   std::string dispatcher = "auto";
+  // None: each rank has sequences of its own, and whole experts are spread over all ranks. Where
+  // ranks have the same sequences, all of them must make the same step() calls and get the same
+  // results. Layouts that sum parts take the dispatcher "auto" and the rule kStatic only.
+  std::optional<ParallelLayout> layout = std::nullopt;
   // The most tokens of this rank in one step; the same on every rank. Memory is reserved for it.
   int max_tokens = 256;
   // The rows that a rank's experts get at once, at most, over those that they get in a full step
@@ -215,7 +226,8 @@ class Decoder {
   const std::shared_ptr<const CostModel>& cost() const { return options_.cost; }
   Format format() const { return dispatcher_->format(); }
   const DecoderOptions& options() const { return options_; }
-  Communicator& comm() { return lane_.comm; }
+  Communicator& comm() { return comm_; }  // of all ranks
+  const ParallelLayout& layout() const { return layout_; }
 
  private:
   struct Activations;
@@ -235,6 +247,10 @@ class Decoder {
   void append_to_caches(int layer, const Activations& a);
   int64_t tile_queries(int layer, const Activations& a) const;
   void feed_forward(const LayerWeights& weights, const Activations& a, LoadRecorder* recorder);
+  void moe(const LayerWeights& weights, const Activations& a, LoadRecorder* recorder);
+  void gather_tokens(Rows slice, const Activations& a);
+  void gather_routes(int moe_layer, std::span<const int32_t> slice);
+  int64_t max_layer_tokens() const;
   void head(std::span<const Chunk> batch, const Activations& a, Rows logits);
   std::span<const int32_t> replayed_picks(int moe_layer);
   void keep_routes(int moe_layer, std::span<const int32_t> ids) const;
@@ -243,6 +259,10 @@ class Decoder {
   std::shared_ptr<const DecoderWeights> weights_;
   DecoderOptions options_;
   Placement placement_;
+  ParallelLayout layout_;
+  Communicator& comm_;
+  LayoutGroups layout_groups_;
+  Communicator& experts_comm_;  // of the lane
   std::vector<float> inverse_frequencies_;  // [head_dim / 2], for the rotary embedding
   float rope_scale_ = 1.0F;                 // multiplies its sines and cosines
   std::shared_ptr<const Dispatcher> dispatcher_;
@@ -255,6 +275,7 @@ class Decoder {
   Lane lane_;
   std::span<const Chunk> batch_;  // of the step that is running
   Capture capture_;               // keep_routes()
+  std::span<int32_t> slice_routes_;  // of this rank's slice of the tokens, where they are cut
 };
 
 }  // namespace trimtab

@@ -168,6 +168,12 @@ class Exchange {
   // workspace. Throws InvalidArgument for a wrong shape, and for a Left that the dispatcher does
   // not know what to do with.
   virtual void send_back(ConstRows y, Left left) = 0;
+  // For dispatchers that sum parts (Dispatcher::sums_parts), once between kArrived and kReturned: a
+  // further part of every token that this rank has computed, f32 [tokens, hidden] of the request.
+  // It goes into the output's sum; or, if it stays apart, finish() overwrites it with the sum of
+  // what all ranks have brought. Every rank must do the same. It stays valid until kDrained. Throws
+  // InvalidArgument for other dispatchers and wrong shapes.
+  virtual void add_part(Rows part, bool apart);
   // out: f32 [tokens, hidden] of the request, overwritten. A token whose ids are all -1 gets zeros.
   // Of several rounds each writes the rows of its own tokens.
   virtual void finish(Rows out) = 0;
@@ -224,6 +230,8 @@ class Dispatcher {
   bool carries_weights() const { return kind().carries_weights; }
   // Is finish()'s output complete, or a part that the caller must still sum over the ranks?
   bool output_is_reduced() const { return kind().output_is_reduced; }
+  // Does every rank bring parts of the same tokens, so that it may bring more (Exchange::add_part)?
+  virtual bool sums_parts() const { return false; }
   // The shape that the dispatcher was made for. first_slots is a view of its own copy.
   virtual DispatchShape shape() const = 0;
   virtual int rank() const = 0;

@@ -83,19 +83,21 @@ struct Generation {
   std::vector<int32_t> routes;
 };
 
-// Generates text for all prompts together, prompt i on rank i % ranks: every step takes one token
-// of each sequence that is being decoded and fills up with chunks of prompts. Collective; prompts
-// and options (except progress) must be the same on every rank. results: [prompts]; each rank
-// writes those of its own prompts, so ranks of one process may share it. Throws InvalidArgument, on
-// every rank and before the first step, for prompts that are empty, have ids outside the vocabulary
-// or exceed max_position_embeddings. A sequence that reaches max_position_embeddings ends there,
-// and one whose numbers overflow or are NaN ends as kNotFinite.
+// Generates text for all prompts together, prompt i on rank i % ranks, or, where ranks have the
+// same sequences (DecoderOptions::layout), on all ranks of data-parallel group i % dp: every step
+// takes one token of each sequence that is being decoded and fills up with chunks of prompts.
+// Collective; prompts and options (except progress) must be the same on every rank. results:
+// [prompts]; each rank writes those of its own prompts, and of ranks with the same sequences the
+// first one does, so ranks of one process may share it. Throws InvalidArgument, on every rank and
+// before the first step, for prompts that are empty, have ids outside the vocabulary or exceed
+// max_position_embeddings. A sequence that reaches max_position_embeddings ends there, and one
+// whose numbers overflow or are NaN ends as kNotFinite.
 void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
               const GenerateOptions& options, std::span<Generation> results,
               StepObserver* observer = nullptr);
 
 // The most steps that generate() can take for these prompts, for reserving a LoadRecorder.
-// max_tokens: the most tokens of one step.
+// max_tokens: the most tokens of one step. num_ranks: those with sequences of their own.
 int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
                            const GenerateOptions& options, int max_tokens, int num_ranks);
 

@@ -167,6 +167,9 @@ class MoeLayer {
     std::shared_ptr<const Dispatcher> dispatcher;
     std::shared_ptr<const Experts> experts;
     std::optional<SharedExperts> shared;
+    // The shared experts are this rank's part of them (part_of()), and the dispatcher sums parts:
+    // it sums them over the ranks, together with the routed output or apart from it as a call asks.
+    bool shared_in_parts = false;
     int layer = 0;  // for the capture
     // The router's weight multiplies the experts' input instead of their output; one pick a token
     // only.

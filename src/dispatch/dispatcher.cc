@@ -59,6 +59,10 @@ int64_t row_budget_of(const DispatchShape& shape, double over_level) {
   return std::max(ranks * top_k, static_cast<int64_t>(std::ceil(rows)));
 }
 
+void Exchange::add_part(Rows, bool) {
+  throw InvalidArgument("exchange: add_part() is for dispatchers that sum parts over the ranks");
+}
+
 std::vector<std::unique_ptr<Communicator>> Dispatcher::make_groups(Communicator&) const {
   return {};
 }

@@ -95,6 +95,11 @@ void check_parts(const MoeLayer::Parts& p) {
           " leaves partial sums, which the layer does not add up");
   require(!p.shared || p.shared->hidden() == p.experts->hidden(),
           "shared and routed experts differ in hidden size");
+  require(!p.shared_in_parts || (p.shared && p.dispatcher->sums_parts()),
+          "parts of shared experts ",
+          p.shared ? "need a dispatcher that sums parts over the ranks, which is not "
+                   : "but no shared experts; dispatcher ",
+          p.dispatcher->name());
   require(p.experts->dtype() == DType::kF32 || p.experts->dtype() == DType::kBF16,
           "experts that take ", name(p.experts->dtype()), " rows");
   check_dispatcher(p);
@@ -381,6 +386,10 @@ Call MoeLayer::forward(LayerInput in, LayerOutput out, Lane& lane, ForwardOption
     if (first && parts_.shared) {
       parts_.shared->second(half, made.shared, lane);
       trace.step("shared experts");
+      if (parts_.shared_in_parts) {
+        exchange->add_part(made.shared, out.apart);
+        if (!out.apart) made.shared = {};  // it comes with the routed sum
+      }
     }
     co_await Until{*exchange, Stage::kReturned};
 

@@ -166,14 +166,7 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
   norm_rows(a.h, w.feed_forward_norm, config().rms_norm_eps, a.x);
   if (!w.dense) {
     set_lost_rows_aside(a.x, a.h);
-    const size_t mark = workspace_.mark();
-    ForwardOptions options;
-    options.picks = replayed_picks(w.moe_layer);
-    if (std::ranges::any_of(batch_, [](const Chunk& chunk) { return !chunk.routes.empty(); }))
-      options.capture = &capture_;
-    if (recorder != nullptr) options.local_counts = recorder->counts(w.moe_layer);
-    run(moe_layers_[w.moe_layer].forward(a.x, a.y, lane_, options));
-    workspace_.release(mark);
+    moe(w, a, recorder);
   } else if (a.x.rows > 0) {
     const size_t mark = workspace_.mark();
     const Rows act = workspace_.take_rows(a.x.rows, w.dense->intermediate(), w.dense->dtype());
@@ -183,6 +176,54 @@ void Decoder::feed_forward(const LayerWeights& w, const Activations& a, LoadReco
     workspace_.release(mark);
   }
   add_rows(a.y, a.h, team_);
+}
+
+void Decoder::moe(const LayerWeights& w, const Activations& a, LoadRecorder* recorder) {
+  const size_t mark = workspace_.mark();
+  const MoeLayer& layer = moe_layers_[w.moe_layer];
+  ForwardOptions options;
+  options.picks = replayed_picks(w.moe_layer);
+  const bool wants_routes =
+      std::ranges::any_of(batch_, [](const Chunk& chunk) { return !chunk.routes.empty(); });
+  if (wants_routes) options.capture = &capture_;
+  if (recorder != nullptr) options.local_counts = recorder->counts(w.moe_layer);
+  if (!layout_groups_.tokens) {
+    run(layer.forward(a.x, a.y, lane_, options));
+  } else {
+    const auto [first, count] =
+        token_slice(a.x.rows, layout_.token_slices(), layout_groups_.tokens->rank());
+    const int64_t top_k = config().router.top_k;
+    const Rows out = workspace_.take_rows(count, a.y.cols, DType::kF32);
+    slice_routes_ = workspace_.take<int32_t>(wants_routes ? count * top_k : 0);
+    if (!options.picks.empty())
+      options.picks = options.picks.subspan(first * top_k, count * top_k);
+    options.first_token = first;
+    run(layer.forward(a.x.slice(first, count), out, lane_, options));
+    gather_tokens(out, a);
+    if (wants_routes) gather_routes(w.moe_layer, slice_routes_);
+  }
+  workspace_.release(mark);
+}
+
+// The outputs of all slices of the tokens, in order: y of the whole batch.
+void Decoder::gather_tokens(Rows slice, const Activations& a) {
+  Communicator& group = *layout_groups_.tokens;
+  const std::span<int64_t> bytes = workspace_.take<int64_t>(group.size());
+  Pending gather = group.all_gather_v({slice.data, cells(slice.rows, slice.row_bytes())},
+                                      {a.y.data, cells(a.y.rows, a.y.row_bytes())}, bytes);
+  gather.wait();
+  gather.wait_released();
+}
+
+void Decoder::gather_routes(int moe_layer, std::span<const int32_t> slice) {
+  Communicator& group = *layout_groups_.tokens;
+  const std::span<int64_t> bytes = workspace_.take<int64_t>(group.size());
+  const std::span<int32_t> all =
+      workspace_.take<int32_t>(num_tokens(batch_) * config().router.top_k);
+  Pending gather = group.all_gather_v(std::as_bytes(slice), std::as_writable_bytes(all), bytes);
+  gather.wait();
+  gather.wait_released();
+  keep_routes(moe_layer, all);
 }
 
 // The picks of the batch that are to be replayed in this layer, -1 where a chunk has none; empty

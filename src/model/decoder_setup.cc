@@ -56,12 +56,55 @@ void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
           named_value("the format of the linear maps", name(weights.linear_format())),
           named_value("the format of the experts", name(weights.expert_format())),
           named_value("DecoderOptions::dispatcher", options.dispatcher),
+          named_value("DecoderOptions::layout",
+                      options.layout ? name(*options.layout) : std::string("none")),
           named_value("DecoderOptions::max_tokens", cat(options.max_tokens)),
           named_value("DecoderOptions::row_budget", cat(options.row_budget)),
           named_value("DecoderOptions::split", std::string(name(options.split))),
           named_value("DecoderOptions::measure_cost_seconds", cat(options.measure_cost_seconds)),
           {"DecoderOptions::cost", options.cost ? options.cost->fingerprint() : 0, {}},
           {"the placement", slots, {}}});
+}
+
+// Throws where the parts of experts are not what the layout wants.
+void check_parts(const ParallelLayout& layout, const DecoderWeights& weights,
+                 const Placement& placement, const DecoderOptions& options, bool in_slots) {
+  if (weights.expert_parts() != layout.expert_parts()) {
+    throw InvalidArgument(cat("the weights have experts in ", weights.expert_parts(),
+                              " parts, the layout (", name(layout), ") wants ",
+                              layout.expert_parts()));
+  }
+  if (!layout.sums_parts()) return;
+  if (options.dispatcher != "auto" || options.split != SplitRule::kStatic) {
+    throw InvalidArgument(cat("layout ", name(layout),
+                              ": its ranks sum parts; that takes dispatcher auto, not ",
+                              options.dispatcher,
+                              ", and split rule static, not ",
+                              name(options.split)));
+  }
+  if (layout.ep) return;
+  if (in_slots)
+    throw InvalidArgument(cat("layout ", name(layout), ": parts of experts can't move"));
+  const Placement wanted =
+      placement_of_layout(layout, placement.num_layers(), placement.num_experts());
+  bool fits = std::ranges::equal(placement.first_slots(), wanted.first_slots());
+  for (int layer = 0; fits && layer < placement.num_layers(); ++layer)
+    fits = std::ranges::equal(placement.logical(layer), wanted.logical(layer));
+  if (!fits) {
+    throw InvalidArgument(cat("layout ", name(layout), ": every rank holds its part of all ",
+                              placement.num_experts(), " experts, the placement says otherwise"));
+  }
+}
+
+// Ranks that differ must find out before they make groups.
+LayoutGroups make_groups_of_decoder(Communicator& comm, const DecoderWeights& weights,
+                                    const Placement& placement, const DecoderOptions& options,
+                                    const ExpertSlots* slots) {
+  require_same_decoder(comm, weights, placement, options);
+  const ParallelLayout layout = options.layout.value_or(data_parallel(comm.size()));
+  check_layout(layout, comm.size());
+  check_parts(layout, weights, placement, options, slots != nullptr);
+  return make_layout_groups(layout, comm);
 }
 
 }  // namespace
@@ -71,17 +114,25 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
     : weights_(std::move(weights)),
       options_(options),
       placement_(placement),
+      layout_(options.layout.value_or(data_parallel(comm.size()))),
+      comm_(comm),
+      layout_groups_(make_groups_of_decoder(comm, *weights_, placement, options, slots)),
+      experts_comm_(layout_groups_.experts ? *layout_groups_.experts : comm),
       dispatcher_(make_dispatcher(comm)),
       moe_layers_(make_moe_layers(comm, slots)),
       attention_(std::make_unique<const Attention>(attention_kernels(kernel_isa()),
                                                    config().head_dim, options.threads)),
       team_(options.threads),
       workspace_(comm.allocate(workspace_bytes())),
-      owned_groups_(dispatcher_->make_groups(comm)),
+      owned_groups_(dispatcher_->make_groups(experts_comm_)),
       groups_(pointers_to(owned_groups_)),
-      lane_{comm, workspace_, team_, groups_, options.trace},
+      lane_{experts_comm_, workspace_, team_, groups_, options.trace},
       capture_([this](int layer, int64_t, int, std::span<const int32_t> ids) {
-        keep_routes(layer, ids);
+        if (layout_groups_.tokens) {
+          std::ranges::copy(ids, slice_routes_.begin());
+        } else {
+          keep_routes(layer, ids);
+        }
       }) {
   Rope rope = make_rope(config());
   inverse_frequencies_ = std::move(rope.inverse_frequencies);
@@ -91,7 +142,6 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
 Decoder::~Decoder() = default;
 
 std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) const {
-  require_same_decoder(comm, *weights_, placement_, options_);
   if (placement_.num_ranks() != comm.size() ||
       placement_.num_layers() != num_moe_layers(config()) ||
       placement_.num_experts() != config().router.num_experts) {
@@ -103,11 +153,16 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   if (options_.max_tokens < 1)
     throw InvalidArgument(cat("max_tokens must be at least 1, not ", options_.max_tokens));
   DispatchShape shape;
-  shape.max_tokens = options_.max_tokens;
+  shape.max_tokens = max_layer_tokens();
   shape.hidden = config().hidden_size;
   shape.top_k = config().router.top_k;
   shape.dtype = weights_->expert_format().rows();
-  shape.first_slots = placement_.first_slots();
+  std::vector<int32_t> first_slots(placement_.first_slots().begin(),
+                                   placement_.first_slots().end());
+  // All ranks hold as many slots: those of the group that has all parts.
+  first_slots.resize(experts_comm_.size() + 1);
+  shape.first_slots = first_slots;
+  if (layout_.sums_parts()) return make_summed_dispatcher(shape, experts_comm_.rank());
   shape.row_budget = row_budget_of(shape, options_.row_budget);
   if (options_.split != SplitRule::kStatic) shape.num_experts = placement_.num_experts();
   const DispatchRule rule = choose_dispatcher({.ranks = comm.size(),
@@ -117,12 +172,18 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
 }
 
+// The most tokens that this rank takes through a layer.
+int64_t Decoder::max_layer_tokens() const {
+  return token_slice(options_.max_tokens, layout_.token_slices(), 0).count;
+}
+
 // This rank's experts, out of the weights that all ranks of the process share.
 std::shared_ptr<const Experts> Decoder::experts_of(const LayerWeights& w, int rank) const {
   std::vector<std::shared_ptr<const Mlp>> slots;
   for (int slot = placement_.first_slot(rank); slot < placement_.first_slot(rank + 1); ++slot) {
     const int32_t expert = placement_.logical(w.moe_layer)[slot];
-    slots.push_back(w.experts[expert]);
+    const int part = layout_.ep ? 0 : layout_.tp_rank(rank);
+    slots.push_back(w.experts[part * placement_.num_experts() + expert]);
     if (!slots.back()) {
       throw InvalidArgument(cat("rank ", rank, " holds expert ", expert, " of MoE layer ",
                                 w.moe_layer, ", whose weights were not loaded"));
@@ -145,19 +206,27 @@ std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertS
   const int rank = comm.rank();
   if (slots != nullptr) check_slots(*slots, placement_, rank);
   std::vector<MoeLayer> layers;
+  const Placement of_lane = layout_.ep ? placement_
+                                       : placement_of_layout({.tp = layout_.tp, .ep = false},
+                                                             placement_.num_layers(),
+                                                             placement_.num_experts());
   for (const LayerWeights& w : weights_->layers_) {
     if (w.dense) continue;
     MoeLayer::Parts parts;
     parts.gate = w.gate;
     parts.router = w.router;
-    parts.replicas = std::make_shared<const SplitTable>(placement_, w.moe_layer, comm.hosts());
+    parts.replicas =
+        std::make_shared<const SplitTable>(of_lane, w.moe_layer, experts_comm_.hosts());
     parts.split = options_.split;
     parts.dispatcher = dispatcher_;
     parts.experts =
         slots != nullptr ? slots->experts(w.moe_layer, dispatcher_->format()) : experts_of(w, rank);
     if (layers.empty() && options_.measure_cost_seconds > 0) measure_cost(*parts.experts, comm);
     parts.cost = options_.cost;
-    if (w.shared) parts.shared.emplace(w.shared, w.shared_gate);
+    if (!w.shared.empty()) {
+      parts.shared.emplace(w.shared[layout_.ep ? 0 : layout_.tp_rank(rank)], w.shared_gate);
+      parts.shared_in_parts = !layout_.ep;
+    }
     parts.layer = w.moe_layer;
     layers.emplace_back(std::move(parts));
   }
@@ -193,7 +262,15 @@ size_t Decoder::workspace_bytes() const {
   constexpr size_t kBlocks = 15;
   size_t block = 0;
   for (const MoeLayer& layer : moe_layers_)
-    block = std::max(block, layer.workspace_bytes(options_.max_tokens));
+    block = std::max(block, layer.workspace_bytes(max_layer_tokens()));
+  if (layout_groups_.tokens) {
+    // The slice's output and routes, the routes of all and what each rank of the group sent.
+    const int64_t slice = max_layer_tokens();
+    block += Workspace::padded(shape_bytes(DType::kF32, slice, c.hidden_size)) +
+             Workspace::padded(shape_bytes(DType::kI32, slice, c.router.top_k)) +
+             Workspace::padded(shape_bytes(DType::kI32, tokens, c.router.top_k)) +
+             2 * Workspace::padded(cells(layout_.token_slices(), sizeof(int64_t)));
+  }
   for (const LayerWeights& w : weights_->layers_) {
     if (!w.dense) continue;
     const size_t act = cells(w.dense->intermediate(), tokens, sizeof(float));

@@ -14,6 +14,7 @@
 #include "model/rope.h"
 #include "model/weight_finder.h"
 #include "trimtab/error.h"
+#include "trimtab/expert_part.h"
 
 namespace trimtab {
 
@@ -165,25 +166,33 @@ class Reader {
                   [&] { return std::make_shared<const Mlp>(source, config_.activation, linear_); });
   }
 
-  // wanted: the logical experts to pack. format: of the routed experts. shared_format: if not
-  // given, as they come.
-  void moe(const MoeTensors& found, const std::vector<bool>& wanted, WeightFormat format,
-           std::optional<WeightFormat> shared_format, LayerWeights& layer) const {
+  // wanted: the logical experts to pack. parts: which parts of each to pack. format: of the routed
+  // experts. shared_format: if not given, as they come.
+  void moe(const MoeTensors& found, const std::vector<bool>& wanted, const std::vector<bool>& parts,
+           WeightFormat format, std::optional<WeightFormat> shared_format,
+           LayerWeights& layer) const {
     naming(found.name + ", the router", [&] {
       check_gate(found.gate);
       layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
       layer.router = std::make_shared<const Router>(router_config(config_, found));
     });
-    layer.experts.resize(wanted.size());
+    layer.experts.resize(parts.size() * wanted.size());
     BufferArena arena;
-    const auto pack = [&](const std::string& name, const MlpSource& source, WeightFormat as) {
+    const auto num_parts = static_cast<int>(parts.size());
+    const auto pack = [&](const std::string& name, const MlpSource& source, int part,
+                          WeightFormat as) {
       return naming(name, [&] {
-        return std::make_shared<const Mlp>(source, config_.activation, as, nullptr, &arena);
+        return std::make_shared<const Mlp>(part_of(source, part, num_parts, as),
+                                           config_.activation, as, nullptr, &arena);
       });
     };
-    for (int64_t e = 0; e < std::ssize(wanted); ++e) {
-      if (wanted[e])
-        layer.experts[e] = pack(expert_name(tensors_, found, e), found.experts[e], format);
+    for (int part = 0; part < num_parts; ++part) {
+      for (int64_t e = 0; e < std::ssize(wanted); ++e) {
+        if (parts[part] && wanted[e]) {
+          layer.experts[part * std::ssize(wanted) + e] =
+              pack(expert_name(tensors_, found, e), found.experts[e], part, format);
+        }
+      }
     }
     if (found.shared) {
       const WeightFormat format_of_shared =
@@ -192,7 +201,12 @@ class Reader {
               : native_format(*found.shared, any_weights_only(config_, found.shared_groups))
                     .value_or(dtype_);
       if (!shared_format) check_rounding(config_, found.shared_groups, format_of_shared);
-      layer.shared = pack(found.name + ", shared experts", *found.shared, format_of_shared);
+      layer.shared.resize(parts.size());
+      for (int part = 0; part < num_parts; ++part) {
+        if (!parts[part]) continue;
+        layer.shared[part] =
+            pack(found.name + ", shared experts", *found.shared, part, format_of_shared);
+      }
     }
     if (found.shared_gate) {
       layer.shared_gate =
@@ -266,6 +280,13 @@ std::vector<bool> held_experts(const Placement& placement, int layer, std::span<
   return held;
 }
 
+// [expert_parts] which parts of experts these ranks hold.
+std::vector<bool> held_parts(int expert_parts, std::span<const int> ranks) {
+  std::vector<bool> held(expert_parts);
+  for (const int rank : ranks) held[rank % expert_parts] = true;
+  return held;
+}
+
 void check_placement(const Placement& placement, const ModelConfig& config) {
   if (placement.num_layers() != num_moe_layers(config) ||
       placement.num_experts() != config.router.num_experts) {
@@ -297,7 +318,13 @@ DecoderWeights::~DecoderWeights() = default;
 
 std::shared_ptr<const DecoderWeights> DecoderWeights::load(
     const SafeTensors& tensors, const ModelConfig& config, const DecoderFormats& formats,
-    const Placement& placement, std::span<const int> ranks, RoutedExperts routed) {
+    const Placement& placement, std::span<const int> ranks, RoutedExperts routed,
+    int expert_parts) {
+  if (expert_parts < 1 || (expert_parts > 1 && routed == RoutedExperts::kInSlots)) {
+    throw InvalidArgument(cat("weights of experts in ", expert_parts, " parts",
+                              expert_parts < 1 ? "" : " can't be kept in slots; experts that move "
+                                                      "must be whole"));
+  }
   const DType dtype = formats.dtype;
   const std::optional<WeightFormat>& experts = formats.experts;
   check_config(config, dtype);
@@ -316,6 +343,7 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(
   }
   std::shared_ptr<DecoderWeights> weights(
       new DecoderWeights(tensors, config, dtype, expert_format));
+  weights->expert_parts_ = expert_parts;
   const std::string& prefix = config.tensor_prefix;
   int moe_layer = 0;
   for (int l = 0; l < config.num_hidden_layers; ++l) {
@@ -330,7 +358,7 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(
       const std::span<const int> packed_for =
           routed == RoutedExperts::kShared ? ranks : std::span<const int>();
       reader.moe(moe_tensors[moe_layer], held_experts(placement, moe_layer, packed_for),
-                 expert_format, experts, layer);
+                 held_parts(expert_parts, ranks), expert_format, experts, layer);
       ++moe_layer;
     } else {
       layer.dense = reader.dense(at + "mlp.");
@@ -389,7 +417,8 @@ size_t DecoderWeights::bytes() const {
   for (const LayerWeights& layer : layers_) {
     total += layer.q.bytes() + layer.k.bytes() + layer.v.bytes() + layer.o.bytes();
     for (const auto& mlp : layer.experts) total += mlp ? mlp->bytes() : 0;
-    for (const auto& mlp : {layer.dense, layer.shared}) total += mlp ? mlp->bytes() : 0;
+    for (const auto& mlp : layer.shared) total += mlp ? mlp->bytes() : 0;
+    total += layer.dense ? layer.dense->bytes() : 0;
     for (const auto& linear : {layer.gate, layer.shared_gate})
       total += linear ? linear->bytes() : 0;
   }

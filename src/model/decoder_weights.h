@@ -21,8 +21,9 @@ struct LayerWeights {
   std::shared_ptr<const Linear> gate;
   std::shared_ptr<const Router> router;
   std::vector<std::shared_ptr<const Mlp>>
-      experts;                        // [logical experts]; null where no wanted rank holds it
-  std::shared_ptr<const Mlp> shared;  // null: none
+      experts;  // [expert parts, logical experts]; null where no wanted rank holds it
+  // [expert parts] or empty: none; null where no wanted rank holds the part.
+  std::vector<std::shared_ptr<const Mlp>> shared;
   std::shared_ptr<const Linear> shared_gate;  // null: none
 };
 

@@ -87,14 +87,14 @@ class Scheduler {
         prompts_(prompts),
         options_(options),
         results_(results),
-        all_(stride()),
-        sizes_(stride()),
-        statuses_(stride()) {
-    for (int64_t i = rank(); i < std::ssize(prompts); i += stride()) {
+        all_(ranks()),
+        sizes_(ranks()),
+        statuses_(ranks()) {
+    for (int64_t i = group(); i < std::ssize(prompts); i += groups()) {
       results[i] = {};
       ++unfinished_;
     }
-    next_prompt_ = rank();
+    next_prompt_ = group();
   }
 
   // Chooses the next batch and agrees with the other ranks on what it is: collective. Returns steps
@@ -111,9 +111,11 @@ class Scheduler {
     GenerateProgress total;
     total.steps = steps_;
     phase_ = Phase::kDecode;
-    for (int64_t r = 0; r < stride(); ++r) {
-      total.new_tokens += all_[r].new_tokens;
-      total.unfinished_prompts += all_[r].unfinished;
+    for (int r = 0; r < ranks(); ++r) {
+      if (decoder_.layout().leads(r)) {
+        total.new_tokens += all_[r].new_tokens;
+        total.unfinished_prompts += all_[r].unfinished;
+      }
       if (all_[r].runs_prompts != 0) phase_ = Phase::kPrefill;
       statuses_[r] = all_[r].status;
     }
@@ -152,8 +154,10 @@ class Scheduler {
     uint64_t status;  // of the observer
   };
 
-  int64_t rank() const { return decoder_.comm().rank(); }
-  int64_t stride() const { return decoder_.comm().size(); }
+  int ranks() const { return decoder_.comm().size(); }
+  // Of the ranks that have the same sequences.
+  int64_t group() const { return decoder_.layout().dp_rank(decoder_.comm().rank()); }
+  int64_t groups() const { return decoder_.layout().dp; }
 
   // Older sequences first: those that decode take one token each, and a new prompt starts only when
   // all before it are through with theirs. Hence every running sequence gets at least one token in
@@ -175,7 +179,7 @@ class Scheduler {
       return options_.max_sequences == 0 || std::ssize(running_) < options_.max_sequences;
     };
     for (; budget > 0 && has_place() && next_prompt_ < std::ssize(prompts_);
-         next_prompt_ += stride()) {
+         next_prompt_ += groups()) {
       const std::vector<int32_t>& prompt = prompts_[next_prompt_];
       // All but the last new token go through the decoder.
       const int64_t length =
@@ -268,6 +272,12 @@ void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
               const GenerateOptions& options, std::span<Generation> results,
               StepObserver* observer) {
   check(decoder.config(), prompts, options, results.size());
+  // Of ranks with the same results only the first one writes them.
+  std::vector<Generation> unheard;
+  if (!decoder.layout().leads(decoder.comm().rank())) {
+    unheard.resize(results.size());
+    results = unheard;
+  }
   Scheduler scheduler(decoder, prompts, options, results);
   for (;;) {
     const GenerateProgress progress = scheduler.agree(observer ? observer->status() : 0);

@@ -334,6 +334,76 @@ TEST(Run, SeveralHostsGiveWhatThreadsAndOneRankGive) {
   }
 }
 
+// Layouts: the text of one rank, on threads, processes and hosts. Parts of experts change the order
+// of additions, so their text is that of greedy sampling here.
+TEST(Run, LayoutsGiveTheTextOfOneRank) {
+  const std::string greedy = "run " + kTinyMoe + " --json --steps 8 ";
+  const auto run_here = [&](const std::string& options) {
+    const Outcome run = trimtab(greedy + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out, nullptr, false);
+  };
+  const Json alone = run_here("--ranks 1").at("outputs");
+  for (const std::string layout :
+       {"--tp 2", "--tp 2 --dp 2 --dispatcher all_to_all", "--dp 2 --pcp 2", "--tp 4 --no-sp",
+        "--tp 2 --dp 2 --no-ep", "--tp 4 --no-ep", "--tp 2 --pcp 2 --no-ep",
+        "--tp 2 --eplb dynamic", "--tp 2 --weights w8a8 --ranks 2", "--ranks 6 --tp 3"}) {
+    SCOPED_TRACE(layout);
+    const Json run = run_here(layout);
+    ASSERT_TRUE(run.is_object());
+    const Json& said = run.at("layout");
+    EXPECT_EQ(said.at("ep"), !contains(layout, "--no-ep"));
+    EXPECT_EQ(said.at("tp").get<int>() * said.at("dp").get<int>() * said.at("pcp").get<int>(),
+              run.at("ranks"));
+    if (contains(layout, "w8a8")) {
+      EXPECT_EQ(run.at("outputs"), run_here("--ranks 1 --weights w8a8").at("outputs"));
+    } else {
+      EXPECT_EQ(run.at("outputs"), alone);
+    }
+  }
+  const Outcome text = trimtab("run " + kTinyMoe + " --steps 1 --tp 2 --dp 2 --no-ep");
+  EXPECT_TRUE(contains(text.out, "4 ranks (tp 2 x dp 2, experts in parts), summed, f32"))
+      << text.out;
+}
+
+TEST(Run, LayoutsOnProcessesAndHostsGiveWhatThreadsGive) {
+  for (const std::string layout :
+       {"--tp 2", "--tp 4 --no-sp", "--tp 2 --dp 2 --no-ep", "--dp 2 --pcp 2"}) {
+    for (const std::string script : {"mpi/run.sh 4", "hosts/run.sh 2 2 full"}) {
+      SCOPED_TRACE(layout + ", " + script);
+      const Json processes = run_under(script, layout);
+      if (processes.is_null()) continue;
+      ASSERT_TRUE(processes.is_object());
+      const Outcome threads = trimtab("run " + kTinyMoe +
+                                      " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " +
+                                      layout);
+      ASSERT_EQ(threads.status, 0) << threads.err;
+      const Json here = Json::parse(threads.out);
+      for (const char* key : {"outputs", "ranks", "layout", "steps", "tokens", "rank_load"})
+        EXPECT_EQ(processes.at(key), here.at(key)) << key;
+    }
+  }
+}
+
+TEST(Run, LayoutsThatCannotBeAreRefused) {
+  const std::string few = "run " + kTinyMoe + " --steps 1 ";
+  const auto refused = [&](const std::string& arguments, int status) {
+    const Outcome run = trimtab(few + arguments);
+    EXPECT_EQ(run.status, status) << arguments << run.err;
+    return run.err;
+  };
+  EXPECT_TRUE(contains(refused("--ranks 4 --tp 3", 1), "4 ranks are not a multiple of tp 3"));
+  EXPECT_TRUE(contains(refused("--ranks 4 --tp 2 --dp 3", 1), "are not 4 ranks"));
+  EXPECT_TRUE(contains(refused("--tp 2 --dp 2 --no-sp", 1), "one tensor-parallel group"));
+  EXPECT_TRUE(contains(refused("--no-ep", 2), "--no-ep: it has no effect without --tp"));
+  EXPECT_TRUE(contains(refused("--tp 2 --no-ep --no-sp", 2), "--no-sp: it has no effect"));
+  EXPECT_TRUE(contains(refused("--tp 2 --no-ep --eplb dynamic", 2), "--eplb: with --no-ep"));
+  EXPECT_TRUE(
+      contains(refused("--tp 2 --no-ep --trace-out x.npy", 2), "--trace-out: with --no-ep"));
+  EXPECT_TRUE(contains(refused("--tp 2 --no-ep --dispatcher pull", 1), "takes dispatcher auto"));
+  EXPECT_TRUE(contains(refused("--tp 4 --no-ep --weights mxfp8", 1), "can't be cut into 4 parts"));
+}
+
 TEST(Run, OtherRanksThanMpiexecStartedAreRefused) {
   if (!kHasMpi) GTEST_SKIP() << "needs MPI";
   const Scratch scratch;
