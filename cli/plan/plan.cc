@@ -52,7 +52,40 @@ std::string json_report(const PlanOptions& options, const PlanResult& result) {
     report["step_seconds_before"] = plan.mean(&LayerPrediction::step_seconds_before);
     report["step_seconds_after"] = plan.mean(&LayerPrediction::step_seconds_after);
   }
+  if (options.curve) {
+    nlohmann::ordered_json curve = nlohmann::ordered_json::array();
+    for (const CurvePoint& point : plan.curve) {
+      nlohmann::ordered_json one = {{"moves", point.moves}};
+      if (options.expert_bytes > 0) one["bytes"] = point.moves * options.expert_bytes;
+      one["par"] = point.par;
+      one["par_step"] = point.par_step;
+      if (result.served.cost) one["step_seconds"] = point.step_seconds;
+      curve.push_back(std::move(one));
+    }
+    report["curve"] = std::move(curve);
+  }
   return report.dump(1) + "\n";
+}
+
+void append_curve(std::string& to, const PlanOptions& options, const PlanResult& result) {
+  const Plan& plan = result.plan;
+  std::vector<CurvePoint> points = plan.curve;
+  const CurvePoint taken{.moves = std::ssize(plan.moves),
+                         .par = plan.mean(&LayerPrediction::par_after),
+                         .par_step = plan.mean(&LayerPrediction::par_step_after),
+                         .step_seconds = plan.mean(&LayerPrediction::step_seconds_after)};
+  const auto next = std::ranges::upper_bound(points, taken.moves, {}, &CurvePoint::moves);
+  const auto place = next - points.begin();
+  points.insert(next, taken);
+  const bool bytes = options.expert_bytes > 0;
+  const auto out = std::back_inserter(to);
+  fmt::format_to(out, "\nPAR against moves, over all layers\n{:>8}{}{:>12}{:>12}\n", "moves",
+                 bytes ? fmt::format("{:>18}", "bytes") : "", "of a step", "of window");
+  for (auto i = points.begin(); i != points.end(); ++i) {
+    fmt::format_to(out, "{:8}{}{:12.4f}{:12.4f}{}\n", i->moves,
+                   bytes ? fmt::format("{:18}", i->moves * options.expert_bytes) : "", i->par_step,
+                   i->par, i - points.begin() == place ? "  this plan" : "");
+  }
 }
 
 void append_layers(std::string& to, const PlanResult& result) {
@@ -101,6 +134,7 @@ std::string text_report(const PlanOptions& options, const Recording& loads,
       loads.load.num_experts, placement.num_slots(), placement.num_ranks(), options.policy);
   append_layers(report, result);
   if (result.served.cost) append_times(report, result);
+  if (options.curve) append_curve(report, options, result);
   const auto out = std::back_inserter(report);
   fmt::format_to(out, "\n{} expert weights move", result.plan.moves.size());
   if (options.expert_bytes > 0) fmt::format_to(out, " ({} bytes)", result.plan.bytes);
@@ -128,7 +162,8 @@ void plan(const PlanOptions& options) {
   const Recording loads = read_loads(options.loads);
   PlacementFile current = starting_placement(options, loads);
   ServedBy served = read_serving(options.serving);
-  const Problem problem = problem_of(options, loads.load, current.placement, served);
+  Problem problem = problem_of(options, loads.load, current.placement, served);
+  problem.wants_curve = options.curve;
 
   printer.status(fmt::format("planning {} layers with {}", loads.load.num_layers, options.policy));
   const auto start = std::chrono::steady_clock::now();

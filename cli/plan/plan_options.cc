@@ -24,6 +24,12 @@ rank receives in a layer), duplicates, plan_seconds. With --cost, and with --spl
 par_time_before, par_time_after (mean PAR of a step in time), step_seconds_before and
 step_seconds_after (the time of a step's busiest rank in a layer).
 
+--curve adds what plans with fewer or more moves reach: moves over all layers, bytes where
+--expert-bytes is given, PAR of the window and of a step; in --json the list curve of moves, bytes,
+par, par_step (and step_seconds with --cost). A page of --report then draws it. Without limits, this
+plan is the knee that the policy takes; with --max-bytes, moves go where they gain most, over all
+layers.
+
 --split names the rule that will share tokens out over replicas, for which the plan is made and
 measured; equal: each replica gets the same part, fractions of tokens included. time needs --cost,
 or takes rows for costs.
@@ -62,6 +68,8 @@ void add_plan(Command& program, PlanOptions& options) {
       .shows_default();
   add_loads_format(command, options.loads, "--from");
   add_sizes_of_loads(command, options.loads);
+  command.flag("--curve", options.curve,
+               "Also PAR against moves: what other budgets would reach; takes longer");
   add_report(command, options.report);
   add_json(command, options.json);
   command.footer(kPlanFooter);

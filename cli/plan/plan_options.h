@@ -14,6 +14,7 @@ struct PlanOptions : PlannerOptions {
   std::string format = "json";  // of `out`
   std::string out;              // file; empty: nothing is written
   std::string report;           // file of a page; empty: nothing is written
+  bool curve = false;           // also PAR against moves
   bool json = false;
 };
 

@@ -36,7 +36,8 @@ struct Topology {
 Placement default_placement(int num_layers, int num_experts, std::vector<int> slots_per_rank);
 
 // The most that a plan may cost. A limit that is reached stops further moves; it never makes a plan
-// invalid.
+// invalid. What max_bytes and max_layers allow is spent where it gains most, over all layers, parts
+// of a layer's plan included.
 struct PlanLimits {
   static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   int64_t max_moves_per_layer = kNone;
@@ -72,6 +73,8 @@ struct Problem {
   std::optional<SplitRule> split = std::nullopt;
   // What rows cost where the plan serves; kTime needs one, and it must outlive the call.
   const CostModel* cost = nullptr;
+  // Fill Plan::curve, which takes a few times as long as the plan.
+  bool wants_curve = false;
   // Single steps of the window, for the cost: what an expert takes depends on its rows in a step,
   // and not on their sum. Null: those of `load` are single steps.
   const Load* steps = nullptr;
@@ -109,6 +112,13 @@ struct LayerPrediction {
   double step_seconds_before = 0, step_seconds_after = 0;
 };
 
+// What a plan with fewer moves would reach, or one with more.
+struct CurvePoint {
+  int64_t moves = 0;             // over all layers
+  double par = 1, par_step = 1;  // LayerPrediction::par_after, par_step_after; mean over layers
+  double step_seconds = 0;       // with a cost model: step_seconds_after, mean over layers
+};
+
 struct Plan {
   Placement placement;
   // The moves in order of layer and slot. Weights that a rank holds already are no move.
@@ -119,6 +129,10 @@ struct Plan {
   std::vector<LayerPrediction> layers;  // [layers]
   int64_t bytes = 0;                    // moves x expert_bytes
   History history;  // for the next Problem; empty for policies that remember nothing
+  // With Problem::wants_curve: PAR against moves, from none on, by ascending moves, each point more
+  // level than the last. Limits on a layer and on the number of layers hold, max_bytes does not:
+  // with so many moves as its limit, a plan is this point. At most about a hundred points.
+  std::vector<CurvePoint> curve;
 
   // The mean of one prediction over the layers.
   double mean(double LayerPrediction::* value) const {

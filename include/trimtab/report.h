@@ -3,8 +3,8 @@
 // no network, no other file - and that a browser shows light or dark. A Report is plain data that
 // whoever has something to show fills: a plan, a recording, a live run. The page has, in this order
 // and as far as there is data for it: headline numbers, rank bars, heat maps of ranks and of
-// experts, the placement, PAR over time, moves, tables, and how each number is defined. All
-// functions here may run at the same time.
+// experts, the placement, PAR over time, PAR against moves, moves, tables, and how each number is
+// defined. All functions here may run at the same time.
 #pragma once
 
 #include <cstdint>
@@ -71,6 +71,12 @@ struct ReportTimeline {
   std::vector<ReportMark> marks = {};  // each between the first point and the last
 };
 
+// PAR against moves: what plans with fewer or more moves reach.
+struct ReportCurve {
+  std::vector<CurvePoint> points;  // by ascending moves; empty: there is no curve
+  CurvePoint plan;                 // the plan of the page
+};
+
 struct ReportTable {
   struct Column {
     std::string key, label;
@@ -102,6 +108,7 @@ struct Report {
   // [layers] slots of the second state whose weights must come from another rank.
   std::vector<std::vector<int>> moved;
   ReportTimeline timeline;  // may be empty
+  ReportCurve curve;        // may be empty
   std::vector<ReportTable> tables;
   std::vector<ReportText> definitions;  // beside those of the drawings
 };

@@ -9,6 +9,8 @@
 #include "load/replicas.h"
 #include "policy/align.h"
 #include "policy/bounds.h"
+#include "policy/budget.h"
+#include "policy/layer_placement.h"
 #include "policy/limits.h"
 #include "policy/one_layer.h"
 #include "split/split_loads.h"
@@ -95,8 +97,15 @@ class Finisher {
 
   Plan finish() {
     for (int l = 0; l < layers(); ++l) finish_layer(l);
-    apply_plan_limits();
-    return make_plan();
+    std::vector<CurvePoint> curve;
+    if (problem_.wants_curve || !within_plan_limits()) {
+      make_choices();
+      if (problem_.wants_curve) curve = make_curve();
+      if (!within_plan_limits()) spend_budget();
+    }
+    Plan plan = make_plan();
+    plan.curve = std::move(curve);
+    return plan;
   }
 
  private:
@@ -180,34 +189,45 @@ class Finisher {
     if (in_rows && p.par_step_before <= kLevel) return keep(layer);
     fit(layer, window);
     if (std::ranges::equal(proposed(layer), current(layer))) return keep(layer);
-    const Measured after = measure(proposed(layer), layer, window);
+    predict_after(layer, proposed(layer), window, p);
+    if (options_.require_gain && gain(p) <= 0) return keep(layer);
+    moves_[layer] = moves_to(layer, proposed(layer));
+  }
+
+  void predict_after(int layer, std::span<const int32_t> placement, std::span<const int64_t> window,
+                     LayerPrediction& p) const {
+    const Measured after = measure(placement, layer, window);
     p.par_after = after.level.par;
     p.par_step_after = after.level.par_step_mean;
     p.par_step_after_high = after.level.par_step_high;
     p.par_time_after = after.par_time;
     p.step_seconds_after = after.step_seconds;
-    if (options_.require_gain && gain(p) <= 0) return keep(layer);
-    const std::vector<int64_t> in = received(current(layer), proposed(layer), first_slots());
-    moves_[layer] = std::accumulate(in.begin(), in.end(), int64_t{0});
+  }
+
+  int64_t moves_to(int layer, std::span<const int32_t> placement) const {
+    const std::vector<int64_t> in = received(current(layer), placement, first_slots());
+    return std::accumulate(in.begin(), in.end(), int64_t{0});
   }
 
   // Aligns the proposal of a layer and holds it to the limits that concern one layer.
   void fit(int layer, std::span<const int64_t> window) {
-    const std::span<int32_t> placement = proposed(layer);
-    const auto replace = [&](const std::vector<int32_t>& with) {
-      std::copy(with.begin(), with.end(), placement.begin());
-    };
-    if (options_.align_ranks) {
-      replace(align_ranks(current(layer), placement, first_slots(), problem_.load.num_experts,
-                          problem_.topology));
-    }
-    if (options_.align_slots) replace(align_slots(current(layer), placement, first_slots()));
+    std::vector<int32_t> placement = aligned(layer, to_vector(proposed(layer)));
     const PlanLimits& limits = problem_.limits;
     if (limits.max_moves_per_layer != PlanLimits::kNone ||
         limits.max_receive_per_rank != PlanLimits::kNone) {
-      replace(within_move_limits(current(layer), placement, first_slots(), window,
-                                 limits.max_moves_per_layer, limits.max_receive_per_rank));
+      placement = within_move_limits(current(layer), placement, first_slots(), window,
+                                     limits.max_moves_per_layer, limits.max_receive_per_rank);
     }
+    std::ranges::copy(placement, proposed(layer).begin());
+  }
+
+  std::vector<int32_t> aligned(int layer, std::vector<int32_t> placement) const {
+    if (options_.align_ranks) {
+      placement = align_ranks(current(layer), placement, first_slots(), problem_.load.num_experts,
+                              problem_.topology);
+    }
+    if (options_.align_slots) placement = align_slots(current(layer), placement, first_slots());
+    return placement;
   }
 
   void predict_bounds(std::span<const int64_t> window, LayerPrediction& p) const {
@@ -220,27 +240,139 @@ class Finisher {
     p.bound_exact = std::max(1.0, bounds.exact / mean);
   }
 
-  // Limits over all layers: those that gain most change first.
-  void apply_plan_limits() {
+  // Do the layers keep to the limits over all of them?
+  bool within_plan_limits() const {
     const PlanLimits& limits = problem_.limits;
-    if (limits.max_layers == PlanLimits::kNone && limits.max_bytes == PlanLimits::kNone) return;
-    std::vector<double> gains;
-    std::vector<int64_t> moves;
-    std::vector<int> changed;
+    int64_t changed = 0;
+    for (int layer = 0; layer < layers(); ++layer) changed += is_changed(layer) ? 1 : 0;
+    return changed <= limits.max_layers &&
+           std::accumulate(moves_.begin(), moves_.end(), int64_t{0}) <= max_moves();
+  }
+  int64_t max_moves() const {
+    const PlanLimits& limits = problem_.limits;
+    return limits.max_bytes == PlanLimits::kNone ? PlanLimits::kNone
+                                                 : limits.max_bytes / problem_.expert_bytes;
+  }
+  bool is_changed(int layer) const {
+    const auto placement = std::span(proposal_).subspan(cells(layer, slots()), cells(slots()));
+    return !std::ranges::equal(placement, current(layer));
+  }
+
+  // A placement that a layer may get instead of its proposal.
+  struct Choice {
+    std::vector<int32_t> placement;
+    LayerPrediction prediction;
+    Offer offer;
+  };
+
+  // What the layers may become that their policy wants to change. A layer that the policy leaves
+  // alone is left alone here too.
+  void make_choices() {
+    choices_.resize(layers());
     for (int layer = 0; layer < layers(); ++layer) {
-      const std::span<const int32_t> placement = proposed(layer);
-      if (std::equal(placement.begin(), placement.end(), current(layer).begin())) continue;
-      changed.push_back(layer);
-      gains.push_back(gain(predictions_[layer]));
-      moves.push_back(moves_[layer]);
+      if (is_changed(layer)) choices_[layer] = choices_of(layer);
     }
-    const int64_t max_moves = limits.max_bytes == PlanLimits::kNone
-                                  ? PlanLimits::kNone
-                                  : limits.max_bytes / problem_.expert_bytes;
-    const std::vector<bool> chosen = choose_layers(gains, moves, limits.max_layers, max_moves);
-    for (size_t i = 0; i < changed.size(); ++i) {
-      if (!chosen[i]) keep(changed[i]);
+  }
+
+  std::vector<Choice> choices_of(int layer) {
+    const std::vector<int64_t> window = window_load(problem_.load, layer);
+    const PlanLimits& limits = problem_.limits;
+    std::vector<std::vector<int32_t>> placements =
+        thinned(placements_between(current(layer), proposed(layer), first_slots(), window,
+                                   limits.max_moves_per_layer, limits.max_receive_per_rank));
+    if (options_.alternatives) {
+      for (std::vector<int32_t>& one : options_.alternatives(layer))
+        placements.push_back(aligned(layer, std::move(one)));
     }
+    placements.push_back(to_vector(proposed(layer)));
+    const double cost_now = options_.cost ? options_.cost(layer, current(layer)) : 0;
+    std::vector<Choice> all;
+    std::vector<Offer> offers;
+    for (std::vector<int32_t>& placement : placements) {
+      const std::vector<int64_t> in = received(current(layer), placement, first_slots());
+      const int64_t moves = std::accumulate(in.begin(), in.end(), int64_t{0});
+      if (moves > limits.max_moves_per_layer ||
+          std::ranges::max(in) > limits.max_receive_per_rank ||
+          std::ranges::equal(placement, current(layer)))
+        continue;
+      Choice choice{std::move(placement), predictions_[layer], {moves, 0}};
+      predict_after(layer, choice.placement, window, choice.prediction);
+      choice.offer.gain = options_.cost ? cost_now - options_.cost(layer, choice.placement)
+                                        : gain(choice.prediction);
+      offers.push_back(choice.offer);
+      all.push_back(std::move(choice));
+    }
+    std::vector<Choice> kept;
+    constexpr int kMostOffers = 64;
+    for (const int i : worthwhile(offers, kMostOffers)) kept.push_back(std::move(all[cells(i)]));
+    return kept;
+  }
+
+  // The first placements, and then fewer and fewer.
+  static std::vector<std::vector<int32_t>> thinned(std::vector<std::vector<int32_t>> placements) {
+    constexpr size_t kAll = 16, kParts = 16;
+    std::vector<std::vector<int32_t>> kept;
+    for (size_t i = 0; i < placements.size(); i += 1 + (i < kAll ? 0 : i / kParts))
+      kept.push_back(std::move(placements[i]));
+    return kept;
+  }
+
+  Budget budget(int64_t max_moves) const {
+    std::vector<std::vector<Offer>> offers(cells(layers()));
+    for (size_t l = 0; l < choices_.size(); ++l) {
+      for (const Choice& choice : choices_[l]) offers[l].push_back(choice.offer);
+    }
+    return {std::move(offers), max_moves, problem_.limits.max_layers};
+  }
+
+  // Limits over all layers: every move goes where it gains most.
+  void spend_budget() {
+    const Budget all = budget(max_moves());
+    const std::vector<int> chosen = all.choose(all.most_moves());
+    for (int layer = 0; layer < layers(); ++layer) {
+      if (chosen[cells(layer)] < 0) {
+        keep(layer);
+        continue;
+      }
+      const Choice& choice = choices_[layer][cells(chosen[cells(layer)])];
+      std::ranges::copy(choice.placement, proposed(layer).begin());
+      predictions_[layer] = choice.prediction;
+      moves_[layer] = choice.offer.moves;
+    }
+  }
+
+  std::vector<CurvePoint> make_curve() const {
+    const Budget all = budget(PlanLimits::kNone);
+    std::vector<CurvePoint> curve;
+    constexpr int64_t kAll = 16, kParts = 24;
+    const int64_t most = all.most_moves();
+    for (int64_t moves = 0; moves <= most;) {
+      const CurvePoint point = point_of(all.choose(moves));
+      if (curve.empty() || point.par_step < curve.back().par_step ||
+          (problem_.cost != nullptr && point.step_seconds < curve.back().step_seconds)) {
+        curve.push_back(point);
+      }
+      if (moves == most) break;
+      moves = std::min(most, moves + 1 + (moves < kAll ? 0 : moves / kParts));
+    }
+    return curve;
+  }
+
+  CurvePoint point_of(const std::vector<int>& chosen) const {
+    CurvePoint point{0, 0, 0, 0};
+    for (int layer = 0; layer < layers(); ++layer) {
+      const int choice = chosen[cells(layer)];
+      const LayerPrediction& p =
+          choice < 0 ? predictions_[layer] : choices_[layer][cells(choice)].prediction;
+      point.moves += choice < 0 ? 0 : choices_[layer][cells(choice)].offer.moves;
+      point.par += choice < 0 ? p.par_before : p.par_after;
+      point.par_step += choice < 0 ? p.par_step_before : p.par_step_after;
+      point.step_seconds += choice < 0 ? p.step_seconds_before : p.step_seconds_after;
+    }
+    point.par /= layers();
+    point.par_step /= layers();
+    point.step_seconds /= layers();
+    return point;
   }
 
   Plan make_plan() {
@@ -264,7 +396,8 @@ class Finisher {
             .duplicates = std::move(duplicates),
             .layers = std::move(predictions_),
             .bytes = num_moves * problem_.expert_bytes,
-            .history = {}};
+            .history = {},
+            .curve = {}};
   }
 
   void list_moves(int layer, std::vector<Move>& moves) {
@@ -289,6 +422,7 @@ class Finisher {
   std::vector<int32_t> proposal_;  // [layers][slots], the proposal, becomes the plan's
   std::vector<int64_t> moves_;
   std::vector<LayerPrediction> predictions_;
+  std::vector<std::vector<Choice>> choices_;  // [layers], by ascending moves and gain
   std::vector<double> high_before_;  // [layers] par_step_after_high of a layer that stays as it is
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,15 @@ struct FinishOptions {
   bool align_slots = true;  // an expert that stays on its rank stays in its slot
   // Keep the placement of a layer whose mean per-step PAR the proposal does not lower.
   bool require_gain = true;
+  // Other placements of a layer [slots], mostly with fewer moves than the proposal's; called where
+  // limits over all layers do not let every layer have its proposal, and for the curve. The frame
+  // adds what lies on the way to the proposal, and chooses among all of them over the layers by
+  // what they gain.
+  std::function<std::vector<std::vector<int32_t>>(int layer)> alternatives = nullptr;
+  // What a placement of a layer costs, where the policy judges by more than the window; only
+  // differences count. Null: the frame goes by the mean PAR of a step, or with a cost model by the
+  // seconds of a step.
+  std::function<double(int layer, std::span<const int32_t> placement)> cost = nullptr;
 };
 
 // proposal: [layers][slots], logical ids, numbered like `problem.current`. Whatever the policy, a

@@ -27,10 +27,14 @@ std::vector<int32_t> within_move_limits(std::span<const int32_t> current,
                                         std::span<const int64_t> expert_load, int64_t max_moves,
                                         int64_t max_receive);
 
-// Returns which layers may change, given what each would move and gain: [layers]. The layers with
-// the largest gains come first, until max_layers layers or max_moves weights over all layers are
-// used up; layers that do not fit are passed over.
-std::vector<bool> choose_layers(std::span<const double> gains, std::span<const int64_t> moves,
-                                int64_t max_layers, int64_t max_moves);
+// Goes the same way, and returns every placement on it, up to `proposal` itself where the limits
+// allow it. Each has other moves than the one before. With R ranks, S slots on each and P of all
+// slots differing, a step tries at most P slots and each try takes O(R) and the replicas that it
+// concerns.
+std::vector<std::vector<int32_t>> placements_between(std::span<const int32_t> current,
+                                                     std::span<const int32_t> proposal,
+                                                     std::span<const int32_t> first_slots,
+                                                     std::span<const int64_t> expert_load,
+                                                     int64_t max_moves, int64_t max_receive);
 
 }  // namespace trimtab

@@ -176,3 +176,28 @@ function line_chart(element, chart) {
     return chart.tip(i);
   });
 }
+
+// One line through points [x, y] by ascending x, and a marked point. chart: points, marked, low (of y), height, label, unit
+// (of x), tip(i).
+function xy_chart(element, chart) {
+  const left = 46, right = 14, top = 8, foot = 34, width = element.clientWidth;
+  const most = Math.max(1, chart.marked[0], ...chart.points.map((one) => one[0]));
+  const highest = Math.max(chart.marked[1], ...chart.points.map((one) => one[1]));
+  const high = Math.max(chart.low + 0.05, highest * 1.05 - chart.low * 0.05);
+  const x = (value) => left + ((width - left - right) * value) / most;
+  const y = (value) => top + chart.height - (chart.height * (value - chart.low)) / (high - chart.low);
+  let content = ticks(chart.low, high, 4).map((t) => line(left, y(t), width - right, y(t), 'grid') + text(left - 5, y(t) + 4, t.toFixed(2), 'end')).join('');
+  content += ticks(0, most, Math.max(2, width / 110)).map((t) => text(x(t), top + chart.height + 14, t, 'middle')).join('');
+  content += `<path class="line s1" d="M${chart.points.map(([a, b]) => `${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join('L')}"/>`;
+  if (chart.points.length <= 60) content += chart.points.map(([a, b]) => `<circle class="point s1" cx="${x(a).toFixed(1)}" cy="${y(b).toFixed(1)}" r="2.5"/>`).join('');
+  content += `<circle class="solid" cx="${x(chart.marked[0]).toFixed(1)}" cy="${y(chart.marked[1]).toFixed(1)}" r="5"/>`;
+  content += text(width - right, top + chart.height + 29, chart.unit, 'end small');
+  element.innerHTML = svg(width, top + chart.height + foot, chart.label, `${content}<path class="cursor" d=""/>`);
+  const cursor = element.querySelector('.cursor');
+  hover(element, (px) => {
+    let near = 0;
+    chart.points.forEach(([a], i) => { if (Math.abs(x(a) - px) < Math.abs(x(chart.points[near][0]) - px)) near = i; });
+    cursor.setAttribute('d', `M${x(chart.points[near][0])} ${top}V${top + chart.height}`);
+    return chart.tip(near);
+  });
+}

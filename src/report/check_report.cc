@@ -74,6 +74,19 @@ void check_timeline(const ReportTimeline& timeline) {
   }
 }
 
+void check_curve(const ReportCurve& curve) {
+  int64_t last = -1;
+  for (const CurvePoint& point : curve.points) {
+    if (point.moves <= last)
+      throw InvalidArgument(cat("report: a point of the curve at ", point.moves, " moves after ",
+                                last));
+    last = point.moves;
+    expect_finite(point.par, "a PAR of the curve");
+    expect_finite(point.par_step, "a PAR of the curve");
+  }
+  expect_finite(curve.plan.par_step, "the PAR of the curve's plan");
+}
+
 void check_numbers(const Report& report) {
   for (const ReportHeadline& headline : report.headlines) {
     for (const ReportNumber& number : headline.numbers) {
@@ -97,6 +110,7 @@ void check_report(const Report& report) {
   check_states(report);
   check_moves(report);
   check_timeline(report.timeline);
+  check_curve(report.curve);
   check_numbers(report);
 }
 

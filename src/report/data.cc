@@ -117,6 +117,16 @@ Json time_data(const ReportTimeline& timeline) {
           {"marks", marks_data(timeline, group)}};
 }
 
+Json point_data(const CurvePoint& point) {
+  return {point.moves, rounded(point.par_step), rounded(point.par)};
+}
+
+Json curve_data(const ReportCurve& curve) {
+  Json points = Json::array();
+  for (const CurvePoint& point : curve.points) points.push_back(point_data(point));
+  return {{"points", std::move(points)}, {"plan", point_data(curve.plan)}};
+}
+
 }  // namespace
 
 std::string report_data(const Report& report, std::span<const int> layers) {
@@ -135,7 +145,8 @@ std::string report_data(const Report& report, std::span<const int> layers) {
                      {"experts", report.num_experts}, {"expert_parts", kExpertParts},
                      {"rank_parts", kRankParts},      {"nodes", report.node_of_rank},
                      {"expert", std::move(expert)},   {"states", std::move(states)},
-                     {"moved", std::move(moved)},     {"time", time_data(report.timeline)}};
+                     {"moved", std::move(moved)},     {"time", time_data(report.timeline)},
+                     {"curve", curve_data(report.curve)}};
   std::string text;
   // "</script" must not end the element early; what is no UTF-8 can't be JSON.
   for (const char c : data.dump(-1, ' ', false, Json::error_handler_t::replace)) {

@@ -15,7 +15,8 @@ namespace trimtab {
 //   [layers][ranks]: loads over the layer's mean, in expert_parts and rank_parts of it;
 //   states[].tokens [layers], .slots [ranks], .map [layers][slots]; moved [layers][]; time: unit,
 //   points, of (how many of the report's points each stands for), series[] of name, par, worst,
-//   moves; marks[] of at (which of the points), texts, trouble.
+//   moves; marks[] of at (which of the points), texts, trouble; curve: points[] and
+//   plan, each of moves, PAR of a step, PAR of the window.
 std::string report_data(const Report& report, std::span<const int> layers);
 
 }  // namespace trimtab

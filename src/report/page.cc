@@ -129,6 +129,11 @@ std::string drawings(const Report& report, size_t drawn) {
     out += section("time", cat("PAR over ", escaped(report.timeline.unit), "s"),
                    "Above the mean over the layers, below the worst of them. 1 is level.");
   }
+  if (!report.curve.points.empty()) {
+    out += section("curve", "PAR against moves",
+                   "What plans with other numbers of moves reach, each move where it gains most; "
+                   "mean over steps and layers. The dot is the plan of this page.");
+  }
   if (drawn > 0 && !report.moved.empty()) {
     out += section("moves", "Moves", "Expert weights that a rank must get from another.");
   }

@@ -94,6 +94,11 @@ Report plan_report(PlanStory story) {
                        {report_series("before", story.current, story.load),
                         report_series("after", plan.placement, story.load)}};
   }
+  report.curve = {plan.curve,
+                  {.moves = std::ssize(plan.moves),
+                   .par = plan.mean(&LayerPrediction::par_after),
+                   .par_step = plan.mean(&LayerPrediction::par_step_after),
+                   .step_seconds = plan.mean(&LayerPrediction::step_seconds_after)}};
   report.tables = {layer_table(plan, report.layer_ids, report.moved)};
   report.definitions = {par_of_a_step(),
                         {"PAR of the window", "Of the loads summed over all steps."},

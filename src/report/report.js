@@ -218,6 +218,17 @@
     });
   }
 
+  function draw_curve() {
+    const place = element('curve');
+    if (!place) return;
+    const { points, plan } = data.curve;
+    xy_chart(place, {
+      points: points.map(([moves, par]) => [moves, par]), marked: [plan[0], plan[1]], low: 1, height: 190,
+      label: 'PAR against moves', unit: 'moves, all layers',
+      tip: (i) => [`${points[i][0]} moves`, `PAR of a step ${points[i][1].toFixed(4)}`, `PAR of the window ${points[i][2].toFixed(4)}`],
+    });
+  }
+
   function draw_moves() {
     const place = element('moves');
     if (!place) return;
@@ -267,6 +278,7 @@
   function draw_all() {
     draw_headlines();
     draw_time();
+    draw_curve();
     if (num_layers === 0) return;
     draw_choice();
     draw_ranks();

@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "policy/align.h"
+#include "policy/trim/anneal.h"
 #include "policy/trim/branch_and_bound.h"
 #include "policy/trim/change_replicas.h"
 #include "policy/trim/episodes.h"
+#include "policy/trim/grow.h"
 #include "policy/trim/level.h"
 #include "policy/trim/replica_search.h"
 #include "policy/trim/replicas.h"
@@ -25,7 +27,6 @@ constexpr uint64_t kSeed = 0x7472696d;
 constexpr int kSmallExperts = 16;
 constexpr int kSmallSlots = 32;
 constexpr int kShakes = 500;
-constexpr int kMaxSweeps = 1 << 20;
 
 using Clock = std::chrono::steady_clock;
 
@@ -215,7 +216,7 @@ class LayerPlanner {
     const auto elapsed = [&] {
       return std::chrono::duration<double>(Clock::now() - begin).count();
     };
-    for (int sweeps = 2; sweeps <= kMaxSweeps; sweeps *= 2) {
+    for (int sweeps = 2; sweeps <= kMostSweeps; sweeps *= 2) {
       const double before = elapsed();
       consider(anneal(task_, start, sweeps));
       const double took = elapsed() - before;
@@ -228,8 +229,11 @@ class LayerPlanner {
            std::chrono::duration<double>(Clock::now() - begin_).count() > effort_.seconds;
   }
 
-  // Looks, from several starts, for the price at which the search just stays within the limits.
+  // Searches by single moves, and looks, from several starts, for the price at which the heat bath
+  // just stays within the limits.
   void search_within_limits() {
+    grow(task_, current_, limits_, effort_.grow_work,
+         [this](const Slots& found) { consider(found); });
     std::vector<Slots> starts = {current_};
     for (int half = 1; half <= 2; ++half) {
       const int64_t changes = std::min<int64_t>(limits_.max_moves, task_.num_slots()) * half / 2;
@@ -272,41 +276,8 @@ class LayerPlanner {
     return high > 0 ? high : low;
   }
 
-  // Heat bath from b = 10 at a temperature of 1e-3 PAR down to plain descent at b = 40.
-  Slots anneal(const LayerTask& task, Slots placement, int sweeps) const {
-    constexpr float kFirstSharpness = 10;
-    constexpr float kLastSharpness = 40;
-    constexpr float kFirstTemperature = 1e-3F;
-    constexpr float kLastTemperature = 1e-5F;
-    constexpr int kSharpenings = 5;
-    constexpr int kMaxDescents = 20;
-    const int64_t ranks = task.num_ranks();
-    const int64_t pairs = std::max<int64_t>(1, ranks * (ranks - 1) / 2);
-    const int64_t most = effort_.seconds > 0 ? kMaxSweeps : effort_.max_visits / pairs;
-    const int affordable = static_cast<int>(std::clamp<int64_t>(most, 1, kMaxSweeps));
-    sweeps = std::min(sweeps, affordable);
-    ExchangeSearch search(task, noise_, std::move(placement), kSeed);
-    int sharpened = -1;
-    for (int i = 0; i < sweeps && !late(); ++i) {
-      if (i * kSharpenings / sweeps != sharpened) {
-        sharpened = i * kSharpenings / sweeps;
-        search.sharpen(
-            geometric(kFirstSharpness, kLastSharpness, part_of(sharpened, kSharpenings - 1)));
-      }
-      const float done = sweeps > 1 ? part_of(i, sweeps - 1) : 1.0F;
-      search.sweep(geometric(kFirstTemperature, kLastTemperature, done));
-    }
-    search.sharpen(kLastSharpness);
-    for (int i = 0; i < std::min(kMaxDescents, affordable) && search.sweep(0) > 0 && !late(); ++i) {
-    }
-    return {search.placement().begin(), search.placement().end()};
-  }
-
-  static float part_of(int part, int whole) {
-    return static_cast<float>(part) / static_cast<float>(whole);
-  }
-  static float geometric(float from, float to, float part) {
-    return from * coarse_exp(part * coarse_log(to / from));
+  Slots anneal(const LayerTask& task, const Slots& start, int sweeps) const {
+    return trimtab::anneal(task, noise_, start, effort_, sweeps, [this] { return late(); });
   }
 
   const LayerTask& task_;

@@ -32,6 +32,8 @@ struct Effort {
   double near_price = 0;
   // Placements, times slots and steps, that a search under the rule that serves may estimate.
   int64_t served_estimates = 3'000'000;
+  // Loads of a rank in an episode that a search by single moves may compute.
+  int64_t grow_work = 100'000'000;
   // If > 0: search from each start with twice the sweeps each time, as long as its part of this
   // lasts. It replaces `sweeps` and `max_visits`.
   double seconds = 0;

@@ -37,24 +37,33 @@ class ServedSearch {
         slots_(task.current.first_slots()),
         current_(to_vector(task.current.logical(task.layer))),
         proposal_(std::move(proposal)),
+        limits_(task.limits),
+        estimates_(task.estimates),
         quick_(task.steps, slots_, task.serving),
         window_(sum_of_steps(task.steps.load, 0, {0, task.steps.load.num_steps})) {}
 
   Slots run() {
-    consider(current_);
-    if (within_limits(proposal_)) {
-      consider(proposal_);
-      consider(without_needless_moves(proposal_));
-    }
-    // Equal shares of summed loads say little of what single steps cost. From the current placement
-    // fewer moves may do.
-    if (task_.serving.cost != nullptr) {
-      const Slots found = choose();
-      consider(without_needless_moves(exchanged(found)));
-      if (found != current_) consider(exchanged(current_));
-    }
-    if (const int64_t width = width_of_search(); width > 0) search_all(width);
+    explore();
     return choose();
+  }
+
+  // Also with fewer moves than the best takes. others: more placements to consider.
+  std::vector<Slots> frontier(std::span<const Slots> others) {
+    explore();
+    for (const Slots& other : others) {
+      if (within_limits(other)) consider(other);
+    }
+    if (task_.serving.cost != nullptr) {
+      constexpr int64_t kMostMoves = 64, kParts = 8;
+      const int64_t most = limits_.max_moves;
+      estimates_ /= kParts;
+      for (limits_.max_moves = 1; limits_.max_moves < std::min(most, kMostMoves);
+           limits_.max_moves *= 2) {
+        consider(exchanged(current_));
+      }
+      limits_.max_moves = most;
+    }
+    return undominated();
   }
 
  private:
@@ -69,6 +78,43 @@ class ServedSearch {
     double squares = 0;
   };
 
+  void explore() {
+    consider(current_);
+    if (within_limits(proposal_)) {
+      consider(proposal_);
+      consider(without_needless_moves(proposal_));
+    }
+    // Equal shares of summed loads say little of what single steps cost. From the current placement
+    // fewer moves may do.
+    if (task_.serving.cost != nullptr) {
+      const Slots found = choose();
+      consider(without_needless_moves(exchanged(found)));
+      if (found != current_) consider(exchanged(current_));
+    }
+    if (const int64_t width = width_of_search(); width > 0) search_all(width);
+  }
+
+  // Of all candidates, those that are more level than all with fewer moves: by ascending moves.
+  std::vector<Slots> undominated() const {
+    const auto level = [&](const Candidate& one) {
+      return one.cost - task_.move_price * static_cast<double>(one.moves);
+    };
+    const std::vector<int32_t> order =
+        sorted_ids(std::ssize(candidates_), [&](int32_t a, int32_t b) {
+          const Candidate &x = candidates_[cells(a)], &y = candidates_[cells(b)];
+          return std::pair(x.moves, level(x)) < std::pair(y.moves, level(y));
+        });
+    std::vector<Slots> result;
+    double least = level(candidates_.front());  // the current placement
+    for (const int32_t i : order) {
+      const Candidate& one = candidates_[cells(i)];
+      if (level(one) >= least) continue;
+      least = level(one);
+      result.push_back(one.placement);
+    }
+    return result;
+  }
+
   int rank_of(int32_t slot) const { return slots_.rank_of(slot); }
   std::span<const int32_t> on_rank(int rank, const Slots& placement) const {
     return slots_.of(rank, std::span(placement));
@@ -82,8 +128,8 @@ class ServedSearch {
   }
   bool within_limits(const Slots& placement) const {
     const std::vector<int64_t> in = received_by(placement);
-    return std::ranges::max(in) <= task_.limits.max_receive &&
-           std::accumulate(in.begin(), in.end(), int64_t{0}) <= task_.limits.max_moves;
+    return std::ranges::max(in) <= limits_.max_receive &&
+           std::accumulate(in.begin(), in.end(), int64_t{0}) <= limits_.max_moves;
   }
   int64_t moves_of(const Slots& placement) const {
     const std::vector<int64_t> in = received_by(placement);
@@ -163,7 +209,7 @@ class ServedSearch {
     Random random(kSeed);
     double best = value(placement);
     const auto slots = static_cast<uint32_t>(slots_.num_slots());
-    for (int64_t left = task_.estimates / cost_of_estimate(); left > 0; --left) {
+    for (int64_t left = estimates_ / cost_of_estimate(); left > 0; --left) {
       const auto s = static_cast<int32_t>(random.below(slots));
       const auto t = static_cast<int32_t>(random.below(slots));
       const int32_t a = placement[s], b = placement[t];
@@ -198,7 +244,7 @@ class ServedSearch {
   // How many placements with the same number of moves the search may go on from; 0: too few.
   int64_t width_of_search() const {
     constexpr int64_t kMoves = 8, kLeast = 4, kMost = 48;
-    const int64_t width = task_.estimates / (changes() * cost_of_estimate() * kMoves);
+    const int64_t width = estimates_ / (changes() * cost_of_estimate() * kMoves);
     return width < kLeast ? 0 : std::min(width, kMost);
   }
 
@@ -277,6 +323,8 @@ class ServedSearch {
   const SlotRanges slots_;
   const Slots current_;
   const Slots proposal_;
+  LayerLimits limits_;
+  int64_t estimates_;
   QuickCost quick_;
   const std::vector<int64_t> window_;  // [experts] the load of all steps together
   std::vector<Candidate> candidates_;  // the current placement first
@@ -286,6 +334,12 @@ class ServedSearch {
 
 std::vector<int32_t> search_served(const ServedTask& task, std::vector<int32_t> proposal) {
   return ServedSearch(task, std::move(proposal)).run();
+}
+
+std::vector<std::vector<int32_t>> served_frontier(const ServedTask& task,
+                                                  std::vector<int32_t> proposal,
+                                                  std::span<const std::vector<int32_t>> others) {
+  return ServedSearch(task, std::move(proposal)).frontier(others);
 }
 
 }  // namespace trimtab

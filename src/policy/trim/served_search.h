@@ -33,4 +33,11 @@ struct ServedTask {
 // expert that stays in its slot. Deterministic.
 std::vector<int32_t> search_served(const ServedTask& task, std::vector<int32_t> proposal);
 
+// Returns what such a search finds for fewer moves too, and which of `others` serve better: every
+// placement that reaches a lower cost than all with fewer moves, by ascending moves. others:
+// [slots] each, as the proposal.
+std::vector<std::vector<int32_t>> served_frontier(const ServedTask& task,
+                                                  std::vector<int32_t> proposal,
+                                                  std::span<const std::vector<int32_t>> others);
+
 }  // namespace trimtab

@@ -9,8 +9,10 @@
 #include "policy/layer_placement.h"
 #include "policy/policies.h"
 #include "policy/trim/episodes.h"
+#include "policy/trim/frontier.h"
 #include "policy/trim/layer_planner.h"
 #include "policy/trim/searched_slots.h"
+#include "policy/trim/served_cost.h"
 #include "policy/trim/served_search.h"
 #include "trimtab/error.h"
 
@@ -88,9 +90,16 @@ class Trim : public Policy {
     // With a history the gain lies in the remembered episodes too, and the search has weighed it.
     // A placement that was chosen for the rule that serves keeps its ranks, whose speeds and nodes
     // it was chosen for.
-    Plan plan = finish_plan(
-        problem, std::move(proposal),
-        {.align_ranks = !has_serving(problem), .require_gain = problem.history == nullptr});
+    FinishOptions finish{.align_ranks = !has_serving(problem),
+                         .require_gain = problem.history == nullptr};
+    finish.alternatives = [&](int layer) { return alternatives(problem, layer, slots, noise); };
+    if (problem.history != nullptr) {
+      finish.cost = [&](int layer, std::span<const int32_t> placement) {
+        return served_cost(problem.current, placement,
+                           served_steps(problem, layer, kServedSteps), serving_of(problem));
+      };
+    }
+    Plan plan = finish_plan(problem, std::move(proposal), finish);
     const double half_life =
         kHalfLifeWindows * static_cast<double>(std::max<int64_t>(1, problem.load.num_steps));
     plan.history =
@@ -99,8 +108,15 @@ class Trim : public Policy {
   }
 
  private:
-  std::vector<int32_t> plan_one(const Problem& problem, int layer, const SearchedSlots& slots,
-                                const Noise& noise) const {
+  // One layer's task, and what it is made of.
+  struct Work {
+    Effort effort;
+    Episodes episodes;
+    double move_price = 0;
+    LayerLimits limits;
+  };
+
+  Work work_of(const Problem& problem, int layer, const SearchedSlots& slots) const {
     Effort effort = effort_;
     // Long windows hold more to plan on.
     constexpr int64_t kLongWindow = 512;
@@ -112,19 +128,65 @@ class Trim : public Policy {
     const int ranks = std::min(problem.current.num_ranks(), 32);
     effort.sweeps = std::max(1, effort.sweeps * (8 + ranks) / 40);
     if (time_budget_s_) effort.seconds = *time_budget_s_ / problem.load.num_layers;
-    Episodes episodes = layer_episodes(problem.load, problem.history, layer, effort.max_episodes,
-                                       problem.current.num_ranks());
-    if (episodes.count == 0) return to_vector(problem.current.logical(layer));
-    if (episodes.count > 1) exaggerate(episodes, kExaggeration);
-    const LayerTask task = slots.task(layer, episodes, price(problem, layer, slots, effort));
+    Work work{effort,
+              layer_episodes(problem.load, problem.history, layer, effort.max_episodes,
+                             problem.current.num_ranks()),
+              0,
+              {.max_moves = problem.limits.max_moves_per_layer,
+               .max_receive = problem.limits.max_receive_per_rank}};
+    if (work.episodes.count == 0) return work;
+    if (work.episodes.count > 1) exaggerate(work.episodes, kExaggeration);
+    work.move_price = price(problem, layer, slots, effort);
     if (!move_price_ && problem.history == nullptr)
-      effort.near_price = kDriftPrice / problem.current.num_ranks();
-    const LayerLimits limits{.max_moves = problem.limits.max_moves_per_layer,
-                             .max_receive = problem.limits.max_receive_per_rank};
-    std::vector<int32_t> placement =
-        slots.complete(plan_layer(task, slots.current(layer), effort, limits, noise));
+      work.effort.near_price = kDriftPrice / problem.current.num_ranks();
+    return work;
+  }
+
+  std::vector<int32_t> plan_one(const Problem& problem, int layer, const SearchedSlots& slots,
+                                const Noise& noise) const {
+    const Work work = work_of(problem, layer, slots);
+    if (work.episodes.count == 0) return to_vector(problem.current.logical(layer));
+    const LayerTask task = slots.task(layer, work.episodes, work.move_price);
+    std::vector<int32_t> placement = slots.complete(
+        plan_layer(task, slots.current(layer), work.effort, work.limits, noise));
     if (!has_serving(problem)) return placement;
-    return for_serving(problem, layer, std::move(placement), limits, task.move_price);
+    const ServedSteps steps = served_steps(problem, layer, kServedSteps);
+    if (steps.load.num_steps == 0) return to_vector(problem.current.logical(layer));
+    return search_served(served_task(problem, layer, steps, work),
+                         aligned(problem, layer, placement));
+  }
+
+  // Placements with fewer moves than the plan of plan_one(), and that one.
+  std::vector<std::vector<int32_t>> alternatives(const Problem& problem, int layer,
+                                                 const SearchedSlots& slots,
+                                                 const Noise& noise) const {
+    const std::span<const int32_t> current = slots.current(layer);
+    if (current.empty()) return {};  // what lies on the way to the plan is all there is
+    Work work = work_of(problem, layer, slots);
+    if (work.episodes.count == 0) return {};
+    work.effort.seconds = 0;
+    // The limits over all layers hold for each of them.
+    if (problem.limits.max_bytes != PlanLimits::kNone && !problem.wants_curve) {
+      work.limits.max_moves = std::min(work.limits.max_moves,
+                                       problem.limits.max_bytes / problem.expert_bytes);
+    }
+    const LayerTask task = slots.task(layer, work.episodes, work.move_price);
+    constexpr LayerLimits kNoLimits{.max_moves = PlanLimits::kNone,
+                                    .max_receive = PlanLimits::kNone};
+    const std::vector<int32_t> plan = plan_layer(task, current, work.effort, kNoLimits, noise);
+    // Without a history the frame goes by the window as it was.
+    const Episodes plain = layer_episodes(problem.load, problem.history, layer,
+                                          work.effort.max_episodes, problem.current.num_ranks());
+    const LayerTask judged =
+        slots.task(layer, problem.history == nullptr ? plain : work.episodes, 0);
+    std::vector<std::vector<int32_t>> found =
+        layer_frontier(judged, current, plan, work.effort, work.limits, noise);
+    if (!has_serving(problem)) return found;
+    const ServedSteps steps = served_steps(problem, layer, kServedSteps);
+    if (steps.load.num_steps == 0) return {};
+    for (std::vector<int32_t>& placement : found) placement = aligned(problem, layer, placement);
+    return served_frontier(served_task(problem, layer, steps, work),
+                           aligned(problem, layer, plan), found);
   }
 
   // Is there more to a plan than equal shares in rows?
@@ -132,23 +194,28 @@ class Trim : public Policy {
     return problem.cost != nullptr || problem.split == SplitRule::kSplit;
   }
 
-  std::vector<int32_t> for_serving(const Problem& problem, int layer,
-                                   std::vector<int32_t> placement, const LayerLimits& limits,
-                                   double move_price) const {
-    const ServedSteps steps = served_steps(problem, layer, kServedSteps);
+  static Serving serving_of(const Problem& problem) {
+    return {problem.split, problem.cost, problem.topology.node_of_rank};
+  }
+
+  static std::vector<int32_t> aligned(const Problem& problem, int layer,
+                                      const std::vector<int32_t>& placement) {
     const std::span<const int32_t> current = problem.current.logical(layer);
-    if (steps.load.num_steps == 0) return to_vector(current);
     const SlotRanges slots(problem.current.first_slots());
-    placement = align_ranks(current, placement, slots, problem.load.num_experts, problem.topology);
-    placement = align_slots(current, placement, slots);
-    return search_served({.current = problem.current,
-                          .layer = layer,
-                          .steps = steps,
-                          .serving = {problem.split, problem.cost, problem.topology.node_of_rank},
-                          .move_price = move_price,
-                          .limits = limits,
-                          .estimates = effort_.served_estimates},
-                         std::move(placement));
+    return align_slots(
+        current,
+        align_ranks(current, placement, slots, problem.load.num_experts, problem.topology), slots);
+  }
+
+  ServedTask served_task(const Problem& problem, int layer, const ServedSteps& steps,
+                         const Work& work) const {
+    return {.current = problem.current,
+            .layer = layer,
+            .steps = steps,
+            .serving = serving_of(problem),
+            .move_price = work.move_price,
+            .limits = work.limits,
+            .estimates = effort_.served_estimates};
   }
 
   double price(const Problem& problem, int layer, const SearchedSlots& slots,
