@@ -232,8 +232,11 @@ class LayerPlanner {
   // Searches by single moves, and looks, from several starts, for the price at which the heat bath
   // just stays within the limits.
   void search_within_limits() {
-    grow(task_, current_, limits_, effort_.grow_work,
-         [this](const Slots& found) { consider(found); });
+    // This search has no clock, so that a time budget leaves it out.
+    if (effort_.seconds <= 0) {
+      grow(task_, current_, limits_, effort_.grow_work,
+           [this](const Slots& found) { consider(found); });
+    }
     std::vector<Slots> starts = {current_};
     for (int half = 1; half <= 2; ++half) {
       const int64_t changes = std::min<int64_t>(limits_.max_moves, task_.num_slots()) * half / 2;
