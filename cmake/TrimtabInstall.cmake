@@ -12,7 +12,7 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/trimtab-config.cmake.i
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/trimtab-config-version.cmake COMPATIBILITY
   SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/trimtab-config.cmake
-  ${PROJECT_BINARY_DIR}/trimtab-config-version.cmake
+  ${PROJECT_BINARY_DIR}/trimtab-config-version.cmake ${PROJECT_SOURCE_DIR}/cmake/FindHwloc.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/trimtab)
 if(TARGET trimtab_cli)
   install(TARGETS trimtab_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -83,6 +83,7 @@ set_up() {
   need libcli11-dev has_header CLI/CLI.hpp
   need libfmt-dev has_header fmt/core.h
   need liblzma-dev has_header lzma.h
+  want libhwloc-dev has_header hwloc.h
   case "${1:-}" in
     test) need_for_tests ;;
     fuzz)

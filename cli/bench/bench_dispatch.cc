@@ -172,8 +172,8 @@ std::string text_report(const Result& result, const BenchDispatchOptions& option
 }  // namespace
 
 void bench_dispatch(const BenchDispatchOptions& options) {
-  const int threads = options.ranks > 0 ? options.ranks : Ranks::kDefaultThreads;
-  const Ranks ranks(options.ranks, pretended_hosts(threads, options.hosts),
+  const int threads = options.ranks > 0 ? options.ranks : kBenchRanks;
+  const Ranks ranks(options.ranks, kBenchRanks, pretended_hosts(threads, options.hosts),
                     options.progress_thread);
   const Result result = measure(options, ranks);
   if (ranks.self() == 0)

@@ -73,7 +73,7 @@ void check(const BenchDispatchOptions& options) {
     throw UsageError("--dtype: whole layers are timed in bf16 only");
   if (options.intermediate > 0 && std::ranges::count(options.dispatchers, "source") > 0)
     throw UsageError("--dispatcher: source is no dispatcher for whole layers");
-  if (options.hosts > (options.ranks > 0 ? options.ranks : Ranks::kDefaultThreads))
+  if (options.hosts > (options.ranks > 0 ? options.ranks : kBenchRanks))
     throw UsageError("--hosts: more hosts than ranks");
 }
 

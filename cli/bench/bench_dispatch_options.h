@@ -10,6 +10,8 @@
 
 namespace trimtab::cli {
 
+constexpr int kBenchRanks = 4;  // where neither --ranks nor mpiexec says how many
+
 struct BenchDispatchOptions {
   std::vector<std::string> dispatchers = {"source", "pull",   "fused",     "all_to_all",
                                           "mc2",    "packed", "all_gather"};

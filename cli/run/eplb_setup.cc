@@ -94,6 +94,10 @@ EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int r
                  .start = Placement::linear(layers, experts, ranks)};
   if (!options.split.empty()) eplb.config.split = parse_split_rule(options.split);
   eplb.config.screen = eplb.mode.kind == EplbMode::Kind::kScreen;
+  if (eplb.mode.balances() && ranks == 1) {
+    throw UsageError(
+        fmt::format("--eplb {}: one rank has nothing to balance; say --ranks N", options.eplb));
+  }
   if (eplb.mode.begins_with_file()) {
     eplb.start = read_start(eplb.mode.file, layers, experts, ranks);
   } else {

@@ -44,6 +44,7 @@ std::string json_report(const RunResult& result) {
   Json report = {{"model", result.model},
                  {"model_type", result.model_type},
                  {"ranks", result.ranks},
+                 {"threads_per_rank", result.threads_per_rank},
                  {"dispatcher", result.dispatcher},
                  {"dtype", result.dtype},
                  {"linear", result.linear},

@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <span>
 #include <string_view>
+#include <thread>
 
+#include "base/cores.h"
 #include "trimtab/error.h"
 
 #ifdef TRIMTAB_WITH_MPI
@@ -63,8 +67,9 @@ constexpr const char* kOtherMpi =
 
 }  // namespace
 
-Ranks::Ranks(int asked, const GroupOptions& options, [[maybe_unused]] bool progress_thread)
-    : options_(options), count_(asked > 0 ? asked : kDefaultThreads) {
+Ranks::Ranks(int asked, int otherwise, const GroupOptions& options,
+             [[maybe_unused]] bool progress_thread)
+    : options_(options), count_(asked > 0 ? asked : otherwise) {
 #ifndef TRIMTAB_WITH_MPI
   if (is_one_of_several()) throw Error(kNoMpi);
 #else
@@ -91,6 +96,20 @@ Ranks::Ranks(int asked, const GroupOptions& options, [[maybe_unused]] bool progr
 }
 
 Ranks::~Ranks() = default;
+
+int Ranks::count_here() const {
+  if (world_ == nullptr) return count_;
+  const std::span<const int32_t> hosts = world_->hosts();
+  return static_cast<int>(std::ranges::count(hosts, hosts[world_->rank()]));
+}
+
+int Ranks::threads_of_a_rank() const {
+  const int cores = usable_cores().count;
+  if (world_ == nullptr) return std::max(1, cores / count_);
+  // mpiexec may have bound each process to cores of its own, or not.
+  const int of_host = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, std::min(cores, of_host / count_here()));
+}
 
 void Ranks::run(const std::function<void(Communicator&)>& body) const {
   if (world_ == nullptr) return run_ranks(count_, body, options_);

@@ -16,20 +16,23 @@ namespace trimtab::cli {
 
 class Ranks {
  public:
-  static constexpr int kDefaultThreads = 4;
-
-  // asked: as on the command line; 0: not said, then as many as mpiexec has started, or
-  // kDefaultThreads. Throws InvalidArgument when mpiexec has started another number, and Error when
-  // a launcher has started several processes that this build can't bring together. Processes are on
-  // the hosts on which they are, whatever the options say. progress_thread:
+  // asked: as on the command line; 0: not said, then as many as mpiexec has started, or else
+  // `otherwise` threads. Throws InvalidArgument when mpiexec has started another number, and Error
+  // when a launcher has started several processes that this build can't bring together. Processes
+  // are on the hosts on which they are, whatever the options say. progress_thread:
   // MpiOptions::progress_thread of processes.
-  explicit Ranks(int asked, const GroupOptions& options = {}, bool progress_thread = false);
+  Ranks(int asked, int otherwise, const GroupOptions& options = {}, bool progress_thread = false);
   ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
   int count() const { return count_; }
   bool are_processes() const { return world_ != nullptr; }
+  // The ranks on this host.
+  int count_here() const;
+  // The threads that a rank should compute with where nobody says how many: the cores that this
+  // process may use, shared out over its ranks, and no more than the rank's share of the host.
+  int threads_of_a_rank() const;
   // The rank of this process; 0 where ranks are threads.
   int self() const { return world_ != nullptr ? world_->rank() : 0; }
 

@@ -252,6 +252,7 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.model = valid_utf8(job.options.model);
   result.model_type = job.config.model_type;
   result.ranks = ranks;
+  result.threads_per_rank = job.options.threads_per_rank;
   result.dtype = job.options.dtype;
   result.linear = name(weights.linear_format());
   result.experts = name(weights.expert_format());
@@ -327,9 +328,12 @@ void check_threads(int ranks, int threads_per_rank) {
 
 }  // namespace
 
-void run(const RunOptions& options) {
-  const int asked = options.ranks > 0 ? options.ranks : options.layout.ranks();
-  const Ranks ranks(asked, {.timeout = std::chrono::seconds(options.timeout)});
+void run(const RunOptions& given) {
+  const int asked = given.ranks > 0 ? given.ranks : given.layout.ranks();
+  const Ranks ranks(asked, given.layout.ranks_of_a_group(),
+                    {.timeout = std::chrono::seconds(given.timeout)});
+  RunOptions options = given;
+  if (options.threads_per_rank == 0) options.threads_per_rank = ranks.threads_of_a_rank();
   check_threads(ranks.count(), options.threads_per_rank);
   const bool prints = ranks.self() == 0;
   LinePrinter printer(!prints);

@@ -16,6 +16,10 @@ int LayoutOptions::ranks() const {
   return static_cast<int>(std::min<int64_t>(product, std::numeric_limits<int>::max()));
 }
 
+int LayoutOptions::ranks_of_a_group() const {
+  return std::max(tp, 1) * std::max(pcp, 1);
+}
+
 void add_layout(Command& run, LayoutOptions& options) {
   run.number("--tp", options.tp,
              "Tensor-parallel ranks: so many neighbours have the same prompts; they take slices of "

@@ -17,6 +17,8 @@ struct LayoutOptions {
   bool given() const { return tp > 0 || dp > 0 || pcp > 0 || !ep || !sp; }
   // The ranks that they ask for; 0 where they leave it open.
   int ranks() const;
+  // The ranks that have the same sequences.
+  int ranks_of_a_group() const;
 };
 
 void add_layout(Command& run, LayoutOptions& options);

@@ -25,7 +25,8 @@ What it does. The prompts are shared out over the ranks, prompt i to rank i modu
 keeps the attention of its own sequences and its share of every layer's experts, and in each MoE
 layer the ranks send their tokens to the experts that the router picked. Ranks are threads of this
 process; under mpiexec each process is a rank (as many as mpiexec starts; rank 0 prints), on one
-host or several.
+host or several. Without --ranks there is one, with a thread on every core: on one host that is the
+fastest. Hardware threads of one core, and what affinity or a quota takes away, don't count.
 
 What it prints. The text of each prompt, new tokens per second, and for each MoE layer its
 PAR, the peak-to-average rank load: how many rows the busiest rank's experts got, over the mean of
@@ -49,9 +50,9 @@ Examples
   trimtab run models/tiny-moe --ranks 7 --prompts my_prompts.txt --steps 200 --temperature 0.8
   mpiexec -n 4 trimtab run models/tiny-moe
   trimtab run models/tiny-moe --json --trace-out trace.npy > run.json
-  trimtab run models/tiny-moe --report run.html --chrome-trace run.json
-  trimtab run models/tiny-moe --prompts models/tiny-moe/domain_shift.txt --max-sequences 12 \
-    --temperature 0.7 --eplb dynamic --report run.html
+  trimtab run models/tiny-moe --ranks 4 --report run.html --chrome-trace run.json
+  trimtab run models/tiny-moe --ranks 4 --prompts models/tiny-moe/domain_shift.txt \
+    --max-sequences 12 --temperature 0.7 --eplb dynamic --report run.html
   trimtab run Qwen3-30B-A3B --dtype bf16 --token-ids "785,6722,315;9707,11"
 )";
 
@@ -59,7 +60,7 @@ void add_work(Command& run, RunOptions& options) {
   run.text("MODEL", options.model, "Directory of the model (Hugging Face layout)")
       .required()
       .type("");
-  run.number("--ranks", options.ranks, "Ranks (threads of this process) that share the experts [4]")
+  run.number("--ranks", options.ranks, "Ranks (threads of this process) that share the experts [1]")
       .between(1, 1024);
   Option prompts =
       run.text("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]");
@@ -96,9 +97,9 @@ void add_work(Command& run, RunOptions& options) {
                        fmt::join(weight_format_names(), ", ")))
       .parsed_by(is_format)
       .type("FORMAT");
-  run.number("--threads-per-rank", options.threads_per_rank, "Compute threads of each rank")
-      .between(1, 1024)
-      .shows_default();
+  run.number("--threads-per-rank", options.threads_per_rank,
+             "Compute threads of each rank [the cores that the process may use, shared out]")
+      .between(1, 1024);
   run.number("--row-budget", options.row_budget,
              "Rows that a rank's experts get at once, times those of level ranks in a full step: "
              "memory is reserved for so many, and what is more takes more rounds; 0: for all rows "

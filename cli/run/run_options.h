@@ -22,7 +22,7 @@ struct RunOptions {
   std::string dtype = "f32";
   std::string weights;  // a WeightFormat by name, of all linear maps; empty: as dtype
   std::string experts;  // a WeightFormat by name; empty: as the checkpoint has them, or dtype
-  int threads_per_rank = 1;
+  int threads_per_rank = 0;  // 0: as many as there are cores for it
   double row_budget = 2;  // times the level load; 0: none
   int timeout = 60;  // seconds
   uint64_t seed = 0;

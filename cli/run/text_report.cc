@@ -109,10 +109,12 @@ std::string quantised_parts(const RunResult& result) {
 std::string text_report(const RunResult& result) {
   std::string report;
   fmt::format_to(std::back_inserter(report),
-                 "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}{}, {}, {}{}{}\n\n",
+                 "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}{} x {} thread{}, "
+                 "{}, {}{}{}\n\n",
                  result.model, result.model_type, result.moe_layers.size(), result.num_experts,
                  result.top_k, result.ranks, result.ranks == 1 ? "" : "s",
-                 result.layout ? " (" + name(*result.layout) + ")" : "", result.dispatcher,
+                 result.layout ? " (" + name(*result.layout) + ")" : "", result.threads_per_rank,
+                 result.threads_per_rank == 1 ? "" : "s", result.dispatcher,
                  result.dtype, quantised_parts(result), split_in_words(result));
   append_outputs(report, result);
   fmt::format_to(std::back_inserter(report),

@@ -16,11 +16,11 @@ using Json = nlohmann::json;
 // Prompts that change their domain, few at a time, so that later ones come later.
 const std::string kShift =
     "run " + kTinyMoe + " --prompts " + kTinyMoe +
-    "/domain_shift.txt --max-sequences 12 --steps 64 --temperature 0.7 --json ";
+    "/domain_shift.txt --ranks 4 --max-sequences 12 --steps 64 --temperature 0.7 --json ";
 
 // The same, for a few steps.
 const std::string kShortShift = "run " + kTinyMoe + " --prompts " + kTinyMoe +
-                                "/domain_shift.txt --max-sequences 12 --steps 4 --json ";
+                                "/domain_shift.txt --ranks 4 --max-sequences 12 --steps 4 --json ";
 
 Json run(const std::string& arguments) {
   const Outcome outcome = trimtab(arguments);
@@ -194,7 +194,7 @@ TEST(RunEplb, ScreeningSaysWhetherItWouldPay) {
   EXPECT_EQ(screened.at("eplb").at("verdict"), "recommended");
   EXPECT_EQ(screened.at("eplb").at("moves"), 0);
   EXPECT_EQ(screened.at("eplb").at("layers_switched"), 0);
-  const Outcome text = trimtab("run " + kTinyMoe + " --steps 3 --eplb screen");
+  const Outcome text = trimtab("run " + kTinyMoe + " --ranks 4 --steps 3 --eplb screen");
   EXPECT_TRUE(contains(text.out, "screened, nothing applied: not enough evidence")) << text.out;
 }
 
@@ -226,7 +226,7 @@ TEST(RunEplb, WritesMetricsPageAndTrace) {
 
 TEST(RunEplb, RefusesWhatCannotBe) {
   const Scratch scratch;
-  const std::string few = "run " + kTinyMoe + " --steps 1 ";
+  const std::string few = "run " + kTinyMoe + " --ranks 4 --steps 1 ";
   const auto refused = [&](const std::string& arguments) {
     return error_line({few + arguments, ""}, 1);
   };

@@ -3,10 +3,13 @@
 #include <pty.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
+#include "base/cores.h"
 #include "observe/trace_checking.h"
 #include "tests/cli/command.h"
 #include "trimtab/npy.h"
@@ -19,10 +22,12 @@ using Json = nlohmann::json;
 TEST(Run, PrintsTextSpeedAndLoad) {
   const Scratch scratch;
   const std::string prompts = scratch.file("prompts", "The evening\nВыберите\r\nimport os");
-  const Outcome run = trimtab("run " + kTinyMoe + " --ranks 3 --steps 5 --prompts " + prompts);
+  const Outcome run = trimtab("run " + kTinyMoe +
+                              " --ranks 3 --threads-per-rank 1 --steps 5 --prompts " + prompts);
   ASSERT_EQ(run.status, 0) << run.err;
-  EXPECT_TRUE(
-      contains(run.out, "(qwen3_moe, 4 MoE layers of 32 experts, top-4), 3 ranks, pull, f32\n"))
+  EXPECT_TRUE(contains(run.out,
+                       "(qwen3_moe, 4 MoE layers of 32 experts, top-4), 3 ranks x 1 thread, pull, "
+                       "f32\n"))
       << run.out;
   for (const char* prompt :
        {"[1] The evening\n  | ", "[2] Выберите\n  | ", "[3] import os\n  | "}) {
@@ -361,9 +366,11 @@ TEST(Run, LayoutsGiveTheTextOfOneRank) {
       EXPECT_EQ(run.at("outputs"), alone);
     }
   }
-  const Outcome text = trimtab("run " + kTinyMoe + " --steps 1 --tp 2 --dp 2 --no-ep");
-  EXPECT_TRUE(contains(text.out, "4 ranks (tp 2 x dp 2, experts in parts), summed, f32"))
+  const Outcome text = trimtab("run " + kTinyMoe +
+                               " --steps 1 --tp 2 --dp 2 --no-ep --threads-per-rank 1");
+  EXPECT_TRUE(contains(text.out, "4 ranks (tp 2 x dp 2, experts in parts) x 1 thread"))
       << text.out;
+  EXPECT_TRUE(contains(text.out, ", summed, f32")) << text.out;
 }
 
 TEST(Run, LayoutsOnProcessesAndHostsGiveWhatThreadsGive) {
@@ -505,6 +512,19 @@ TEST(Run, MemoryDoesNotGrowWithTheStepsThatMayCome) {
   EXPECT_TRUE(contains(read_file(err), "\nstep ")) << read_file(err);
 }
 
+// With two cores at least two threads compute, unless the cores are shared out over ranks.
+TEST(Run, TakesOneRankAndTheCoresThatItMayUse) {
+  const auto sizes = [](const std::string& options) {
+    const Outcome run = trimtab("run " + kTinyMoe + " --steps 1 --token-ids 1 --json" + options);
+    const Json json = Json::parse(run.out);
+    return std::pair<int, int>(json.at("ranks"), json.at("threads_per_rank"));
+  };
+  const int cores = usable_cores().count;
+  EXPECT_EQ(sizes(""), std::pair(1, cores));
+  EXPECT_EQ(sizes(" --ranks 2"), std::pair(2, std::max(1, cores / 2)));
+  EXPECT_EQ(sizes(" --ranks 2 --threads-per-rank 3"), std::pair(2, 3));
+}
+
 // The wording is CLI11's in part, and differs between its versions.
 TEST(Run, WrongUsageIsOneLineAndStatus2) {
   const std::vector<Failure> failures = {
@@ -530,6 +550,8 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --seed 3", "--seed: it has no effect without --temperature"},
       {"run x --eplb-config a.json", "--eplb-config: it has no effect"},
       {"run x --metrics a.prom", "--metrics: it needs --eplb dynamic or screen"},
+      {"run " + kTinyMoe + " --eplb dynamic",
+       "--eplb dynamic: one rank has nothing to balance; say --ranks N"},
       {"run x --redundant-experts 1 --eplb static:a", "the placement of --eplb says it"},
       {"run " + kTinyMoe + " --ranks 4 --redundant-experts 97",
        "--redundant-experts: 97 is more than 96, with which each of 4 ranks holds all 32"},
