@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "trimtab/error.h"
@@ -66,6 +67,13 @@ PlacementFile read_placement_for(const std::string& file, const std::string& for
                                       loads->load.num_layers));
   }
   return placement;
+}
+
+const TokenSample* tokens_of(Recording& loads, int num_ranks) {
+  if (!loads.tokens) return nullptr;
+  std::vector<int32_t>& sources = loads.tokens->source_rank;
+  if (!sources.empty() && *std::ranges::max_element(sources) + 1 != num_ranks) sources.clear();
+  return &*loads.tokens;
 }
 
 std::vector<int> common_layer_ids(const Recording& loads, const PlacementFile& placement,

@@ -21,6 +21,10 @@ PlacementOptions placement_options(const std::string& file, const std::string& f
 PlacementFile read_placement_for(const std::string& file, const std::string& format, int ranks,
                                  const Recording* loads);
 
+// The sampled tokens of a recording, or null where it has none. Parts that were recorded by ranks
+// say where tokens come from only if there are as many parts as ranks.
+const TokenSample* tokens_of(Recording& loads, int num_ranks);
+
 // The layers of loads and placement under the numbers of the file that has any: most formats only
 // count from 0. Throws InvalidArgument when both have numbers of their own that differ.
 std::vector<int> common_layer_ids(const Recording& loads, const PlacementFile& placement,

@@ -64,6 +64,10 @@ std::string json_report(const PlanOptions& options, const PlanResult& result) {
     }
     report["curve"] = std::move(curve);
   }
+  if (result.has_wires) {
+    report["node_copies_before"] = plan.mean(&LayerPrediction::node_copies_before);
+    report["node_copies_after"] = plan.mean(&LayerPrediction::node_copies_after);
+  }
   return report.dump(1) + "\n";
 }
 
@@ -159,10 +163,11 @@ void plan(const PlanOptions& options) {
   check_writable("-o", options.out);
   check_writable("--report", options.report);
   LinePrinter printer;
-  const Recording loads = read_loads(options.loads);
+  Recording loads = read_loads(options.loads);
   PlacementFile current = starting_placement(options, loads);
   ServedBy served = read_serving(options.serving);
-  Problem problem = problem_of(options, loads.load, current.placement, served);
+  Problem problem = problem_of(options, loads.load, current.placement, served,
+                               tokens_of(loads, current.placement.num_ranks()));
   problem.wants_curve = options.curve;
 
   printer.status(fmt::format("planning {} layers with {}", loads.load.num_layers, options.policy));
@@ -177,7 +182,8 @@ void plan(const PlanOptions& options) {
     write_placement(options.out, {plan.placement, current.layer_ids, current.metadata},
                     file_format(options.format));
   }
-  const PlanResult result{std::move(plan), current.layer_ids, seconds, std::move(served)};
+  const PlanResult result{std::move(plan), current.layer_ids, seconds, std::move(served),
+                          problem.has_wires()};
   if (!options.report.empty()) {
     write_report(options.report, plan_page(options, loads, current.placement, result));
   }

@@ -15,6 +15,7 @@ struct PlanResult {
   std::vector<int> layer_ids;
   double seconds = 0;
   ServedBy served;
+  bool has_wires = false;  // whether traffic between nodes is predicted
 };
 
 // The page of --report. current: what the plan starts from.

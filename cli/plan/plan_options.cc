@@ -54,6 +54,13 @@ void add_plan(Command& program, PlanOptions& options) {
   Command command = program.add("plan", "Plan a better placement from recorded loads");
   add_load_files(command, options.loads, "LOADS");
   add_planner(command, options);
+  command
+      .number("--wire-slack", options.wire_slack,
+              "Part by which peak loads may be above the best for less traffic between nodes, for "
+              "trim with several --nodes and tokens in LOADS")
+      .between_reals(0.0, 1e6)
+      .shows_default()
+      .type("PART");
   command.text("--policy", options.policy, "How to plan (see below)")
       .one_of({policy_names().begin(), policy_names().end()})
       .type("NAME")

@@ -29,7 +29,7 @@ PlacementFile starting_placement(const PlannerOptions& options, const Recording&
 }
 
 Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current,
-                   const ServedBy& served) {
+                   const ServedBy& served, const TokenSample* tokens) {
   Problem problem{.load = load, .current = current};
   problem.topology = Topology::even(current.num_ranks(), options.nodes);
   problem.num_groups = options.groups;
@@ -37,6 +37,8 @@ Problem problem_of(const PlannerOptions& options, const Load& load, const Placem
   problem.expert_bytes = options.expert_bytes;
   problem.split = served.sharing;
   problem.cost = served.serving().cost;
+  problem.tokens = tokens;
+  problem.wire_slack = options.wire_slack;
   return problem;
 }
 

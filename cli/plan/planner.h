@@ -12,8 +12,9 @@ namespace trimtab::cli {
 // What the first plan starts from, its layers numbered as the engine does. Throws Error.
 PlacementFile starting_placement(const PlannerOptions& options, const Recording& loads);
 
-// load, current and served must outlive the problem. Throws InvalidArgument.
+// load, current, served and tokens must outlive the problem. tokens: those of the recording, or
+// null. Throws InvalidArgument.
 Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current,
-                   const ServedBy& served);
+                   const ServedBy& served, const TokenSample* tokens);
 
 }  // namespace trimtab::cli

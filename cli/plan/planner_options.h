@@ -24,6 +24,7 @@ struct PlannerOptions {
   int64_t expert_bytes = 0;
   ServingOptions serving;  // what plans are made for
   PolicyOptions policy_options;
+  double wire_slack = Problem::kWireSlack;  // what less traffic between nodes may cost in PAR
   int groups = 1;  // groups of experts of the model's router, which deepseek alone keeps together
 };
 

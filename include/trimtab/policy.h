@@ -17,6 +17,7 @@
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
 #include "trimtab/split.h"
+#include "trimtab/traffic.h"
 
 namespace trimtab {
 
@@ -78,6 +79,14 @@ struct Problem {
   // Single steps of the window, for the cost: what an expert takes depends on its rows in a step,
   // and not on their sum. Null: those of `load` are single steps.
   const Load* steps = nullptr;
+  // Sampled tokens, for the traffic between nodes; null: it is not known. Where the topology has
+  // several nodes, it is predicted, and `trim` seeks, among plans whose peak loads are at most
+  // wire_slack (a part, >= 0) above those of its best, the one that sends least between nodes.
+  const TokenSample* tokens = nullptr;
+  double wire_slack = kWireSlack;
+  static constexpr double kWireSlack = 0.003;
+
+  bool has_wires() const { return tokens != nullptr && topology.num_nodes() > 1; }
 };
 
 // One expert's weights go to one slot. This is the one type for a change of a slot, from a policy's
@@ -110,6 +119,9 @@ struct LayerPrediction {
   // work to the other ranks.
   double par_time_before = 0, par_time_after = 0;
   double step_seconds_before = 0, step_seconds_after = 0;
+  // With sampled tokens and several nodes: the copies of a token that go between nodes, one for
+  // each other node that it visits (Traffic::between_nodes()).
+  double node_copies_before = 0, node_copies_after = 0;
 };
 
 // What a plan with fewer moves would reach, or one with more.

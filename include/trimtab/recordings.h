@@ -18,6 +18,7 @@
 
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
+#include "trimtab/traffic.h"
 
 namespace trimtab {
 
@@ -71,6 +72,8 @@ struct Recording {
   std::map<std::string, std::string> metadata;  // e.g. model, num_experts_per_token
   std::string file;                             // the file it was read from, for messages
   FileFormat format = FileFormat::kJson;        // the format it was read as
+  // Every n-th token with its picks, at most kMaxSampledTokens of a file. Only top-k text has them.
+  std::optional<TokenSample> tokens;
 };
 
 struct RecordingOptions {
@@ -90,8 +93,10 @@ Recording parse_recording(std::span<const std::byte> image, const std::string& f
 // Reads a file, or a folder of TensorRT-LLM's statistics, whose ranks are summed. Throws Error when
 // it can't be read.
 Recording read_recording(const std::string& path, const RecordingOptions& options = {});
-// Sums the recordings of several ranks. Throws InvalidArgument when there are none, when layers,
-// steps or experts differ (with both files), or when a sum exceeds int64.
+// Sums the recordings of several ranks, in order. Where all of them have sampled tokens with
+// equally many picks, the sum has them all, with the number of the part as the rank they come from.
+// Throws InvalidArgument when there are none, when layers, steps or experts differ (with both
+// files), or when a sum exceeds int64.
 Recording merge_recordings(std::span<const Recording> parts);
 
 // Returns the image of a file, for TensorRT-LLM that of rank0.safetensors. Throws InvalidArgument

@@ -166,6 +166,14 @@ class Finisher {
     p.par_step_after_high = high_before_[layer];
     p.par_time_after = p.par_time_before;
     p.step_seconds_after = p.step_seconds_before;
+    p.node_copies_after = p.node_copies_before;
+  }
+
+  // Copies of a token between nodes; 0 where they are not known.
+  double node_copies(std::span<const int32_t> logical, int layer) const {
+    if (!problem_.has_wires()) return 0;
+    return copies_between_nodes(logical, first_slots(), problem_.topology.node_of_rank,
+                                *problem_.tokens, layer);
   }
 
   // What a change of the layer gains: PAR, or with a cost model seconds of a step.
@@ -183,14 +191,18 @@ class Finisher {
     high_before_[layer] = before.level.par_step_high;
     p.par_time_before = before.par_time;
     p.step_seconds_before = before.step_seconds;
+    p.node_copies_before = node_copies(current(layer), layer);
     predict_bounds(window, p);
     constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
     const bool in_rows = problem_.cost == nullptr || problem_.cost->is_proportional();
-    if (in_rows && p.par_step_before <= kLevel) return keep(layer);
+    if (in_rows && p.par_step_before <= kLevel && !problem_.has_wires()) return keep(layer);
     fit(layer, window);
     if (std::ranges::equal(proposed(layer), current(layer))) return keep(layer);
     predict_after(layer, proposed(layer), window, p);
-    if (options_.require_gain && gain(p) <= 0) return keep(layer);
+    // Fewer copies between nodes are a gain where the peak is as low as the slack allows.
+    const bool wires = p.node_copies_after < p.node_copies_before &&
+                       p.par_step_after <= p.par_step_before * (1 + problem_.wire_slack);
+    if (options_.require_gain && gain(p) <= 0 && !wires) return keep(layer);
     moves_[layer] = moves_to(layer, proposed(layer));
   }
 
@@ -202,6 +214,7 @@ class Finisher {
     p.par_step_after_high = after.level.par_step_high;
     p.par_time_after = after.par_time;
     p.step_seconds_after = after.step_seconds;
+    p.node_copies_after = node_copies(placement, layer);
   }
 
   int64_t moves_to(int layer, std::span<const int32_t> placement) const {
@@ -454,6 +467,11 @@ void validate(const Problem& problem) {
     }
   }
   validate_serving(problem);
+  if (problem.tokens != nullptr) {
+    check_tokens(*problem.tokens, load.num_layers, load.num_experts, current.num_ranks());
+    if (!(problem.wire_slack >= 0))
+      throw InvalidArgument(cat("wire_slack is ", problem.wire_slack, ", expected >= 0"));
+  }
   if (problem.num_groups < 1 || current.num_experts() % problem.num_groups != 0) {
     throw InvalidArgument(cat(problem.num_groups, " expert groups do not divide ",
                               current.num_experts(), " experts"));

@@ -2,6 +2,7 @@
 #include "recordings/checked_recording.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/cat.h"
@@ -111,6 +112,29 @@ void check_writable(const Recording& recording) {
   if (negative != load.counts.end()) throw InvalidArgument(cat("loads: a count of ", *negative));
 }
 
+namespace {
+
+// The samples of all parts, each token with the number of its part; none when a part has none.
+std::optional<TokenSample> merged_tokens(std::span<const Recording> parts) {
+  const auto fits = [&](const Recording& part) {
+    return part.tokens && part.tokens->source_rank.empty() &&
+           part.tokens->top_k == parts[0].tokens->top_k;
+  };
+  if (!parts[0].tokens || !std::ranges::all_of(parts, fits)) return std::nullopt;
+  TokenSample sum = *parts[0].tokens;
+  sum.ids.clear();
+  sum.tokens_seen = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const TokenSample& part = *parts[i].tokens;
+    sum.ids.insert(sum.ids.end(), part.ids.begin(), part.ids.end());
+    sum.source_rank.insert(sum.source_rank.end(), part.num_tokens(), static_cast<int32_t>(i));
+    sum.tokens_seen += part.tokens_seen;
+  }
+  return sum;
+}
+
+}  // namespace
+
 Recording merge_recordings(std::span<const Recording> parts) {
   if (parts.empty()) throw InvalidArgument("no recordings to merge");
   Recording sum = parts.front();
@@ -129,6 +153,7 @@ Recording merge_recordings(std::span<const Recording> parts) {
         throw InvalidArgument(both + "a sum exceeds 63 bits");
     }
   }
+  if (parts.size() > 1) sum.tokens = merged_tokens(parts);
   try {
     return checked(std::move(sum));
   } catch (const FormatError& error) {

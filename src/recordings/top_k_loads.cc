@@ -14,6 +14,7 @@
 #include "recordings/line_reader.h"
 #include "recordings/readers.h"
 #include "trimtab/table.h"
+#include "trimtab/traffic.h"
 
 namespace trimtab {
 namespace {
@@ -176,6 +177,21 @@ class TopKReader {
   int64_t first_token_ = 0;
 };
 
+TokenSample sample_of(const TopKReader& text, int64_t experts) {
+  TokenSample sample;
+  sample.num_layers = static_cast<int>(text.layers);
+  sample.num_experts = static_cast<int>(experts);
+  sample.top_k = static_cast<int>(text.top_k);
+  sample.tokens_seen = text.num_tokens;
+  const int64_t row = text.layers * text.top_k;
+  const int64_t stride = (text.num_tokens + kMaxSampledTokens - 1) / kMaxSampledTokens;
+  for (int64_t token = 0; token < text.num_tokens; token += stride) {
+    const auto first = text.ids.begin() + token * row;
+    sample.ids.insert(sample.ids.end(), first, first + row);
+  }
+  return sample;
+}
+
 // The number of tokens of each step.
 std::vector<int64_t> step_tokens(const TopKReader& text, int64_t tokens_per_step) {
   if (tokens_per_step == 0) return text.samples;
@@ -224,6 +240,7 @@ Recording read_top_k_loads(const Content& content, const RecordingOptions& optio
     }
     first_row += text.layers;
   }
+  recording.tokens = sample_of(text, experts);
   return recording;
 }
 

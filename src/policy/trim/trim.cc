@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/cat.h"
+#include "load/episodes.h"
 #include "policy/align.h"
 #include "policy/frame.h"
 #include "policy/layer_placement.h"
@@ -14,6 +15,7 @@
 #include "policy/trim/searched_slots.h"
 #include "policy/trim/served_cost.h"
 #include "policy/trim/served_search.h"
+#include "policy/trim/wire_search.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -40,6 +42,9 @@ constexpr int64_t kMaxRemembered = 48;
 // 1 on all synthetic sets.
 constexpr float kExaggeration = 1.6F;
 
+// Copies per token between nodes that a move must gain after the first plan.
+constexpr double kWireMovePrice = 0.002;
+
 // The steps, or runs of steps, on which a plan is judged under the rule that serves.
 constexpr int kServedSteps = 16;
 
@@ -52,12 +57,16 @@ Effort effort_of(const PolicyOptions& options) {
     effort.all_families = false;
     effort.replica_iterations = 100;
     effort.served_estimates = 1'000'000;
+    effort.wire_steps = 5'000;
+    effort.wire_tokens = 1'024;
   } else if (options.preset == "deep") {
     effort.max_episodes = 64;
     effort.sweeps = 200;
     effort.max_visits = 25'000'000;
     effort.replica_iterations = 20'000;
     effort.served_estimates = 30'000'000;
+    effort.wire_steps = 200'000;
+    effort.wire_tokens = kMaxSampledTokens;
     effort.target = effort.replicas_above = 1.0001;
   } else if (!options.preset.empty() && options.preset != "balanced") {
     throw InvalidArgument(cat("no preset '", options.preset, "'; there are fast, balanced, deep"));
@@ -90,7 +99,9 @@ class Trim : public Policy {
     // With a history the gain lies in the remembered episodes too, and the search has weighed it.
     // A placement that was chosen for the rule that serves keeps its ranks, whose speeds and nodes
     // it was chosen for.
-    FinishOptions finish{.align_ranks = !has_serving(problem),
+    const bool keeps_ranks =
+        has_serving(problem) || (problem.has_wires() && has_sources(problem));
+    FinishOptions finish{.align_ranks = !keeps_ranks,
                          .require_gain = problem.history == nullptr};
     finish.alternatives = [&](int layer) { return alternatives(problem, layer, slots, noise); };
     if (problem.history != nullptr) {
@@ -149,11 +160,44 @@ class Trim : public Policy {
     const LayerTask task = slots.task(layer, work.episodes, work.move_price);
     std::vector<int32_t> placement = slots.complete(
         plan_layer(task, slots.current(layer), work.effort, work.limits, noise));
-    if (!has_serving(problem)) return placement;
-    const ServedSteps steps = served_steps(problem, layer, kServedSteps);
-    if (steps.load.num_steps == 0) return to_vector(problem.current.logical(layer));
-    return search_served(served_task(problem, layer, steps, work),
-                         aligned(problem, layer, placement));
+    if (has_serving(problem)) {
+      const ServedSteps steps = served_steps(problem, layer, kServedSteps);
+      if (steps.load.num_steps == 0) return to_vector(problem.current.logical(layer));
+      placement = search_served(served_task(problem, layer, steps, work),
+                                aligned(problem, layer, placement));
+    }
+    if (problem.has_wires() && problem.topology.num_nodes() <= kMostWireNodes)
+      return for_wires(problem, layer, std::move(placement));
+    return placement;
+  }
+
+  static bool has_sources(const Problem& problem) { return !problem.tokens->source_rank.empty(); }
+
+  // The placement with less traffic between nodes, its peaks within the slack.
+  std::vector<int32_t> for_wires(const Problem& problem, int layer,
+                                 std::vector<int32_t> placement) const {
+    const std::span<const int32_t> current = problem.current.logical(layer);
+    const SlotRanges slots(problem.current.first_slots());
+    placement = align_ranks(current, placement, slots, problem.load.num_experts, problem.topology);
+    std::vector<std::vector<double>> loads;
+    const auto add = [&](StepRange steps) {
+      const std::vector<int64_t> sum = sum_of_steps(problem.load, layer, steps);
+      loads.emplace_back(sum.begin(), sum.end());
+    };
+    add({0, problem.load.num_steps});
+    const EpisodeCut cut = EpisodeCut::spread(problem.load.num_steps, effort_.wire_runs);
+    for (int64_t i = 0; problem.load.num_steps > 1 && i < cut.count(); ++i) add(cut[i]);
+    return search_wires({.slots = slots,
+                         .node_of_rank = problem.topology.node_of_rank,
+                         .tokens = *problem.tokens,
+                         .layer = layer,
+                         .loads = loads,
+                         .slack = problem.wire_slack,
+                         .move_price = problem.history == nullptr ? 0 : kWireMovePrice,
+                         .current = current,
+                         .max_tokens = effort_.wire_tokens,
+                         .steps = effort_.wire_steps},
+                        std::move(placement));
   }
 
   // Placements with fewer moves than the plan of plan_one(), and that one.

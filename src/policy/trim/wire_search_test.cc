@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/trim/wire_search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "policy/testing.h"
+#include "trimtab/policy.h"
+#include "trimtab/rank_loads.h"
+
+namespace trimtab {
+namespace {
+
+// Tokens that pick within one of `topics` sets of experts, mixed over the ids, with some strays.
+TokenSample topical_tokens(int experts, int top_k, int topics, int tokens, uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  TokenSample sample{.num_layers = 1, .num_experts = experts, .top_k = top_k};
+  for (int t = 0; t < tokens; ++t) {
+    const int topic = below(topics);
+    std::set<int32_t> picks;
+    while (std::ssize(picks) < top_k) {
+      const int e = below(experts);
+      if (e % topics == topic || below(8) == 0) picks.insert(e);
+    }
+    sample.ids.insert(sample.ids.end(), picks.begin(), picks.end());
+  }
+  return sample;
+}
+
+std::vector<int64_t> loads_of(const TokenSample& tokens) {
+  std::vector<int64_t> loads(cells(tokens.num_experts));
+  for (const int32_t e : tokens.ids) ++loads[cells(e)];
+  return loads;
+}
+
+double peak_of(std::span<const int32_t> placement, std::span<const int32_t> first,
+               const std::vector<int64_t>& loads) {
+  return std::ranges::max(rank_loads(placement, SlotRanges(first), loads));
+}
+
+TEST(WireSearch, FindsTheBestOfAllPlacementsOfSmallLayers) {
+  const std::vector<int32_t> first = equal_slots(4, 2), nodes = {0, 0, 1, 1};
+  int best_found = 0;
+  constexpr int kCases = 30;
+  for (uint32_t seed = 0; seed < kCases; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const int experts = 6 + static_cast<int>(seed % 3);
+    const TokenSample tokens = topical_tokens(experts, 2, 2, 60, seed);
+    const std::vector<int64_t> loads = loads_of(tokens);
+    std::vector<int32_t> start;
+    for (int s = 0; s < 8; ++s) start.push_back(s % experts);
+    const double limit = peak_of(start, first, loads) * 1.05;
+    const auto copies = [&](std::span<const int32_t> placement) {
+      return copies_between_nodes(placement, first, nodes, tokens, 0);
+    };
+
+    // Every choice of replicas and every order.
+    double least = copies(start);
+    const auto enumerate = [&](std::vector<int32_t> all) {
+      std::ranges::sort(all);
+      do {
+        bool sorted = true;  // one order of the slots of a rank is enough, without duplicates
+        for (size_t s = 0; s < 8; s += 2) sorted &= all[s] < all[s + 1];
+        if (sorted && peak_of(all, first, loads) <= limit) least = std::min(least, copies(all));
+      } while (std::ranges::next_permutation(all).found);
+    };
+    std::vector<int32_t> all(8);
+    for (int i = 0; i < experts; ++i) all[cells(i)] = i;
+    if (experts == 8) {
+      enumerate(all);
+    } else {
+      for (all[7] = 0; all[7] < experts; ++all[7]) {
+        if (experts == 7) {
+          enumerate(all);
+          continue;
+        }
+        for (all[6] = 0; all[6] <= all[7]; ++all[6]) enumerate(all);
+      }
+    }
+
+    const std::vector<std::vector<double>> window = {{loads.begin(), loads.end()}};
+    const std::vector<int32_t> found = search_wires({.slots = SlotRanges(first),
+                                                     .node_of_rank = nodes,
+                                                     .tokens = tokens,
+                                                     .loads = window,
+                                                     .slack = 0.05,
+                                                     .max_tokens = 1000,
+                                                     .steps = 20'000},
+                                                    start);
+    EXPECT_LE(peak_of(found, first, loads), limit + 1e-9);
+    EXPECT_GE(copies(found), least - 1e-9);
+    EXPECT_LE(copies(found), copies(start));
+    if (copies(found) <= least * 1.001 + 1e-9) ++best_found;
+  }
+  EXPECT_GE(best_found, kCases * 8 / 10);
+}
+
+TEST(WireSearch, IsTheSameEachTimeAndKeepsEveryExpert) {
+  const std::vector<int32_t> first = equal_slots(12, 4);
+  std::vector<int32_t> nodes;
+  for (int r = 0; r < 12; ++r) nodes.push_back(r);  // 144 bits: several words
+  TokenSample tokens = topical_tokens(40, 4, 5, 500, 7);
+  for (int t = 0; t < 500; ++t) tokens.source_rank.push_back(t % 12);
+  const std::vector<int64_t> loads = loads_of(tokens);
+  const std::vector<std::vector<double>> window = {{loads.begin(), loads.end()}};
+  std::vector<int32_t> start;
+  for (int s = 0; s < 48; ++s) start.push_back(s % 40);
+  const auto search = [&] {
+    return search_wires({.slots = SlotRanges(first),
+                         .node_of_rank = nodes,
+                         .tokens = tokens,
+                         .loads = window,
+                         .slack = 0.01,
+                         .max_tokens = 300,
+                         .steps = 3'000},
+                        start);
+  };
+  const std::vector<int32_t> found = search();
+  EXPECT_EQ(found, search());
+  EXPECT_EQ(std::set<int32_t>(found.begin(), found.end()).size(), 40U);
+  EXPECT_LE(peak_of(found, first, loads), peak_of(start, first, loads) * 1.01 + 1e-9);
+  EXPECT_LT(copies_between_nodes(found, first, nodes, tokens, 0),
+            copies_between_nodes(start, first, nodes, tokens, 0));
+}
+
+TEST(WireSearch, IsPartOfTrimWhereTokensAndNodesAreKnown) {
+  TokenSample tokens = topical_tokens(16, 4, 2, 2'000, 3);
+  const Load load{1, 1, 16, loads_of(tokens)};
+  const Placement current = default_placement(1, 16, {6, 6, 6, 6});
+  Problem problem{.load = load, .current = current, .topology = Topology::even(4, 2)};
+  const Plan without = make_policy("trim")->rebalance(problem);
+  EXPECT_EQ(without.layers[0].node_copies_before, 0);
+  problem.tokens = &tokens;
+  const Plan with = make_policy("trim")->rebalance(problem);
+  const auto copies = [&](const Placement& placement) {
+    return copies_between_nodes(placement.logical(0), placement.first_slots(),
+                                problem.topology.node_of_rank, tokens, 0);
+  };
+  EXPECT_EQ(with.layers[0].node_copies_before, copies(current));
+  EXPECT_EQ(with.layers[0].node_copies_after, copies(with.placement));
+  EXPECT_LT(copies(with.placement), 0.75 * copies(without.placement));
+  EXPECT_LE(with.layers[0].par_after, without.layers[0].par_after * (1 + problem.wire_slack));
+  problem.wire_slack = -1;
+  EXPECT_ANY_THROW(make_policy("trim")->rebalance(problem));
+}
+
+}  // namespace
+}  // namespace trimtab
