@@ -112,9 +112,11 @@ def _parse(variable: str, text: str, kind: str):
 
 
 def whole_tokens(tokens: np.ndarray) -> np.ndarray:
-    """Loads of any type as int64. Fractions (rates, shares) are scaled so that rounding does not
-    matter."""
-    if tokens.dtype.kind in "iub":
+    """Loads of any type as whole numbers; those that are integers stay as they are. Fractions
+    (rates, shares) are scaled so that rounding does not matter."""
+    if tokens.dtype.kind in "iu":
+        return tokens
+    if tokens.dtype.kind == "b":
         return tokens.astype(np.int64)
     tokens = tokens.astype(np.float64)
     if not np.isfinite(tokens).all():

@@ -132,8 +132,7 @@ class Trim : public Policy {
     // Long windows hold more to plan on.
     constexpr int64_t kLongWindow = 512;
     if (problem.load.num_steps >= kLongWindow) {
-      effort.max_episodes *= 2;
-      effort.sweeps += effort.sweeps / 2;
+      effort.max_episodes += effort.max_episodes / 3;
     }
     // The fewer ranks, the sooner the heat bath has seen all pairs often enough.
     const int ranks = std::min(problem.current.num_ranks(), 32);
