@@ -5,6 +5,7 @@
 // their plans can be compared.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trimtab/error.h"
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
 #include "trimtab/split.h"
@@ -79,6 +81,9 @@ struct Problem {
   // Single steps of the window, for the cost: what an expert takes depends on its rows in a step,
   // and not on their sum. Null: those of `load` are single steps.
   const Load* steps = nullptr;
+  // Another thread sets it to end planning early: rebalance() then throws PlanningStopped, within
+  // about 100 ms. Null: nobody will.
+  const std::atomic<bool>* stop = nullptr;
   // Sampled tokens, for the traffic between nodes; null: it is not known. Where the topology has
   // several nodes, it is predicted, and `trim` seeks, among plans whose peak loads are at most
   // wire_slack (a part, >= 0) above those of its best, the one that sends least between nodes.
@@ -88,6 +93,17 @@ struct Problem {
 
   bool has_wires() const { return tokens != nullptr && topology.num_nodes() > 1; }
 };
+
+// Planning was told to end by Problem::stop; there is no plan.
+class PlanningStopped : public Error {
+ public:
+  PlanningStopped() : Error("planning was stopped before its end") {}
+};
+
+// Throws PlanningStopped when `stop` is set. Policies call it between layers and in long searches.
+inline void check_stop(const std::atomic<bool>* stop) {
+  if (stop != nullptr && stop->load(std::memory_order_relaxed)) throw PlanningStopped();
+}
 
 // One expert's weights go to one slot. This is the one type for a change of a slot, from a policy's
 // plan to the rank that sends or receives the weights. Slots are those of all ranks, as in

@@ -3,6 +3,7 @@
 // and is measured on the next, which it has not seen, over and over.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -30,6 +31,7 @@ struct ReplayConfig {
   PlanLimits limits;
   int64_t expert_bytes = 0;
   int num_groups = 1;
+  const std::atomic<bool>* stop = nullptr;
 };
 
 // How level a placement keeps the ranks in one window.

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "interruptible.h"
 #include "numbers.h"
 #include "planning.h"
 #include "split/split_loads.h"
@@ -69,12 +70,13 @@ Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Pl
       ids_or_counted(std::move(step_ids), problem.load.num_steps, "step_ids");
   std::optional<Plan> plan;
   double seconds = 0;
-  {
-    const nb::gil_scoped_release release;
+  run_interruptible([&](const std::atomic<bool>& stop) {
+    Problem stoppable = problem;
+    stoppable.stop = &stop;
     const auto start = std::chrono::steady_clock::now();
-    plan = policy.rebalance(problem);
+    plan = policy.rebalance(stoppable);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
+  });
   return {std::move(*plan),           nb::borrow(load), nb::borrow(current),
           std::string(policy.name()), seconds,          problem.topology.node_of_rank,
           std::move(layers),          std::move(steps)};
@@ -99,11 +101,13 @@ nb::tuple replay_policy(const Policy& policy, nb::handle_t<Load> load,
       ids_or_counted(std::move(step_ids), recorded.num_steps, "step_ids");
   std::vector<ReplayedPlan> plans;
   ReplayResult result;
-  {
-    const nb::gil_scoped_release release;
-    result = replay(policy, recorded, nb::cast<const Placement&>(start), config,
+  const auto& first = nb::cast<const Placement&>(start);
+  run_interruptible([&](const std::atomic<bool>& stop) {
+    ReplayConfig stoppable = config;
+    stoppable.stop = &stop;
+    result = replay(policy, recorded, first, stoppable,
                     [&](const ReplayedPlan& one) { plans.push_back(one); });
-  }
+  });
   nb::list made;
   nb::object current = nb::borrow(start);
   for (ReplayedPlan& one : plans) {
@@ -333,8 +337,8 @@ included), static, round_robin, split or time. cost: what rows cost; time needs 
 steps must be single ones. node_of_rank: [ranks]; all on one when left out. num_groups: expert
 groups, for deepseek. expert_bytes: of one expert's weights, which max_bytes needs. max_...: limits;
 one that is reached stops further moves. history: of the last plan; load then holds only the steps
-since. layer_ids [layers], step_ids [steps]: the engine's numbers. The GIL is released. Raises
-ValueError when sizes do not fit each other.)",
+since. layer_ids [layers], step_ids [steps]: the engine's numbers. The GIL is released, and Ctrl-C
+ends the call. Raises ValueError when sizes do not fit each other.)",
           nb::sig("def rebalance(self, load: Load, current: Placement, *, " TRIMTAB_SETTINGS
                   ", history: History | None = None" TRIMTAB_NUMBERS ") -> Plan"))
       .def(
@@ -362,8 +366,8 @@ ValueError when sizes do not fit each other.)",
 
 Every plan starts from the one before, with its history. window: steps. The rest as in rebalance():
 plans are made for `split`, and windows are measured with it. Returns the figures of `trimtab replay
---json` by name, and the plans. The GIL is released. Raises ValueError as rebalance(), and when two
-windows do not fit.)",
+--json` by name, and the plans. The GIL is released, and Ctrl-C ends the call. Raises ValueError as
+rebalance(), and when two windows do not fit.)",
           nb::sig("def replay(self, load: Load, current: Placement, *, window: "
                   "int, " TRIMTAB_SETTINGS TRIMTAB_NUMBERS
                   ") -> tuple[dict[str, float], list[Plan]]"));

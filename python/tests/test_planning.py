@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import os
 import pathlib
+import signal
 import subprocess
+import sys
 import threading
 import time
 
@@ -585,3 +588,35 @@ def test_a_window_that_chance_explains_is_not_worth_a_plan():
             trimtab.planning.is_worth_planning(placement, trimtab.Load(skewed), plan_above_par)
             == expected
         )
+
+
+@pytest.mark.parametrize("how", ["plan", "replay"])
+def test_ctrl_c_ends_planning(how):
+    """A plan of minutes ends soon after the signal, and its thread with it."""
+    random = np.random.default_rng(5)
+    load = trimtab.Load(random.integers(0, 1000, (64, 40, 128)))
+    start = trimtab.default_placement(40, 128, [9] * 16)
+    policy = trimtab.make_policy("trim", time_budget_s=300)
+    threads = len(os.listdir("/proc/self/task")) if sys.platform == "linux" else None
+    sent = []
+
+    def interrupt():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.3, interrupt)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            if how == "plan":
+                policy.rebalance(load, start)
+            else:
+                policy.replay(load, start, window=16)
+        late = time.monotonic() - sent[0]
+    finally:
+        timer.join()
+    assert late < 2  # tens of milliseconds where the machine has time
+    if threads is not None:
+        assert len(os.listdir("/proc/self/task")) == threads
+    # The next call is not stopped.
+    assert trimtab.plan(load.counts[:1], start, preset="fast").placement.num_layers == 40

@@ -90,8 +90,8 @@ def plan(
         expert_bytes, of one expert's weights): what the plan may cost.
     history: of the plan before (Plan.history); loads then holds only the steps since.
 
-    Returns a Plan. The GIL is released. Raises ValueError for sizes that do not fit, unknown names
-    and options of another policy. How trim plans: docs/policies.md.
+    Returns a Plan. The GIL is released, and Ctrl-C ends the call. Raises ValueError for sizes that
+    do not fit, unknown names and options of another policy. How trim plans: docs/policies.md.
     """
     task = Task.of(
         loads,

@@ -131,7 +131,7 @@ class DeepseekPolicy final : public Policy {
       return deepseek_placement(window_load(problem.load, layer), problem.current.first_slots(),
                                 problem.topology, problem.num_groups);
     };
-    return finish_plan(problem, plan_layers(problem.load.num_layers, plan_layer),
+    return finish_plan(problem, plan_layers(problem, plan_layer),
                        {.align_ranks = false, .align_slots = keep_slots_, .require_gain = false});
   }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "policy/matrix.h"
+#include "trimtab/policy.h"
 #include "trimtab/slot_ranges.h"
 
 namespace trimtab {
@@ -54,12 +55,14 @@ inline std::vector<int32_t> to_vector(std::span<const int32_t> values) {
   return {values.begin(), values.end()};
 }
 
-// Calls plan_layer(layer), which returns a placement [slots], for every layer and puts the results
-// one after the other: [layers, slots].
+// Calls plan_layer(layer), which returns a placement [slots], for every layer of the problem and
+// puts the results one after the other: [layers, slots]. Throws PlanningStopped when the problem is
+// told to stop.
 template <class PlanLayer>
-std::vector<int32_t> plan_layers(int num_layers, PlanLayer plan_layer) {
+std::vector<int32_t> plan_layers(const Problem& problem, PlanLayer plan_layer) {
   std::vector<int32_t> all;
-  for (int layer = 0; layer < num_layers; ++layer) {
+  for (int layer = 0; layer < problem.load.num_layers; ++layer) {
+    check_stop(problem.stop);
     const std::vector<int32_t> one = plan_layer(layer);
     all.insert(all.end(), one.begin(), one.end());
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,23 @@ TEST(MakePolicy, RefusesUnknownNamesFirst) {
 
 TEST(MakePolicy, WithoutOptionsEveryPolicyIsMade) {
   for (const std::string_view name : policy_names()) EXPECT_EQ(make_policy(name)->name(), name);
+}
+
+// Every policy looks at least between layers.
+TEST(Problem, StopEndsEveryPlan) {
+  const Load load{.num_steps = 1,
+                  .num_layers = 2,
+                  .num_experts = 4,
+                  .counts = {90, 10, 10, 10, 10, 10, 90, 10}};
+  const Placement current = default_placement(2, 4, {3, 3});
+  std::atomic<bool> stop{false};
+  const Problem problem{.load = load, .current = current, .stop = &stop};
+  for (const std::string_view name : policy_names()) {
+    stop = false;
+    EXPECT_NO_THROW(make_policy(name)->rebalance(problem)) << name;
+    stop = true;
+    EXPECT_THROW(make_policy(name)->rebalance(problem), PlanningStopped) << name;
+  }
 }
 
 }  // namespace

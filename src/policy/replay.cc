@@ -70,7 +70,8 @@ ReplayResult replay(const Policy& policy, const Load& load, const Placement& sta
                           .num_groups = config.num_groups,
                           .history = number > 0 ? &history : nullptr,
                           .split = config.split,
-                          .cost = config.cost};
+                          .cost = config.cost,
+                          .stop = config.stop};
     const auto begin = std::chrono::steady_clock::now();
     ReplayedPlan replan{.number = number, .plan = policy.rebalance(problem)};
     replan.seconds =

@@ -84,7 +84,7 @@ class FixedPolicy final : public Policy {
       const uint64_t seed = seed_ * 0x10001u + layer;
       return place_(problem.load.num_experts, problem.current.first_slots(), seed);
     };
-    return finish_plan(problem, plan_layers(problem.load.num_layers, plan_layer),
+    return finish_plan(problem, plan_layers(problem, plan_layer),
                        {.align_ranks = false, .align_slots = false, .require_gain = false});
   }
 

@@ -210,7 +210,7 @@ class SwiftPolicy final : public Policy {
       return swift_placement(window_load(problem.load, layer), problem.current.logical(layer),
                              problem.current.first_slots());
     };
-    return finish_plan(problem, plan_layers(problem.load.num_layers, plan_layer),
+    return finish_plan(problem, plan_layers(problem, plan_layer),
                        {.align_ranks = false, .align_slots = true, .require_gain = true});
   }
 };

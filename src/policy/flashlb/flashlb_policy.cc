@@ -21,7 +21,7 @@ class FlashlbPolicy final : public Policy {
     validate(problem);
     const Load episodes =
         to_episodes(problem.load, EpisodeCut::even(problem.load.num_steps, options_.max_episodes));
-    Plan plan = finish_plan(problem, plan_layers(problem.load.num_layers, [&](int layer) {
+    Plan plan = finish_plan(problem, plan_layers(problem, [&](int layer) {
                               return plan_layer(problem, episodes, layer);
                             }));
     plan.history = make_history(problem, episodes, plan.placement);

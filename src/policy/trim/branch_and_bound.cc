@@ -8,6 +8,7 @@
 
 #include "policy/assignment.h"
 #include "policy/layer_placement.h"
+#include "trimtab/policy.h"
 
 namespace trimtab {
 namespace {
@@ -25,10 +26,12 @@ enum class Goal { kPeak, kMoves };
 
 class BranchAndBound {
  public:
-  BranchAndBound(const LayerTask& task, std::vector<int32_t> known, int64_t max_nodes)
+  BranchAndBound(const LayerTask& task, std::vector<int32_t> known, int64_t max_nodes,
+                 const std::atomic<bool>* stop)
       : task_(task),
         experts_(task.num_experts),
         nodes_left_(max_nodes),
+        stop_(stop),
         best_(std::move(known)),
         replicas_(experts_),
         left_(experts_),
@@ -70,6 +73,13 @@ class BranchAndBound {
     kinds_.push_back({.slots = slots, .full = full, .left = 1});
   }
 
+  // Whether a step is left, and takes it.
+  bool next_node() {
+    constexpr int64_t kNodesBetweenLooks = 1 << 16;
+    if (nodes_left_ % kNodesBetweenLooks == 0) check_stop(stop_);
+    return --nodes_left_ > 0;
+  }
+
   bool done() const { return nodes_left_ <= 0 || (goal_ == Goal::kMoves && best_moves_ == 0); }
 
   int32_t fewest_replicas(int i) const {
@@ -79,7 +89,7 @@ class BranchAndBound {
 
   // Goes through the experts in order of falling load; `slots` are left for those from i on.
   void choose_replicas(int i, int slots) {
-    if (done() || --nodes_left_ <= 0) return;
+    if (done() || !next_node()) return;
     if (i == experts_) {
       if (slots == 0) fill_ranks();
       return;
@@ -126,7 +136,7 @@ class BranchAndBound {
 
   // Fills one more rank: with the largest replica that is left, and with others.
   void fill_next() {
-    if (done() || --nodes_left_ <= 0) return;
+    if (done() || !next_node()) return;
     int first = 0;
     while (first < experts_ && left_[by_size_[first]] == 0) ++first;
     if (first == experts_) {
@@ -151,7 +161,7 @@ class BranchAndBound {
   // Adds the replica by_size_[at] to the rank in hand, which can take `capacity` load more in
   // `slots` slots.
   void add(int at, double capacity, int slots) {
-    if (done() || --nodes_left_ <= 0) return;
+    if (done() || !next_node()) return;
     const int32_t i = by_size_[at];
     capacity -= size_[i];
     if (capacity < 0) return;
@@ -265,6 +275,7 @@ class BranchAndBound {
   const LayerTask& task_;
   const int experts_;
   int64_t nodes_left_;
+  const std::atomic<bool>* stop_;
   std::vector<int32_t> best_;
   double best_peak_ = 0;
   int best_moves_ = 0;
@@ -289,8 +300,8 @@ class BranchAndBound {
 }  // namespace
 
 BranchAndBoundResult branch_and_bound(const LayerTask& task, std::vector<int32_t> known,
-                                      int64_t max_nodes) {
-  return BranchAndBound(task, std::move(known), max_nodes).run();
+                                      int64_t max_nodes, const std::atomic<bool>* stop) {
+  return BranchAndBound(task, std::move(known), max_nodes, stop).run();
 }
 
 }  // namespace trimtab

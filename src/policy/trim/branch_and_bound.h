@@ -3,6 +3,7 @@
 // replicas and the contents of ranks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -20,8 +21,9 @@ struct BranchAndBoundResult {
 
 // Finds the placement with the least peak of episode 0 and, among those, the fewest moves. It
 // starts from a placement that is known, and returns that one if nothing better exists. It stops
-// after max_nodes steps.
+// after max_nodes steps, and throws PlanningStopped when `stop` is set.
 BranchAndBoundResult branch_and_bound(const LayerTask& task, std::vector<int32_t> known,
-                                      int64_t max_nodes);
+                                      int64_t max_nodes,
+                                      const std::atomic<bool>* stop = nullptr);
 
 }  // namespace trimtab

@@ -16,6 +16,7 @@
 #include "policy/trim/level.h"
 #include "policy/trim/replica_search.h"
 #include "policy/trim/replicas.h"
+#include "trimtab/policy.h"
 
 namespace trimtab {
 namespace {
@@ -95,6 +96,7 @@ class LayerPlanner {
     Slots placement = fresh();
     if (level(task_, placement, effort_.target) > effort_.replicas_above) {
       const auto good_enough = [this](const auto& replicas) {
+        check_stop(effort_.stop);
         return place(replicas) <= effort_.target;
       };
       place(search_replicas(task_,
@@ -123,12 +125,12 @@ class LayerPlanner {
   // Most small layers are solved at once. Where the start is too far from the best, a better one is
   // sought first.
   void finish_with_proof() {
-    BranchAndBoundResult result = branch_and_bound(task_, best_, effort_.proof_nodes / 8);
+    BranchAndBoundResult result = branch_and_bound(task_, best_, effort_.proof_nodes / 8, effort_.stop);
     if (!result.peak_proved) {
       best_ = std::move(result.placement);
       best_cost_ = placement_cost(task_, best_);
       shake_replicas(kShakes);
-      result = branch_and_bound(task_, best_, effort_.proof_nodes);
+      result = branch_and_bound(task_, best_, effort_.proof_nodes, effort_.stop);
     }
     best_ = std::move(result.placement);
   }
@@ -201,7 +203,10 @@ class LayerPlanner {
          .iterations = hurries ? kShort : effort_.replica_iterations,
          .target = effort_.target,
          .good_enough =
-             [&](const auto& tried) { return levelled(tried).second <= effort_.target; }},
+             [&](const auto& tried) {
+               check_stop(effort_.stop);
+               return levelled(tried).second <= effort_.target;
+             }},
         kSeed);
     search_from(aligned(levelled(replicas).first));
   }
@@ -280,7 +285,10 @@ class LayerPlanner {
   }
 
   Slots anneal(const LayerTask& task, const Slots& start, int sweeps) const {
-    return trimtab::anneal(task, noise_, start, effort_, sweeps, [this] { return late(); });
+    return trimtab::anneal(task, noise_, start, effort_, sweeps, [this] {
+      check_stop(effort_.stop);
+      return late();
+    });
   }
 
   const LayerTask& task_;

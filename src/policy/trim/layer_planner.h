@@ -3,6 +3,7 @@
 // and by exchanges, and takes the best of all by PAR and price of moves.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -42,6 +43,7 @@ struct Effort {
   // If > 0: search from each start with twice the sweeps each time, as long as its part of this
   // lasts. It replaces `sweeps` and `max_visits`.
   double seconds = 0;
+  const std::atomic<bool>* stop = nullptr;  // see Problem::stop
 };
 
 // The limits on the moves of one layer.

@@ -37,7 +37,7 @@ class Optimal : public Policy {
     const SearchedSlots slots(problem.current);
     const Noise noise(most_slots(slots.slots()));
     std::vector<double> peaks;
-    Plan plan = finish_plan(problem, plan_layers(problem.load.num_layers, [&](int layer) {
+    Plan plan = finish_plan(problem, plan_layers(problem, [&](int layer) {
                               return plan_one(problem, layer, slots, noise, peaks);
                             }));
     // What was proved is a better bound than the general one. The search counts in floats: stay on
@@ -62,7 +62,7 @@ class Optimal : public Policy {
     }
     const LayerTask task = slots.task(layer, episodes, 0);
     std::vector<int32_t> start = plan_layer(task, slots.current(layer), {}, kNoLimits, noise);
-    const BranchAndBoundResult result = branch_and_bound(task, std::move(start), kMaxNodes);
+    const BranchAndBoundResult result = branch_and_bound(task, std::move(start), kMaxNodes, problem.stop);
     if (!result.peak_proved) {
       throw InvalidArgument(cat("layer ", layer, ": ", task.num_experts, " experts in ",
                                 problem.current.num_slots(),

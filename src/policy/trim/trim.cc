@@ -95,7 +95,7 @@ class Trim : public Policy {
     const SearchedSlots slots(problem.current);
     const Noise noise(most_slots(slots.slots()));
     std::vector<int32_t> proposal = plan_layers(
-        problem.load.num_layers, [&](int layer) { return plan_one(problem, layer, slots, noise); });
+        problem, [&](int layer) { return plan_one(problem, layer, slots, noise); });
     // With a history the gain lies in the remembered episodes too, and the search has weighed it.
     // A placement that was chosen for the rule that serves keeps its ranks, whose speeds and nodes
     // it was chosen for.
@@ -129,6 +129,7 @@ class Trim : public Policy {
 
   Work work_of(const Problem& problem, int layer, const SearchedSlots& slots) const {
     Effort effort = effort_;
+    effort.stop = problem.stop;
     // Long windows hold more to plan on.
     constexpr int64_t kLongWindow = 512;
     if (problem.load.num_steps >= kLongWindow) {
