@@ -3,16 +3,17 @@
 """Compares Trimtab as the planner of vLLM or SGLang with their own planners: PAR, moves and seconds
 of one call, for all layers.
 
-usage: engine_policies.py ENGINE WORKLOAD... [--policies trim,trim/fast,trim@1e-3,deepseek]
+usage: engine_policies.py ENGINE WORKLOAD... [--policies trim,trim/sum,trim/fast]
                           [--repeat 3]
 
 ENGINE is a folder of tools/check_engine_plugins.py, FOLDER/engines/vllm-VERSION or sglang-VERSION,
 with the balancer of that release. WORKLOAD is NAME_RxS of bench/planning_workloads.py, without
-.train.npy. vLLM sums the loads over the window before it plans; SGLang hands them over step by
-step. Both start from 0..E-1 in slot order, then 0.. again. The PARs are of the window and of later
-steps (mean). Moves are experts that a rank must receive, per layer, for the first plan and for the
-second, which starts from the first and plans on the later loads. Seconds are CPU time: the median
-of the calls, which take turns.
+.train.npy. vLLM's own policy gets the sum of the loads over the window; Trimtab's takes the steps
+from the window of vLLM's state, as its hook does, and with "/sum" after the name the sum alone, as
+without the hook. SGLang hands the loads over step by step. All start from 0..E-1 in slot order,
+then 0.. again. The PARs are of the window and of later steps (mean). Moves are experts that a rank
+must receive, per layer, for the first plan and for the second, which starts from the first and
+plans on the later loads. Seconds are CPU time: the median of the calls, which take turns.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import engines  # noqa: E402
 import trimtab  # noqa: E402
 import trimtab.sglang  # noqa: E402
 import trimtab.vllm  # noqa: E402
+import trimtab.vllm_windows  # noqa: E402
 
 
 def settings_of(name):
@@ -41,25 +43,51 @@ def settings_of(name):
 
 
 def vllm_planners(names):
-    """Functions by name, from loads [steps, layers, experts], ranks, slots of a rank and the
-    placement in use to a placement."""
+    """Functions by name, from loads [steps, layers, experts], ranks, slots of a rank, the placement
+    in use and whether it is the first plan to a placement."""
     from vllm.distributed.eplb import policy as policies
 
     own = policies.EPLB_POLICIES["default"]
     of_name = {"vLLM default": own}
     for name in names:
-        settings = settings_of(name)
+        settings = settings_of(name.removesuffix("/sum"))
         ours = trimtab.vllm.make_policy(policies.AbstractEplbPolicy, own, settings)
         of_name[f"Trimtab {name}"] = ours
 
-    def planner(policy):
-        def plan(steps, ranks, slots, old):
+    def planner(policy, sees_steps):
+        def plan(steps, ranks, slots, old, is_first):
+            if hasattr(policy, "planner") and is_first:
+                policy.planner.forget()
+            if sees_steps:
+                keep_window(policy.planner.windows, steps, old)
             result = policy.rebalance_experts(steps.sum(0), ranks * slots, 1, 1, ranks, old)
             return placement_of(result)
 
         return plan
 
-    return {name: planner(policy) for name, policy in of_name.items()}
+    return {
+        name: planner(policy, name.startswith("Trimtab") and not name.endswith("/sum"))
+        for name, policy in of_name.items()
+    }
+
+
+def keep_window(windows, steps, mapping):
+    """Gives the steps to the windows as vLLM's state has them, per slot: the first slot of an
+    expert has all its tokens."""
+    experts = steps.shape[2]
+    first_slot = torch.stack([(held == torch.arange(experts)[:, None]).int().argmax(1)
+                              for held in mapping])
+    window = torch.zeros((*steps.shape[:2], mapping.shape[1]), dtype=torch.int32)
+    window.scatter_(2, first_slot.expand(steps.shape[0], -1, -1), steps.to(torch.int32))
+    model = types.SimpleNamespace(
+        expert_load_window=window,
+        physical_to_logical_map=mapping,
+        model=types.SimpleNamespace(num_logical_experts=experts),
+    )
+    numbers = trimtab.vllm_windows.StepNumbers(
+        len(steps), {row: row + 1 for row in range(len(steps))}
+    )
+    windows.keep(types.SimpleNamespace(model_states={"model": model}), numbers)
 
 
 def sglang_planners(names):
@@ -71,7 +99,7 @@ def sglang_planners(names):
         of_name[f"Trimtab {name}"] = trimtab.sglang.make_rebalance_experts(own, settings_of(name))
 
     def planner(rebalance):
-        def plan(steps, ranks, slots, old):
+        def plan(steps, ranks, slots, old, is_first):
             expert_location.metadata = types.SimpleNamespace(physical_to_logical_map_cpu=old)
             algorithm = eplb_algorithms.EplbAlgorithm.deepseek
             return placement_of(rebalance(steps, ranks * slots, slots, None, 1, algorithm))
@@ -104,7 +132,7 @@ def compare(planners, workload, repeat):
     for _ in range(repeat):
         for name, plan in planners.items():
             start = time.process_time()
-            placements[name] = plan(train, ranks, slots, old)
+            placements[name] = plan(train, ranks, slots, old, True)
             seconds.setdefault(name, []).append(time.process_time() - start)
     for name, tensor in placements.items():
         first = tensor.numpy()
@@ -112,7 +140,7 @@ def compare(planners, workload, repeat):
         window = trimtab.par_per_step(placement, trimtab.Load(train.sum(0)))[0][0]
         later = trimtab.par_per_step(placement, trimtab.Load(test))[0].mean()
         moves = moves_per_layer(old.numpy(), first, ranks)
-        second = planners[name](test, ranks, slots, tensor).numpy()
+        second = planners[name](test, ranks, slots, tensor, False).numpy()
         again = moves_per_layer(first, second, ranks)
         print(
             f"| {pathlib.Path(workload).name} | {name} | {window:.4f} | {later:.4f} "

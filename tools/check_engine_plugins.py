@@ -78,7 +78,8 @@ def main():
     for engine in ("vllm", "sglang"):
         for version in getattr(arguments, engine):
             unpack(fetch(wheels, engine, version), into, engine)
-    tests = [ROOT / f"python/tests/test_{engine}_plugin.py" for engine in ("vllm", "sglang")]
+    names = ("vllm_plugin", "vllm_windows", "sglang_plugin")
+    tests = [ROOT / f"python/tests/test_{name}.py" for name in names]
     environment = {**os.environ, "TRIMTAB_ENGINES": str(into.resolve())}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *tests, *pytest_options], env=environment

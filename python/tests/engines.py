@@ -23,7 +23,18 @@ SURROUNDINGS = {
             names = os.environ.get("VLLM_PLUGINS")
             VLLM_PLUGINS = None if names is None else names.split(",")
             """,
-        "vllm/config/__init__.py": "",
+        "vllm/config/__init__.py": """
+            class ModelConfig: ...
+            class ParallelConfig: ...
+            current = None
+            def get_current_vllm_config():
+                assert current is not None, "not set"
+                return current
+            """,
+        "vllm/config/utils.py": """
+            def compute_hash_cached(config):
+                return config.compute_hash()
+            """,
         "vllm/config/parallel.py": """
             from typing import Literal
             EPLBPolicyOption = Literal["default"]
@@ -36,8 +47,54 @@ SURROUNDINGS = {
                 assert False, "EPLB group is not initialized"
             def get_ep_group():
                 return Group
+            def get_node_count():
+                return 1
+            def in_the_same_node_as(group, rank):
+                return [True] * group.size()
+            class GroupCoordinator: ...
             """,
         "vllm/distributed/eplb/__init__.py": "",
+        # What the real eplb_state.py imports.
+        "vllm/distributed/eplb/async_worker.py": "def start_async_worker(state, **_): ...",
+        "vllm/distributed/eplb/eplb_communicator.py": """
+            class EplbCommunicator: ...
+            def create_eplb_communicator(*args, **kwargs):
+                return EplbCommunicator()
+            """,
+        "vllm/distributed/eplb/eplb_utils.py": """
+            class CpuGpuEvent:
+                def record(self): ...
+                def wait(self, stream=None): ...
+            """,
+        "vllm/distributed/eplb/rebalance_execute.py": """
+            class AsyncEplbLayerResult: ...
+            class RecvMetadata: ...
+            def move_from_buffer(*args, **kwargs): ...
+            def rearrange_expert_weights_inplace(*args, **kwargs): ...
+            """,
+        "vllm/distributed/stateless_coordinator.py": "class StatelessGroupCoordinator: ...",
+        "vllm/distributed/utils.py": "class StatelessProcessGroup: ...",
+        "vllm/logger.py": """
+            import logging
+            def init_logger(name):
+                return logging.getLogger(name)
+            """,
+        "vllm/model_executor/__init__.py": "",
+        "vllm/model_executor/models/__init__.py": "",
+        "vllm/model_executor/models/interfaces.py": "class MixtureOfExperts: ...",
+        "vllm/platforms/__init__.py": """
+            class current_platform:
+                @staticmethod
+                def is_rocm():
+                    return False
+            """,
+        "vllm/utils/__init__.py": "",
+        "vllm/utils/gpu_sync_debug.py": """
+            import contextlib
+            def gpu_sync_allowed():
+                return contextlib.nullcontext()
+            """,
+        "vllm/utils/torch_utils.py": "PIN_MEMORY = False",
     },
     "sglang": {
         "sglang/__init__.py": "",
@@ -119,6 +176,72 @@ _VLLM_PLUGINS = """
                 plugin.load()()
     """
 
+# Loads, their window and the asynchronous rearrangement, as far as the plug-in meets them.
+_VLLM_STATE = """
+    import types
+    import torch
+    from vllm.distributed import parallel_state
+    from vllm.distributed.eplb.policy import EPLB_POLICIES
+    class EplbState:
+        def __init__(self, parallel_config, device):
+            self.parallel_config = parallel_config
+            self.model_states = {}
+            self.expert_load_window_step = 0
+            self.async_worker = None
+        def add_model(self, model, model_config, model_name=None):
+            options = self.parallel_config.eplb_config
+            self.is_async = options.use_async
+            self.expert_load_window_size = options.window_size
+            self.expert_rearrangement_step_interval = options.step_interval
+            self.expert_rearrangement_step = options.step_interval * 3 // 4
+            self.policy = EPLB_POLICIES[options.policy]
+            slots = (model.num_moe_layers, model.num_physical_experts)
+            of_slot = torch.arange(model.num_physical_experts) % model.num_logical_experts
+            self.model_states[model_config.compute_hash()] = types.SimpleNamespace(
+                model=model,
+                physical_to_logical_map=of_slot.repeat(model.num_moe_layers, 1),
+                expert_load_pass=torch.zeros(slots, dtype=torch.int32),
+                expert_load_window=torch.zeros((options.window_size, *slots), dtype=torch.int32),
+                rebalanced=False, pending_result=None, eplb_stats=None,
+            )
+        def step(self, is_dummy=False, is_profile=False, log_stats=False):
+            if is_profile:
+                self.rearrange(is_profile=True)
+                return
+            for state in self.model_states.values():
+                if not is_dummy:
+                    row = state.expert_load_window[self.expert_load_window_step]
+                    row.copy_(state.expert_load_pass)
+                state.expert_load_pass.zero_()
+            if not is_dummy:
+                self.expert_load_window_step += 1
+                self.expert_load_window_step %= self.expert_load_window_size
+            self.expert_rearrangement_step += 1
+            if self.expert_rearrangement_step < self.expert_rearrangement_step_interval:
+                return
+            if any(state.rebalanced for state in self.model_states.values()):
+                return
+            self.expert_rearrangement_step = 0
+            self.rearrange()
+        def rearrange(self, is_profile=False, rank_mapping=None):
+            group = parallel_state.get_ep_group()
+            for state in self.model_states.values():
+                held = state.physical_to_logical_map.expand_as(state.expert_load_window)
+                sizes = (*state.expert_load_window.shape[:2], state.model.num_logical_experts)
+                loads = torch.zeros(sizes, dtype=torch.int32)
+                total = loads.scatter_add_(-1, held, state.expert_load_window).sum(dim=0)
+                torch.distributed.all_reduce(total, group=group.device_group)
+                numbers = dict(num_replicas=held.shape[-1], num_groups=1, num_nodes=1,
+                               num_gpus=group.device_group.size())
+                if is_profile:
+                    self.policy.rebalance_experts(
+                        total, *numbers.values(), state.physical_to_logical_map)
+                    continue
+                state.eplb_stats = types.SimpleNamespace(
+                    global_expert_load_window=total, **numbers)
+                state.rebalanced = True
+    """
+
 _SGLANG_ALGORITHMS = """
     from enum import Enum, auto
     import torch
@@ -173,6 +296,7 @@ CONTRACTS = {
     },
     "vllm-map": {
         "vllm/distributed/eplb/policy/__init__.py": "RETURNS_TABLES = False" + _VLLM_POLICY,
+        "vllm/distributed/eplb/eplb_state.py": _VLLM_STATE,
         "vllm/plugins/__init__.py": _VLLM_PLUGINS,
     },
     "sglang": {
@@ -183,7 +307,11 @@ CONTRACTS = {
 }
 # Of a wheel, what surround() leaves out.
 REAL_PARTS = {
-    "vllm": ("vllm/distributed/eplb/policy/", "vllm/plugins/__init__.py"),
+    "vllm": (
+        "vllm/distributed/eplb/policy/",
+        "vllm/distributed/eplb/eplb_state.py",
+        "vllm/plugins/__init__.py",
+    ),
     "sglang": ("sglang/srt/eplb/eplb_algorithms/", "sglang/srt/plugins/"),
 }
 

@@ -15,6 +15,7 @@ import os
 import numpy as np
 
 from trimtab.planning import (
+    History,
     Load,
     Placement,
     Plan,
@@ -39,7 +40,9 @@ class Settings:
     max_receive_per_rank: int | None = None  # in one layer
     max_layers: int | None = None  # that change
     record: str | None = None  # vLLM: a file to which the loads of every replanning are appended
-    placement: str | None = None  # vLLM: a file, used from the first replanning on
+    record_steps: int | None = None  # vLLM: at most so many records for each; 16 without it
+    placement: str | None = None  # vLLM: a file, used from the start
+    stall_seconds: float | None = None  # vLLM: when its thread counts as stalled; 120 without it
 
     @staticmethod
     def from_environment(environment: dict[str, str] | None = None) -> Settings:
@@ -67,6 +70,10 @@ class Settings:
         known = ("off", *policy_names())
         if self.policy not in known:
             raise ValueError(f"{_PREFIX}POLICY={self.policy}: there are {', '.join(known)}")
+        if self.record_steps is not None and not self.record:
+            raise ValueError(
+                f"{_PREFIX}RECORD_STEPS: {_PREFIX}RECORD is not set, so it has no effect"
+            )
         for name in ("preset", "move_price"):
             if getattr(self, name) is None:
                 continue
@@ -81,10 +88,18 @@ class Settings:
                     f"{_PREFIX}{name.upper()}={getattr(self, name)}: {error}"
                 ) from None
 
-    def plan(self, load: Load, current: Placement, num_nodes: int, num_groups: int) -> Plan:
+    def plan(
+        self,
+        load: Load,
+        current: Placement,
+        num_nodes: int,
+        num_groups: int,
+        history: History | None = None,
+    ) -> Plan:
         return plan(
             load,
             current,
+            history=history,
             policy=self.policy,
             preset=self.preset,
             move_price=self.move_price,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets the ranks of an engine compare the placements that they have planned.
+"""Lets the ranks of an engine add up their loads, and compare the placements that they have
+planned.
 
 Each rank of vLLM and SGLang plans by itself, and all must take the same placement: with different
 ones they send tokens to the wrong experts. A rank plans otherwise than the rest when an environment
@@ -93,6 +94,36 @@ def all_have(
     return not others
 
 
+def sum_over_ranks(
+    tokens: np.ndarray | None, ranks: Sequence[int] | None, logger: logging.Logger
+) -> np.ndarray | None:
+    """The sum of what all ranks bring, the same on each of them. All ranks must call it equally
+    often, and before all_have().
+
+    tokens: int64, of one shape on all ranks; None when this rank has none.
+    ranks: as ranks_of_engine() returns them. logger: gets the reason where there is no sum.
+
+    Returns None on all ranks when one of them has none, or another shape.
+    """
+    if not _started() or (ranks is not None and len(ranks) == 1):
+        return tokens
+    if ranks is None:
+        return None
+    try:
+        # The shape alone, so that no rank waits for tokens that another does not have.
+        shape = None if tokens is None else np.array(tokens.shape)
+        shapes = _gather(_digest(shape), tuple(ranks))
+        if any(one != shapes[0] for one in shapes):
+            logger.error("ranks %s have loads of different shapes, so only sums are used", ranks)
+        if not any(shapes[0]) or any(one != shapes[0] for one in shapes):
+            return None
+        return _all_reduce(tokens, tuple(ranks))
+    except Exception:
+        _process_groups[_key(ranks)] = None
+        logger.exception("ranks %s can't add up their loads; only sums are used", ranks)
+        return None
+
+
 def _started() -> bool:
     import torch.distributed
 
@@ -113,9 +144,30 @@ def _key(ranks: Sequence[int]) -> tuple:
     return (id(torch.distributed.group.WORLD), *ranks)
 
 
+def _all_reduce(tokens: np.ndarray, ranks: tuple[int, ...]) -> np.ndarray:
+    import torch
+    import torch.distributed
+
+    total = torch.from_numpy(np.array(tokens, np.int64))
+    torch.distributed.all_reduce(total, group=_group(ranks))
+    return total.numpy()
+
+
 def _gather(digest: bytes, ranks: tuple[int, ...]) -> list[list[int]]:
     """The digests of the ranks, in their order."""
     import torch
+    import torch.distributed
+
+    group = _group(ranks)
+    mine = torch.tensor(list(digest), dtype=torch.uint8)
+    digests = [torch.empty_like(mine) for _ in ranks]
+    torch.distributed.all_gather(digests, mine, group=group)
+    return [one.tolist() for one in digests]
+
+
+def _group(ranks: tuple[int, ...]):
+    """The process group of these ranks. Raises RuntimeError when they could not be brought together
+    before."""
     import torch.distributed
 
     if _key(ranks) not in _process_groups:
@@ -127,7 +179,4 @@ def _gather(digest: bytes, ranks: tuple[int, ...]) -> list[list[int]]:
     group = _process_groups[_key(ranks)]
     if group is None:
         raise RuntimeError("these ranks could not be brought together before")
-    mine = torch.tensor(list(digest), dtype=torch.uint8)
-    digests = [torch.empty_like(mine) for _ in ranks]
-    torch.distributed.all_gather(digests, mine, group=group)
-    return [one.tolist() for one in digests]
+    return group

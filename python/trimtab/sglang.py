@@ -28,7 +28,7 @@ def register() -> None:
     """Registers the hook. May be called any number of times. Raises ValueError for settings that
     can't be (see Settings), ImportError where SGLang has no hooks."""
     settings = live_planning.Settings.from_environment()
-    for name in ("record", "placement"):
+    for name in ("record", "record_steps", "placement", "stall_seconds"):
         if getattr(settings, name) is not None:
             raise ValueError(
                 f"TRIMTAB_EPLB_{name.upper()} is for vLLM; "

@@ -3,12 +3,16 @@
 
 vLLM looks its balancing policy up in vllm.distributed.eplb.policy.EPLB_POLICIES (0.14 and newer).
 register() puts Trimtab's there as "default", so all options, --eplb-config and asynchronous
-balancing included, stay as they are. Environment variables say how it plans:
-trimtab.live_planning.Settings. VLLM_PLUGINS and TRIMTAB_EPLB_POLICY=off leave vLLM's own.
+balancing included, stay as they are. It hooks EplbState as well (trimtab.vllm_windows), for the
+loads of single steps, from which plans are made that are level in every step, not in the sum alone.
+Environment variables say how it plans: trimtab.live_planning.Settings. VLLM_PLUGINS and
+TRIMTAB_EPLB_POLICY=off leave vLLM's own.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import inspect
 import logging
 
@@ -16,10 +20,17 @@ import numpy as np
 
 from trimtab import live_planning, rank_agreement
 from trimtab.formats import read_placement
-from trimtab.planning import Load
+from trimtab.planning import History, Load
 from trimtab.vllm_recorder import VllmRecorder
+from trimtab.vllm_watchdog import STALL_SECONDS, Watchdog
+from trimtab.vllm_windows import LoadWindows, hook
 
 logger = logging.getLogger("vllm.trimtab")  # vLLM shows its own loggers only
+
+# Runs of steps of a window that a plan tells apart. Ranks send each other so many times the loads
+# of one step.
+PLANNED_RUNS = 64
+_EPLB_STATE = "vllm.distributed.eplb.eplb_state"
 
 
 def register() -> None:
@@ -40,8 +51,23 @@ def register() -> None:
         )
         return
     if not getattr(own, "is_trimtab", False):
-        policies.EPLB_POLICIES["default"] = make_policy(policies.AbstractEplbPolicy, own, settings)
+        ours = make_policy(policies.AbstractEplbPolicy, own, settings)
+        policies.EPLB_POLICIES["default"] = ours
+        hook_state(ours)
         logger.debug("Trimtab plans expert placements: %s", settings)
+
+
+def hook_state(policy: type) -> None:
+    """Hooks vLLM's EplbState for a policy that make_policy() has made. Where that is impossible the
+    log says so, and plans are made from sums over the window, as vLLM hands them over."""
+    planner = policy.planner
+    try:
+        state_class = importlib.import_module(_EPLB_STATE).EplbState
+        hook(state_class, planner.windows, planner.before_step, planner.watchdog.look)
+    except (ImportError, AttributeError) as error:
+        logger.warning(
+            "Trimtab sees no loads of single steps in this vLLM and plans from their sum: %s", error
+        )
 
 
 def make_policy(base: type, own: type, settings: live_planning.Settings) -> type:
@@ -53,6 +79,7 @@ def make_policy(base: type, own: type, settings: live_planning.Settings) -> type
     class TrimtabEplbPolicy(base):
         is_trimtab = True
         vllm_policy = own
+        planner = None  # the _Planner of this process, set below
 
         @classmethod
         def rebalance_experts(
@@ -83,15 +110,17 @@ def make_policy(base: type, own: type, settings: live_planning.Settings) -> type
                 *(weight, num_replicas, num_groups, num_nodes, num_ranks),
                 old_global_expert_indices,
             )
+            ranks = _planning_ranks(num_ranks)
+            model, runs = planner.next_loads(weight, ranks)
+            plan = None
             try:
-                physical_to_logical = planner.plan(*arguments)
+                plan = planner.plan(model, runs, *arguments)
             except Exception:
                 logger.exception("Trimtab could not plan; vLLM's own policy does")
-                physical_to_logical = None
-            ranks = rank_agreement.ranks_of_engine(
-                "vllm.distributed.parallel_state", ("get_eplb_group", "get_ep_group"), num_ranks
-            )
-            if not rank_agreement.all_have(physical_to_logical, ranks, logger):
+            physical_to_logical = None if plan is None else plan.physical_to_logical
+            agreed = rank_agreement.all_have(physical_to_logical, ranks, logger)
+            planner.remember(model, plan if agreed else None)
+            if not agreed:
                 return own.rebalance_experts(*arguments)
             tables = [physical_to_logical]
             if returns_tables:
@@ -101,7 +130,14 @@ def make_policy(base: type, own: type, settings: live_planning.Settings) -> type
             tensors = tuple(torch.from_numpy(table).to(weight.device) for table in tables)
             return tensors if returns_tables else tensors[0]
 
+    TrimtabEplbPolicy.planner = planner
     return TrimtabEplbPolicy
+
+
+def _planning_ranks(num_ranks: int) -> list[int] | None:
+    return rank_agreement.ranks_of_engine(
+        "vllm.distributed.parallel_state", ("get_eplb_group", "get_ep_group"), num_ranks
+    )
 
 
 def _returns_tables(own: type) -> bool:
@@ -111,42 +147,114 @@ def _returns_tables(own: type) -> bool:
     return isinstance(own.rebalance_experts(torch.ones(1, 2), 2, 1, 1, 1), tuple)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Planned:
+    physical_to_logical: np.ndarray  # int64 [layers, slots]
+    history: History | None  # for the next plan of the model
+
+
 class _Planner:
-    """Makes the placements of one rank, and records the loads where that was asked for."""
+    """Makes the placements of one rank, and records the loads where that was asked for.
+
+    It remembers, for each model, the history that trim's last plan returned. All ranks have the
+    same one: it comes from loads that were added up over the ranks and is kept only when all had
+    the same plan.
+    """
 
     def __init__(self, settings: live_planning.Settings):
         self._settings = settings
         self._fixed = _PlacementFromFile(settings.placement) if settings.placement else None
-        self._recorder = VllmRecorder(settings.record, logger) if settings.record else None
+        records = 16 if settings.record_steps is None else max(1, settings.record_steps)
+        self._recorder = (
+            VllmRecorder(settings.record, logger, records) if settings.record else None
+        )
+        runs = max(PLANNED_RUNS, records) if settings.record else PLANNED_RUNS
+        self.windows = LoadWindows(runs)
+        stall = STALL_SECONDS if settings.stall_seconds is None else settings.stall_seconds
+        self.watchdog = Watchdog(stall, logger)
+        self._histories: dict[int, History] = {}
+        self._sums_differ = False
+
+    def next_loads(self, weight, ranks: list[int] | None) -> tuple[int | None, Load | None]:
+        """The number of the model that is planned for, and its loads in runs of steps, added up
+        over the ranks. (None, None) where there are none. Every rank calls it once for each plan.
+        """
+        try:
+            model, tokens = self.windows.next_window(tuple(weight.shape))
+        except Exception:
+            logger.exception("Trimtab can't read the loads of steps and plans from their sum")
+            model, tokens = None, None
+        total = rank_agreement.sum_over_ranks(tokens, ranks, logger)
+        if total is None or not total.any():
+            return None, None
+        if not np.array_equal(total.sum(axis=0), weight.cpu().numpy()):
+            if not self._sums_differ:
+                logger.warning(
+                    "the loads of single steps do not add up to those that vLLM plans for, so the "
+                    "plans are made from the latter"
+                )
+            self._sums_differ = True
+            return None, None
+        return model, Load(total[total.any(axis=(1, 2))])
 
     def plan(
-        self, weight, num_replicas, num_groups, num_nodes, num_ranks, old
-    ) -> np.ndarray | None:
-        """int64 [layers, slots], or None when vLLM's own policy is to plan. The arguments are those
-        of rebalance_experts()."""
-        load = Load(live_planning.whole_tokens(weight.cpu().numpy()))
+        self, model, runs, weight, num_replicas, num_groups, num_nodes, num_ranks, old
+    ) -> _Planned | None:
+        """None when vLLM's own policy is to plan. model, runs: of next_loads(). The other arguments
+        are those of rebalance_experts()."""
+        load = Load(live_planning.whole_tokens(weight.cpu().numpy())) if runs is None else runs
         if self._recorder is not None:
-            self._recorder.append(load)
+            self._recorder.append(load, self.windows.phase)
         placement = self._fixed.get(load, num_replicas) if self._fixed is not None else None
-        if placement is None and self._settings.policy == "off":
+        if placement is not None:
+            return _Planned(placement.logical.astype(np.int64), None)
+        if self._settings.policy == "off":
             return None
-        if placement is None:
-            slots = num_replicas // num_ranks
-            current = live_planning.current_placement(
-                None if old is None else old.cpu().numpy(),
-                *(load.num_layers, load.num_experts, num_ranks, slots),
-            )
-            nodes = num_nodes if num_ranks % num_nodes == 0 else 1
-            plan = self._settings.plan(load, current, nodes, num_groups)
-            if live_planning.is_first_rank():
-                logger.info("%s", plan)
-            placement = plan.placement
-        return placement.logical.astype(np.int64)
+        slots = num_replicas // num_ranks
+        current = live_planning.current_placement(
+            None if old is None else old.cpu().numpy(),
+            *(load.num_layers, load.num_experts, num_ranks, slots),
+        )
+        nodes = num_nodes if num_ranks % num_nodes == 0 else 1
+        history = None if runs is None else self._histories.get(model)
+        if history is not None and not _fits(history, load):
+            history = None
+        plan = self._settings.plan(load, current, nodes, num_groups, history)
+        if live_planning.is_first_rank():
+            logger.info("%s", plan)
+        kept = plan.history if runs is not None else None
+        return _Planned(plan.placement.logical.astype(np.int64), kept)
+
+    def remember(self, model: int | None, plan: _Planned | None) -> None:
+        """plan: None when the ranks did not agree on it."""
+        if model is None:
+            return
+        if plan is None or plan.history is None:
+            self._histories.pop(model, None)
+        else:
+            self._histories[model] = plan.history
+
+    def forget(self) -> None:
+        """Plans as if there had been no plan before."""
+        self._histories.clear()
+
+    def before_step(self, state) -> None:
+        if self._fixed is not None:
+            self._fixed.apply_at_start(state)
+
+
+def _fits(history: History, load: Load) -> bool:
+    episodes = history.episodes
+    return (episodes.num_layers, episodes.num_experts) == (load.num_layers, load.num_experts)
 
 
 class _PlacementFromFile:
     """A placement from a file in place of plans, for models that it fits. The file is read at once,
-    so that one which is missing or bad stops vLLM at its start."""
+    so that one which is missing or bad stops vLLM at its start.
+
+    vLLM loads its weights in an order of its own, so the placement comes by a rearrangement: the
+    first step is made to end with one, on all ranks or on none.
+    """
 
     def __init__(self, file: str):
         self._file = file
@@ -167,3 +275,21 @@ class _PlacementFromFile:
             *wanted,
         )
         return None
+
+    def apply_at_start(self, state) -> None:
+        """Before the first step of vLLM's EplbState, profile runs aside: lets that step end with a
+        rearrangement, if all ranks have the same file and it fits a model."""
+        if getattr(state, "trimtab_started", False) or not state.model_states:
+            return
+        state.trimtab_started = True
+        shapes = []
+        for model in state.model_states.values():
+            layers, slots = model.physical_to_logical_map.shape
+            shapes.append((layers, model.model.num_logical_experts, slots))
+        placement = self._placement
+        own = (placement.num_layers, placement.num_experts, placement.num_slots)
+        ranks = _planning_ranks(placement.num_ranks)
+        if rank_agreement.all_have(placement.logical if own in shapes else None, ranks, logger):
+            state.expert_rearrangement_step = state.expert_rearrangement_step_interval - 1
+            if live_planning.is_first_rank():
+                logger.info("the first step brings the placement of %s", self._file)

@@ -15,19 +15,24 @@ class VllmRecorder:
     """Appends the loads of every replanning to a file of JSON lines, which `trimtab inspect`,
     `plan` and `replay` read.
 
+    most: records for one replanning; more steps or runs of steps than that are added up. Each
+    record says how many runs of the window it has (`runs`), and its phase where that is known.
+
     Only the first rank writes, and of several models only the first one is recorded. A file that
     can't be written, or that holds anything but such a recording, stays as it is: the log says so,
     and nothing else changes.
     """
 
-    def __init__(self, file: str, logger: logging.Logger):
+    def __init__(self, file: str, logger: logging.Logger, most: int = 16):
+        self._most = max(1, most)
         self._file = file
         self._logger = logger
         self._shape: tuple[int, int] | None = None  # layers, experts; None: nothing recorded yet
         self._step = 0
         self._given_up = False
 
-    def append(self, load: Load) -> None:
+    def append(self, load: Load, phase: str | None = None) -> None:
+        """load: the runs of steps of one replanning, oldest first."""
         if self._given_up or not live_planning.is_first_rank() or not load.counts.any():
             return
         shape = (load.num_layers, load.num_experts)
@@ -36,21 +41,30 @@ class VllmRecorder:
         try:
             if self._shape is None:
                 self._step = _open_earlier(self._file, shape)
-            record = {
-                "record_type": "eplb_load_stats",
-                "version": 1,
-                "step": self._step,
-                "expert_load": load.counts[0].tolist(),
-                "p2l_map": [list(range(load.num_experts))] * load.num_layers,
-            }
             with open(self._file, "a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write("".join(self._lines(load, phase)))
         except (OSError, ValueError) as error:
             self._given_up = self._shape is None
             self._logger.warning("the loads are not recorded: %s", error)
             return
         self._shape = shape
-        self._step += 1
+        self._step += min(self._most, load.num_steps)
+
+    def _lines(self, load: Load, phase: str | None):
+        records = min(self._most, load.num_steps)
+        for number in range(records):
+            first = number * load.num_steps // records
+            last = (number + 1) * load.num_steps // records
+            record = {
+                "record_type": "eplb_load_stats",
+                "version": 1,
+                "step": self._step + number,
+                "runs": last - first,
+                **({"phase": phase} if phase else {}),
+                "expert_load": load.counts[first:last].sum(axis=0).tolist(),
+                "p2l_map": [list(range(load.num_experts))] * load.num_layers,
+            }
+            yield json.dumps(record) + "\n"
 
 
 def _open_earlier(file: str, shape: tuple[int, int]) -> int:
