@@ -125,7 +125,8 @@ class LayerPlanner {
   // Most small layers are solved at once. Where the start is too far from the best, a better one is
   // sought first.
   void finish_with_proof() {
-    BranchAndBoundResult result = branch_and_bound(task_, best_, effort_.proof_nodes / 8, effort_.stop);
+    BranchAndBoundResult result =
+        branch_and_bound(task_, best_, effort_.proof_nodes / 8, effort_.stop);
     if (!result.peak_proved) {
       best_ = std::move(result.placement);
       best_cost_ = placement_cost(task_, best_);

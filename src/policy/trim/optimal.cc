@@ -62,7 +62,8 @@ class Optimal : public Policy {
     }
     const LayerTask task = slots.task(layer, episodes, 0);
     std::vector<int32_t> start = plan_layer(task, slots.current(layer), {}, kNoLimits, noise);
-    const BranchAndBoundResult result = branch_and_bound(task, std::move(start), kMaxNodes, problem.stop);
+    const BranchAndBoundResult result =
+        branch_and_bound(task, std::move(start), kMaxNodes, problem.stop);
     if (!result.peak_proved) {
       throw InvalidArgument(cat("layer ", layer, ": ", task.num_experts, " experts in ",
                                 problem.current.num_slots(),
