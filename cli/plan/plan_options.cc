@@ -27,7 +27,7 @@ step_seconds_after (the time of a step's busiest rank in a layer).
 --curve adds what plans with fewer or more moves reach: moves over all layers, bytes where
 --expert-bytes is given, PAR of the window and of a step; in --json the list curve of moves, bytes,
 par, par_step (and step_seconds with --cost). A page of --report then draws it. Without limits, this
-plan is the knee that the policy takes; with --max-bytes, moves go where they gain most, over all
+plan is what the policy takes; with --max-bytes, moves go where they gain most, over all
 layers.
 
 --split names the rule that will share tokens out over replicas, for which the plan is made and

@@ -58,7 +58,7 @@ class Flags:
         for key, value in given.items():
             if key not in _TYPES:
                 near = difflib.get_close_matches(key, _TYPES, 1)
-                hint = f"; is {near[0]} meant?" if near else ""
+                hint = f"; is {near[0]} meant?" if near else "."
                 raise ValueError(
                     f'additional_config["trimtab"] has no key {key!r}{hint} There are '
                     f"{', '.join(_TYPES)}"
