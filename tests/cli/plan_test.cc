@@ -165,6 +165,65 @@ TEST(Plan, KeepsLimits) {
   EXPECT_EQ(json_of(base + " --max-layers 0").at("moves"), 0);
 }
 
+// The mean over the layers of a list that check prints.
+double mean_of(const Json& per_layer) {
+  double sum = 0;
+  for (const Json& value : per_layer) sum += value.get<double>();
+  return sum / static_cast<double>(per_layer.size());
+}
+
+TEST(Plan, DrawsACurveOfPlansThatCanBeHad) {
+  const Scratch scratch;
+  const std::string command = "plan " + kTrace + " --ranks 4 --slots 9 --expert-bytes 1000";
+  const Json plan = json_of(command + " --curve");
+  const Json& curve = plan.at("curve");
+  ASSERT_GT(curve.size(), 10U);
+  EXPECT_EQ(curve[0].at("moves"), 0);
+  EXPECT_EQ(curve[0].at("par"), plan.at("par_before"));
+  EXPECT_EQ(curve[0].at("par_step"), plan.at("par_step_before"));
+  for (size_t i = 0; i < curve.size(); ++i) {
+    EXPECT_EQ(curve[i].at("bytes"), 1000 * curve[i].at("moves").get<int64_t>());
+    EXPECT_FALSE(curve[i].contains("step_seconds"));
+    if (i == 0) continue;
+    EXPECT_GT(curve[i].at("moves"), curve[i - 1].at("moves"));
+    EXPECT_LT(curve[i].at("par_step"), curve[i - 1].at("par_step"));
+  }
+  EXPECT_LE(curve.back().at("par_step").get<double>(),
+            plan.at("par_step_after").get<double>() + 1e-9);
+  // The curve is only printed: the plan is the same without it.
+  const Json without = json_of(command);
+  EXPECT_FALSE(without.contains("curve"));
+  for (const char* key : {"moves", "par_after", "par_step_after"})
+    EXPECT_EQ(without.at(key), plan.at(key)) << key;
+
+  // With the bytes of a row as the limit, the placement has the row's moves and, counted again by
+  // check, its PAR.
+  for (const size_t i : {size_t{1}, size_t{7}, curve.size() / 2, curve.size() - 1}) {
+    const Json& point = curve[i];
+    const std::string file = scratch.file("placement.json");
+    const Json limited =
+        json_of(command + " --max-bytes " + point.at("bytes").dump() + " -o " + file);
+    EXPECT_EQ(limited.at("moves"), point.at("moves"));
+    const Json check = json_of("check " + file + " --loads " + kTrace);
+    EXPECT_NEAR(mean_of(check.at("par_per_layer")), point.at("par"), 1e-9) << point;
+    EXPECT_NEAR(mean_of(check.at("par_step_mean_per_layer")), point.at("par_step"), 1e-9) << point;
+  }
+
+  const Outcome text = trimtab("plan " + kTrace + " --ranks 4 --slots 9 --curve");
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_TRUE(contains(text.out, "this plan")) << text.out;
+}
+
+// One step in which every expert has as many tokens: no move gains anything.
+TEST(Plan, TheCurveOfLevelLoadsIsOnePoint) {
+  const Scratch scratch;
+  const std::string loads = scratch.file("level.csv", "0,0,10\n0,1,10\n0,2,10\n0,3,10\n");
+  const Json plan = json_of("plan " + loads + " --ranks 2 --slots 2 --curve");
+  EXPECT_EQ(plan.at("moves"), 0);
+  ASSERT_EQ(plan.at("curve").size(), 1U);
+  EXPECT_EQ(plan.at("curve")[0].at("par_step"), 1.0);
+}
+
 TEST(Plan, WritesWhatEachEngineReads) {
   const Scratch scratch;
   for (const std::string format : {"json", "npy", "sglang", "trtllm", "vllm", "vllm-ascend"}) {

@@ -142,6 +142,25 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(
             self.check_page(text, page)["states"][1]["map"], written["physical_to_logical_map"])
 
+    def test_curve(self):
+        arguments = ("plan", TRACE, "--ranks", "4", "--slots", "9")
+        text, page, plan = self.run_both(*arguments, "--curve")
+        data = self.check_page(text, page)
+        self.assertIn("curve", page.ids)
+        curve, drawn = plan["curve"], data["curve"]["points"]
+        self.assertGreater(len(curve), 10)
+        self.assertEqual(len(drawn), len(curve))
+        for (moves, par_step, par), point in zip(drawn, curve):
+            self.assertEqual(moves, point["moves"])
+            self.assertAlmostEqual(par_step, point["par_step"], 4)
+            self.assertAlmostEqual(par, point["par"], 4)
+        moves, par_step, par = data["curve"]["plan"]
+        self.assertEqual(moves, plan["moves"])
+        self.assertAlmostEqual(par_step, plan["par_step_after"], 4)
+        self.assertAlmostEqual(par, plan["par_after"], 4)
+        _, page, _ = self.run_both(*arguments, name="without.html")
+        self.assertNotIn("curve", page.ids)
+
     def test_bytes(self):
         _, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9",
                                       "--expert-bytes", "1000")
