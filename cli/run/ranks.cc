@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <span>
 #include <string_view>
-#include <thread>
 
 #include "base/cores.h"
 #include "trimtab/error.h"
@@ -104,11 +103,10 @@ int Ranks::count_here() const {
 }
 
 int Ranks::threads_of_a_rank() const {
-  const int cores = usable_cores().count;
-  if (world_ == nullptr) return std::max(1, cores / count_);
+  const Cores cores = usable_cores();
+  if (world_ == nullptr) return std::max(1, cores.count / count_);
   // mpiexec may have bound each process to cores of its own, or not.
-  const int of_host = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, std::min(cores, of_host / count_here()));
+  return std::max(1, std::min(cores.count, cores.of_machine / count_here()));
 }
 
 void Ranks::run(const std::function<void(Communicator&)>& body) const {

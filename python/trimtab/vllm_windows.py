@@ -108,7 +108,7 @@ def hook(
     before_step: Callable[[object], None] = lambda state: None,
     after_step: Callable[[object], None] = lambda state: None,
 ) -> None:
-    """Wraps step() and rearrange() of vLLM's EplbState, once. before_step, after_step: called with
+    """Wraps those methods of vLLM's EplbState, once. before_step, after_step: called with
     the state in every step that is no profile run. What fails in here is logged once for each
     place, and vLLM goes on. Raises AttributeError where the class lacks one of the methods."""
     if getattr(state_class, "has_trimtab", False):

@@ -2,6 +2,7 @@
 #include "base/cores.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +42,8 @@ class Topology {
   }
   Cores cores(hwloc_const_cpuset_t threads) const {
     return {std::max(1, count(HWLOC_OBJ_CORE, threads)),
-            std::max(1, count(HWLOC_OBJ_NUMANODE, threads))};
+            std::max(1, count(HWLOC_OBJ_NUMANODE, threads)),
+            std::max(1, count(HWLOC_OBJ_CORE, hwloc_topology_get_allowed_cpuset(topology_)))};
   }
   // Where this process may run.
   bool binding(hwloc_cpuset_t threads) const {
@@ -91,6 +93,11 @@ int threads_by_affinity() {
     if (count > 0) return count;
   }
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+Cores cores_by_affinity() {
+  const int threads = threads_by_affinity();
+  return {threads, 1, std::max(threads, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)))};
 }
 
 std::string content(const std::string& path) {
@@ -161,9 +168,13 @@ std::optional<Cores> cores_of_synthetic([[maybe_unused]] const std::string& mach
 }
 
 Cores usable_cores() {
-  Cores cores = cores_by_hwloc().value_or(Cores{threads_by_affinity(), 1});
-  const auto quota = processor_quota("/sys/fs/cgroup", content("/proc/self/cgroup"));
-  if (quota) cores.count = std::clamp(static_cast<int>(std::ceil(*quota)), 1, cores.count);
+  const std::optional<Cores> by_hwloc = cores_by_hwloc();
+  Cores cores = by_hwloc ? *by_hwloc : cores_by_affinity();
+  if (const auto quota = processor_quota("/sys/fs/cgroup", content("/proc/self/cgroup"))) {
+    const int most = std::max(1, static_cast<int>(std::ceil(*quota)));
+    cores.count = std::min(cores.count, most);
+    cores.of_machine = std::min(cores.of_machine, most);
+  }
   return cores;
 }
 

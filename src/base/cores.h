@@ -10,14 +10,15 @@ namespace trimtab {
 
 // Cores and memory nodes of the machine, as far as this process may run on them.
 struct Cores {
-  int count = 1;  // physical cores: hardware threads of one core count once
-  int nodes = 1;  // memory nodes (NUMA) that have at least one of these cores
+  int count = 1;       // physical cores: hardware threads of one core count once
+  int nodes = 1;       // memory nodes (NUMA) that have at least one of these cores
+  int of_machine = 1;  // physical cores that all processes here have together
   friend bool operator==(const Cores&, const Cores&) = default;
 };
 
 // What the affinity of the process, its cpuset and the processor quota of its control groups leave
-// to it. A quota of 2.5 processors counts as 3 cores. Without hwloc every hardware thread counts as
-// a core, and the machine as one node.
+// to it; affinity does not count in of_machine. A quota of 2.5 processors counts as 3 cores.
+// Without hwloc every hardware thread counts as a core, and the machine as one node.
 Cores usable_cores();
 
 // The same of a made-up machine in hwloc's notation, such as "node:2 core:4 pu:2", for a process

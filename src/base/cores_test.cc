@@ -15,12 +15,13 @@ TEST(Cores, ThisProcessHasSome) {
   const Cores all = usable_cores();
   EXPECT_GE(all.count, 1);
   EXPECT_LE(all.count, static_cast<int>(std::thread::hardware_concurrency()));
+  EXPECT_LE(all.count, all.of_machine);
   EXPECT_GE(all.nodes, 1);
 }
 
-// On a thread of its own, whose affinity ends with it. Under hwloc the affinity of a process is
-// that of its threads together, so only a process that has but one hardware thread counts one.
+// hwloc takes the affinity of all threads of a process together; here there is one.
 TEST(Cores, HeedAffinity) {
+  const int of_machine = usable_cores().of_machine;
   cpu_set_t before;
   ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
   int first = 0;
@@ -31,16 +32,16 @@ TEST(Cores, HeedAffinity) {
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
   const Cores cores = usable_cores();
   ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
-  EXPECT_EQ(cores, (Cores{1, 1}));
+  EXPECT_EQ(cores, (Cores{1, 1, of_machine}));
 }
 
 TEST(Cores, OfAMachineWithHardwareThreadsAndNodes) {
   const std::string machine = "node:2 core:4 pu:2";  // 16 hardware threads, 8 a node
   if (!cores_of_synthetic(machine, "0-15")) GTEST_SKIP() << "built without hwloc";
-  EXPECT_EQ(cores_of_synthetic(machine, "0-15"), (Cores{8, 2}));
-  EXPECT_EQ(cores_of_synthetic(machine, "0-7"), (Cores{4, 1}));
-  EXPECT_EQ(cores_of_synthetic(machine, "0,1"), (Cores{1, 1}));    // one core's two threads
-  EXPECT_EQ(cores_of_synthetic(machine, "1,3,9"), (Cores{3, 2}));  // a thread of each
+  EXPECT_EQ(cores_of_synthetic(machine, "0-15"), (Cores{8, 2, 8}));
+  EXPECT_EQ(cores_of_synthetic(machine, "0-7"), (Cores{4, 1, 8}));
+  EXPECT_EQ(cores_of_synthetic(machine, "0,1"), (Cores{1, 1, 8}));    // one core's two threads
+  EXPECT_EQ(cores_of_synthetic(machine, "1,3,9"), (Cores{3, 2, 8}));  // a thread of each
   EXPECT_EQ(cores_of_synthetic("no machine", "0"), std::nullopt);
 }
 

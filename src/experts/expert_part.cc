@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/cat.h"
+#include "experts/source_slice.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -56,41 +57,6 @@ int64_t unit_of_cols(const MatrixSource& m) {
   return std::lcm(unit, block);
 }
 
-const std::byte* at_element(const std::byte* data, int64_t element, DType dtype) {
-  return data == nullptr ? nullptr : data + element * bits(dtype) / 8;
-}
-
-MatrixSource rows_of(MatrixSource m, int64_t first, int64_t count) {
-  m.data = at_element(m.data, first * m.row_stride, m.dtype);
-  if (m.is_quantised()) {
-    Quantization& q = m.quantization;
-    const int64_t block = q.block_rows >= m.rows ? 0 : first / q.block_rows;
-    q.scales = at_element(q.scales, block * q.scale_row_stride, q.scale_dtype);
-    q.zeros = at_element(q.zeros, block / q.zero_rows_per_word * q.zero_row_stride, m.dtype);
-  }
-  m.rows = count;
-  return m;
-}
-
-MatrixSource cols_of(MatrixSource m, int64_t first, int64_t count) {
-  m.data = at_element(m.data, first / m.cols_per_word * m.col_stride, m.dtype);
-  if (m.is_quantised()) {
-    Quantization& q = m.quantization;
-    const int64_t block = q.block_cols >= m.cols ? 0 : first / q.block_cols;
-    q.scales = at_element(q.scales, block * q.scale_col_stride, q.scale_dtype);
-    q.zeros = at_element(q.zeros, block * q.zero_col_stride, m.dtype);
-  }
-  m.cols = count;
-  return m;
-}
-
-VectorSource slice_of(VectorSource v, int64_t first, int64_t count) {
-  if (v.data == nullptr) return v;
-  v.data = at_element(v.data, first * v.stride, v.dtype);
-  v.size = count;
-  return v;
-}
-
 }  // namespace
 
 MlpSource part_of(const MlpSource& source, int part, int parts, WeightFormat format) {
@@ -113,9 +79,10 @@ MlpSource part_of(const MlpSource& source, int part, int parts, WeightFormat for
   }
   const int64_t count = size / parts, first = part * count;
   MlpSource cut = source;
-  cut.gate = rows_of(source.gate, first, count);
-  cut.up = rows_of(source.up, first, count);
-  cut.down = cols_of(source.down, first, count);
+  constexpr const char* kWhat = "parts of an expert";
+  cut.gate = rows_of(source.gate, first, count, kWhat);
+  cut.up = rows_of(source.up, first, count, kWhat);
+  cut.down = cols_of(source.down, first, count, kWhat);
   cut.gate_bias = slice_of(source.gate_bias, first, count);
   cut.up_bias = slice_of(source.up_bias, first, count);
   if (part > 0) cut.down_bias = {};

@@ -7,79 +7,11 @@
 #include <random>
 
 #include "base/cat.h"
+#include "experts/source_slice.h"
 #include "trimtab/checkpoint.h"
 
 namespace trimtab {
 namespace {
-
-std::string range(const char* what, int64_t first, int64_t count) {
-  return cat("the ", what, " ", first, " to ", first + count - 1);
-}
-
-void move_data(MatrixSource& part, const MatrixSource& whole, int64_t row, int64_t col,
-               const std::string& text) {
-  const int64_t first_bit = whole.index(row, col) * bits(whole.dtype);
-  if (first_bit % 8 != 0 || col % whole.cols_per_word != 0 ||
-      (whole.even_rows_first && row % 8 != 0)) {
-    throw InvalidArgument(cat("shared experts: ", text, " begin inside a byte or word"));
-  }
-  part.data += first_bit / 8;
-}
-
-MatrixSource some_rows(const MatrixSource& whole, int64_t first, int64_t count) {
-  MatrixSource part = whole;
-  part.rows = count;
-  const std::string text = range("rows", first, count);
-  move_data(part, whole, first, 0, text);
-  if (!whole.is_quantised()) return part;
-  Quantization& q = part.quantization;
-  if (q.block_rows >= whole.rows) {
-    q.block_rows = count;
-    return part;
-  }
-  const int64_t block = first / q.block_rows;
-  if (first % q.block_rows != 0 || block % q.zero_rows_per_word != 0)
-    throw InvalidArgument(cat("shared experts: ", text, " begin inside a block of scales"));
-  q.scales += block * q.scale_row_stride * bits(q.scale_dtype) / 8;
-  if (q.zeros != nullptr) {
-    q.zeros += block / q.zero_rows_per_word * q.zero_row_stride * bits(whole.dtype) / 8;
-  }
-  return part;
-}
-
-MatrixSource some_cols(const MatrixSource& whole, int64_t first, int64_t count) {
-  MatrixSource part = whole;
-  part.cols = count;
-  const std::string text = range("columns", first, count);
-  move_data(part, whole, 0, first, text);
-  if (!whole.is_quantised()) return part;
-  Quantization& q = part.quantization;
-  if (q.column_blocks != nullptr) {
-    throw InvalidArgument("shared experts: columns in another order can't be divided");
-  }
-  if (q.block_cols >= whole.cols) {
-    q.block_cols = count;
-    return part;
-  }
-  const int64_t block = first / q.block_cols;
-  if (first % q.block_cols != 0)
-    throw InvalidArgument(cat("shared experts: ", text, " begin inside a block of scales"));
-  q.scales += block * q.scale_col_stride * bits(q.scale_dtype) / 8;
-  if (q.zeros == nullptr) return part;
-  const int64_t zero_bits = block * q.zero_col_stride * bits(whole.dtype);
-  if (zero_bits % 8 != 0)
-    throw InvalidArgument(cat("shared experts: ", text, " have zero points inside a byte"));
-  q.zeros += zero_bits / 8;
-  return part;
-}
-
-VectorSource some(const VectorSource& whole, int64_t first, int64_t count) {
-  VectorSource part = whole;
-  if (whole.data == nullptr) return part;
-  part.data += first * whole.stride * bits(whole.dtype) / 8;
-  part.size = count;
-  return part;
-}
 
 // y = an MLP of x, in f32.
 std::vector<float> apply(const MlpSource& source, Activation activation,
@@ -137,14 +69,15 @@ std::vector<MlpSource> appended_experts(const ModelConfig& config, const MoeTens
   }
   if (whole.down_bias.data != nullptr && total > width)
     throw InvalidArgument(cat(layer.name, ": shared experts have one bias for all of them"));
+  constexpr const char* kWhat = "shared experts";
   std::vector<MlpSource> parts;
   for (int64_t first = 0; first < total; first += width) {
     MlpSource part = whole;
-    part.gate = some_rows(whole.gate, first, width);
-    part.up = some_rows(whole.up, first, width);
-    part.down = some_cols(whole.down, first, width);
-    part.gate_bias = some(whole.gate_bias, first, width);
-    part.up_bias = some(whole.up_bias, first, width);
+    part.gate = rows_of(whole.gate, first, width, kWhat);
+    part.up = rows_of(whole.up, first, width, kWhat);
+    part.down = cols_of(whole.down, first, width, kWhat);
+    part.gate_bias = slice_of(whole.gate_bias, first, width);
+    part.up_bias = slice_of(whole.up_bias, first, width);
     parts.push_back(part);
   }
   check_sum(whole, parts, config.activation);
