@@ -52,7 +52,7 @@ std::vector<int> worthwhile(std::span<const Offer> offers, int most) {
     best.push_back(i);
   }
   if (std::ssize(best) <= most) return best;
-  // Many moves may stand further apart: each that is kept has a few percent more than the last.
+  // Beyond few moves, those that are kept stand at least 1 / most of the largest apart.
   const double step = static_cast<double>(offers[cells(best.back())].moves) / most;
   std::vector<int> kept;
   double next = 0;
