@@ -2,7 +2,6 @@
 // Tensor-parallel ranks, which all hold the same tokens: each takes a slice through another
 // dispatcher, and the slices of the output are gathered. Into memory of the exchange, not the
 // caller's rows: x may still be read.
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -13,18 +12,10 @@
 #include "dispatch/slice_of_request.h"
 #include "dispatch/staged_exchange.h"
 #include "trimtab/error.h"
+#include "trimtab/layout.h"
 
 namespace trimtab {
 namespace {
-
-// Slice `part` of `count` tokens in `parts`, as even as they go: the first ones are one longer.
-struct Slice {
-  int64_t first, count;
-};
-Slice slice_of(int64_t count, int parts, int part) {
-  const int64_t each = count / parts, longer = count % parts;
-  return {part * each + std::min<int64_t>(part, longer), each + (part < longer ? 1 : 0)};
-}
 
 struct Memory {
   Rows own;                       // f32 [slice, hidden] the output of this rank's slice
@@ -157,8 +148,8 @@ class SlicedDispatcher final : public Dispatcher {
       Carver carver(lane.workspace.take_bytes(own_bytes()));
       std::byte* place = carver.take_bytes(sizeof(SlicedExchange));
       Memory memory = plan(carver);
-      const Slice slice =
-          slice_of(request.x.rows, lane.groups.back()->size(), lane.groups.back()->rank());
+      const TokenSlice slice =
+          token_slice(request.x.rows, lane.groups.back()->size(), lane.groups.back()->rank());
       memory.own = memory.own.slice(0, slice.count);
       memory.all_bytes = memory.all_bytes.first(lane.groups.back()->size());
       memory.all_tokens = memory.all_tokens.first(memory.all_bytes.size());

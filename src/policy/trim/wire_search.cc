@@ -11,6 +11,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/random.h"
 #include "trimtab/table.h"
 
 namespace trimtab {
@@ -19,23 +20,6 @@ namespace {
 // Temperatures at the start and the end, in parts of the tokens looked at.
 constexpr double kHot = 0.004;
 constexpr double kCold = 0.0001;
-
-// SplitMix64 (Steele, Lea, Flood 2014).
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15U;
-    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9U;
-    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebU;
-    return z ^ (z >> 31U);
-  }
-  int below(int n) { return static_cast<int>(((next() >> 32U) * static_cast<uint64_t>(n)) >> 32U); }
-  double real() { return static_cast<double>(next() >> 11U) * 0x1p-53; }
-
- private:
-  uint64_t state_;
-};
 
 class WireSearch {
  public:
@@ -193,9 +177,11 @@ class WireSearch {
     int32_t expert;
   };
 
+  int below(int n) { return static_cast<int>(random_.below(static_cast<uint32_t>(n))); }
+
   // Tries one exchange; returns whether it was made.
   bool propose(double progress) {
-    const int kind = random_.below(16);
+    const uint32_t kind = random_.below(16);
     changes_.clear();
     bool level = false;  // the loads only change places
     if (kind < 4 && progress < 0.5) {
@@ -211,7 +197,7 @@ class WireSearch {
 
   // Two ranks of different nodes change all they hold.
   bool propose_ranks() {
-    const int a = random_.below(ranks()), b = random_.below(ranks());
+    const int a = below(ranks()), b = below(ranks());
     if (node(a) == node(b) || task_.slots.count(a) != task_.slots.count(b)) return false;
     for (int i = 0; i < task_.slots.count(a); ++i) {
       const int s = task_.slots.first(a) + i, t = task_.slots.first(b) + i;
@@ -224,7 +210,7 @@ class WireSearch {
   // Two slots of different ranks change what they hold.
   bool propose_slots() {
     const int num_slots = task_.slots.num_slots();
-    const int s = random_.below(num_slots), t = random_.below(num_slots);
+    const int s = below(num_slots), t = below(num_slots);
     const int a = rank_of_slot_[cells(s)], b = rank_of_slot_[cells(t)];
     const int32_t e = placement_[cells(s)], f = placement_[cells(t)];
     if (a == b || e == f || holds(b, e) || holds(a, f)) return false;
@@ -234,8 +220,8 @@ class WireSearch {
 
   // A slot whose expert has others gets another expert.
   bool propose_replica() {
-    const int s = random_.below(task_.slots.num_slots());
-    const int32_t f = random_.below(experts_);
+    const int s = below(task_.slots.num_slots());
+    const int32_t f = below(experts_);
     if (replicas_[cells(placement_[cells(s)])] < 2 || holds(rank_of_slot_[cells(s)], f))
       return false;
     changes_ = {{s, f}};
@@ -309,7 +295,7 @@ class WireSearch {
       }
     }
     const double worse = static_cast<double>(change) + move_cost_ * (moves_ - moves_before);
-    if (worse <= 0 || random_.real() < std::exp(-worse / temperature_)) {
+    if (worse <= 0 || random_.unit() < std::exp(-worse / temperature_)) {
       total_ += static_cast<double>(change);
       if (level) {
         for (const Change& c : changes_) add_up(rank_of_slot_[cells(c.slot)]);
