@@ -113,7 +113,7 @@ step "testing, while the wheel is built"
 start_tests dev ctest --preset dev -j "$jobs"
 step "the wheel, built and installed as a user does"
 result=0
-nice tests/wheel/run.sh build/wheel || result=$?
+behind tests/wheel/run.sh build/wheel || result=$?
 if [ "$result" -eq 77 ] && [ "$ci" -eq 0 ]; then
   echo "the wheel is left out: its build needs packages from PyPI"
 elif [ "$result" -ne 0 ]; then
