@@ -60,8 +60,7 @@ class Layer {
       const int64_t count = std::min(most, tokens_ - token);
       for (int head = 0; head < options_.key_heads; ++head) {
         const int64_t at = token * row() + int64_t{head} * group * options_.head_dim;
-        float* const keys =
-            cache_.data() + head * (layout_.key_floats() + layout_.value_floats());
+        float* const keys = cache_.data() + head * (layout_.key_floats() + layout_.value_floats());
         tiles.push_back({.q = q_.data() + at,
                          .q_stride = row(),
                          .out = out_.data() + at,
@@ -113,12 +112,12 @@ void run(const Options& options) {
         static_cast<double>(tokens) * (static_cast<double>(context) - 0.5 * (double(tokens) - 1));
     const bench::Part part{4.0 * pairs * options.heads * options.head_dim,
                            static_cast<double>(layers[0].cache_bytes())};
-    const bench::Timing t = bench::measure(
-        {[&](int64_t call) {
-           attention.run(tiles[call % std::ssize(tiles)], {memory.data(), memory.bytes()}, team);
-         },
-         [&](int64_t) { return std::span(&part, 1); }},
-        bench::DotKind::kF32, {}, ceilings);
+    const bench::Timing t = bench::measure({[&](int64_t call) {
+                                              attention.run(tiles[call % std::ssize(tiles)],
+                                                            {memory.data(), memory.bytes()}, team);
+                                            },
+                                            [&](int64_t) { return std::span(&part, 1); }},
+                                           bench::DotKind::kF32, {}, ceilings);
     std::printf("%6d %8d %9.3f (%.3f-%.3f) %9.1f %10.1f %12.1f\n", static_cast<int>(tokens),
                 static_cast<int>(context), t.ms.median, t.ms.low, t.ms.high, t.gflops,
                 t.pct_peak.median, t.pct_stream.median);

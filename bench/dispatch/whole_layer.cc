@@ -211,8 +211,7 @@ WholeLayerRow row_of(const std::string& dispatcher, const std::vector<Times>& ro
                     .rounds = static_cast<int>(rounds.size())};
   std::vector<double> ratios;
   // The ratio first: 100 x / x need not be 100.
-  for (size_t i = 0; i < rounds.size(); ++i)
-    ratios.push_back(100 * (rounds[i].cpu / first[i].cpu));
+  for (size_t i = 0; i < rounds.size(); ++i) ratios.push_back(100 * (rounds[i].cpu / first[i].cpu));
   row.pct_of_first = spread_of(std::move(ratios));
   if (!overlap) return row;
   row.ms_transfer = spread(rounds, [](const Times& t) { return t.transfer; });

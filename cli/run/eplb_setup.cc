@@ -79,8 +79,7 @@ EplbSetup set_up_parts(const RunOptions& options, const ModelConfig& model,
   refuse(!options.trace_out.empty(), "--trace-out");
   return {.mode = parse_eplb_mode(options.eplb),
           .config = {},
-          .start =
-              placement_of_layout(layout, num_moe_layers(model), model.router.num_experts)};
+          .start = placement_of_layout(layout, num_moe_layers(model), model.router.num_experts)};
 }
 
 }  // namespace

@@ -344,8 +344,8 @@ void run(const RunOptions& given) {
   EplbSetup eplb = set_up_eplb(options, config, ranks.count(), layout);
   std::vector<std::vector<int32_t>> routes;
   if (!options.routes_in.empty()) routes = read_routes(options.routes_in, prompts.size(), config);
-  const Job job{options,         std::move(config), std::move(prompts),
-                std::move(eplb), layout,            std::move(routes)};
+  const Job job{options, std::move(config), std::move(prompts), std::move(eplb),
+                layout,  std::move(routes)};
   const SafeTensors tensors = SafeTensors::open(options.model);
   check_ranks_alike(job, tensors, ranks);
   if (prints) check_files_writable(options, job.eplb.mode);

@@ -20,11 +20,11 @@ struct RunOptions {
   LayoutOptions layout;
   std::string dispatcher = "auto";
   std::string dtype = "f32";
-  std::string weights;  // a WeightFormat by name, of all linear maps; empty: as dtype
-  std::string experts;  // a WeightFormat by name; empty: as the checkpoint has them, or dtype
+  std::string weights;       // a WeightFormat by name, of all linear maps; empty: as dtype
+  std::string experts;       // a WeightFormat by name; empty: as the checkpoint has them, or dtype
   int threads_per_rank = 0;  // 0: as many as there are cores for it
-  double row_budget = 2;  // times the level load; 0: none
-  int timeout = 60;  // seconds
+  double row_budget = 2;     // times the level load; 0: none
+  int timeout = 60;          // seconds
   uint64_t seed = 0;
   float temperature = 0.0F;
   int max_sequences = 0;       // of a rank, in a step together; 0: as many as fit

@@ -27,7 +27,7 @@ struct RunResult {
   // The model and how it ran.
   std::string model;  // as it was named
   std::string model_type;
-  int ranks = 0, threads_per_rank = 0;  // threads: of rank 0
+  int ranks = 0, threads_per_rank = 0;        // threads: of rank 0
   std::optional<ParallelLayout> layout = {};  // none: data-parallel ranks with whole experts
   std::string dispatcher;
   std::string dtype;

@@ -114,8 +114,8 @@ std::string text_report(const RunResult& result) {
                  result.model, result.model_type, result.moe_layers.size(), result.num_experts,
                  result.top_k, result.ranks, result.ranks == 1 ? "" : "s",
                  result.layout ? " (" + name(*result.layout) + ")" : "", result.threads_per_rank,
-                 result.threads_per_rank == 1 ? "" : "s", result.dispatcher,
-                 result.dtype, quantised_parts(result), split_in_words(result));
+                 result.threads_per_rank == 1 ? "" : "s", result.dispatcher, result.dtype,
+                 quantised_parts(result), split_in_words(result));
   append_outputs(report, result);
   fmt::format_to(std::back_inserter(report),
                  "{} new tokens in {:.2f} s: {:.0f} tokens/s (new tokens of all prompts; the time "

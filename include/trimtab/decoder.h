@@ -84,13 +84,10 @@ class DecoderWeights {
   // the name of their module), and, if the format of experts is not given, where the one taken
   // would round rows otherwise than the checkpoint says (check_rounding_of_rows). Throws
   // FormatError for tensors that are absent, of another shape, or that have no place in the model.
-  static std::shared_ptr<const DecoderWeights> load(const SafeTensors& tensors,
-                                                    const ModelConfig& config,
-                                                    const DecoderFormats& formats,
-                                                    const Placement& placement,
-                                                    std::span<const int> ranks = {},
-                                                    RoutedExperts routed = RoutedExperts::kShared,
-                                                    int expert_parts = 1);
+  static std::shared_ptr<const DecoderWeights> load(
+      const SafeTensors& tensors, const ModelConfig& config, const DecoderFormats& formats,
+      const Placement& placement, std::span<const int> ranks = {},
+      RoutedExperts routed = RoutedExperts::kShared, int expert_parts = 1);
   ~DecoderWeights();
 
   // Packs the experts of this rank's slots from the checkpoint, each slot into memory of its own,
@@ -262,7 +259,7 @@ class Decoder {
   ParallelLayout layout_;
   Communicator& comm_;
   LayoutGroups layout_groups_;
-  Communicator& experts_comm_;  // of the lane
+  Communicator& experts_comm_;              // of the lane
   std::vector<float> inverse_frequencies_;  // [head_dim / 2], for the rotary embedding
   float rope_scale_ = 1.0F;                 // multiplies its sines and cosines
   std::shared_ptr<const Dispatcher> dispatcher_;
@@ -273,8 +270,8 @@ class Decoder {
   std::vector<std::unique_ptr<Communicator>> owned_groups_;
   std::vector<Communicator*> groups_;
   Lane lane_;
-  std::span<const Chunk> batch_;  // of the step that is running
-  Capture capture_;               // keep_routes()
+  std::span<const Chunk> batch_;     // of the step that is running
+  Capture capture_;                  // keep_routes()
   std::span<int32_t> slice_routes_;  // of this rank's slice of the tokens, where they are cut
 };
 

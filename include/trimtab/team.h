@@ -72,8 +72,8 @@ class Team {
 
   // What calls have cost since the team was made.
   struct Counts {
-    int64_t forks;  // calls that were shared with helpers
-    int64_t wakes;  // forks that had to wake helpers, which is a system call
+    int64_t forks;   // calls that were shared with helpers
+    int64_t wakes;   // forks that had to wake helpers, which is a system call
     int64_t sleeps;  // times that a helper went to sleep
   };
   Counts counts() const;
@@ -102,12 +102,12 @@ class Team {
 
   // Each on a cache line of its own: members share next_ all the time, and helpers that look out
   // for work read epoch_.
-  alignas(64) std::atomic<int64_t> next_{0};  // the next index to hand out
-  alignas(64) std::atomic<uint32_t> job_{0};  // kOpen while helpers may join, + the helpers in it
+  alignas(64) std::atomic<int64_t> next_{0};    // the next index to hand out
+  alignas(64) std::atomic<uint32_t> job_{0};    // kOpen while helpers may join, + the helpers in it
   alignas(64) std::atomic<uint32_t> epoch_{0};  // changes with each job and each dismiss()
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<int32_t> sleepers_{0};  // helpers that sleep and nobody has woken
-  std::atomic<int64_t> called_{0};  // when helpers were last woken, in nanoseconds
+  std::atomic<int64_t> called_{0};                // when helpers were last woken, in nanoseconds
   std::atomic<uint32_t> caller_sleeps_{0};
   std::atomic<bool> in_use_{false};
   std::atomic<int64_t> forks_{0}, wakes_{0}, sleeps_{0};

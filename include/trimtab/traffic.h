@@ -18,11 +18,11 @@ namespace trimtab {
 struct TokenSample {
   int num_layers = 0;
   int num_experts = 0;
-  int top_k = 0;                    // experts that a token picks in a layer
-  std::vector<int32_t> ids;         // [tokens, layers, top_k]
+  int top_k = 0;                     // experts that a token picks in a layer
+  std::vector<int32_t> ids;          // [tokens, layers, top_k]
   std::vector<int32_t> source_rank;  // [tokens] where a token comes from; empty: it is not known,
                                      // and each rank sends the same part of every token
-  int64_t tokens_seen = 0;          // tokens of the recording, of which these are a sample
+  int64_t tokens_seen = 0;           // tokens of the recording, of which these are a sample
 
   int64_t num_tokens() const {
     return num_layers * top_k == 0 ? 0 : std::ssize(ids) / (int64_t{num_layers} * top_k);

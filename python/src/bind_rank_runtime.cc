@@ -43,10 +43,10 @@ RankGroup make_group(int rank, const nb::callable& exchange, double timeout) {
 }
 
 std::shared_ptr<RankRuntime> make_rank_runtime(const RankGroup& group, int num_experts, int top_k,
-                                          int threads, const std::string& dispatcher,
-                                          int64_t max_tokens, bool same_tokens,
-                                          const std::string& balancer, int redundant,
-                                          bool share_openmp) {
+                                               int threads, const std::string& dispatcher,
+                                               int64_t max_tokens, bool same_tokens,
+                                               const std::string& balancer, int redundant,
+                                               bool share_openmp) {
   return std::make_shared<RankRuntime>(group.comm, num_experts, top_k,
                                        RankRuntimeOptions{.threads = threads,
                                                           .dispatcher = dispatcher,
@@ -92,8 +92,8 @@ Raises RuntimeError where ranks do not share memory, ValueError for numbers that
           [](RankGroup& group, const std::string& reason) { group.comm->abort(reason.c_str()); },
           "reason"_a, WithoutGil(), "Tells all peers that this rank has failed, and why.");
 
-  nb::class_<RankRuntime>(
-      m, "RankRuntime", R"(The experts of a model's layers over ranks that are processes.
+  nb::class_<RankRuntime>(m, "RankRuntime",
+                          R"(The experts of a model's layers over ranks that are processes.
 
 Each process makes one with the group, adds its own experts layer by layer, and calls start(). Every
 rank then makes the same calls of forward(), each with its own tokens, or all with the same ones.

@@ -114,19 +114,18 @@ void RankRuntime::start() {
 
 void RankRuntime::require_same_ranks() {
   const bool empty = tables_.empty();
-  require_equal(
-      *comm_,
-      std::vector<NamedDigest>{
-          named_value("Trimtab's version", options_.version),
-          named_value("the number of MoE layers", cat(tables_.size())),
-          named_value("experts", cat(num_experts_)), named_value("top_k", cat(top_k_)),
-          named_value("hidden size", empty ? "none" : cat(tables_.front()->hidden())),
-          named_value("weight format", empty ? "none" : name(tables_.front()->format())),
-          named_value("dispatcher", options_.dispatcher),
-          named_value("max_tokens", cat(options_.max_tokens)),
-          named_value("same_tokens", cat(static_cast<int>(options_.same_tokens))),
-          named_value("redundant experts", cat(options_.redundant)),
-          named_value("balancer", options_.balancer)});
+  require_equal(*comm_,
+                std::vector<NamedDigest>{
+                    named_value("Trimtab's version", options_.version),
+                    named_value("the number of MoE layers", cat(tables_.size())),
+                    named_value("experts", cat(num_experts_)), named_value("top_k", cat(top_k_)),
+                    named_value("hidden size", empty ? "none" : cat(tables_.front()->hidden())),
+                    named_value("weight format", empty ? "none" : name(tables_.front()->format())),
+                    named_value("dispatcher", options_.dispatcher),
+                    named_value("max_tokens", cat(options_.max_tokens)),
+                    named_value("same_tokens", cat(static_cast<int>(options_.same_tokens))),
+                    named_value("redundant experts", cat(options_.redundant)),
+                    named_value("balancer", options_.balancer)});
 }
 
 // Each rank's experts in order, and the first of them once more in its redundant slots: what a rank
@@ -145,8 +144,8 @@ Placement RankRuntime::first_placement() const {
 
 std::shared_ptr<const Dispatcher> RankRuntime::make_dispatcher() const {
   DispatchShape shape;
-  shape.max_tokens = options_.same_tokens ? (options_.max_tokens + ranks() - 1) / ranks()
-                                          : options_.max_tokens;
+  shape.max_tokens =
+      options_.same_tokens ? (options_.max_tokens + ranks() - 1) / ranks() : options_.max_tokens;
   shape.hidden = static_cast<int>(tables_.front()->hidden());
   shape.top_k = top_k_;
   shape.dtype = tables_.front()->format().rows();
@@ -154,9 +153,8 @@ std::shared_ptr<const Dispatcher> RankRuntime::make_dispatcher() const {
   const bool shares_out =
       !options_.balancer.empty() && balancer_config_.split != SplitRule::kStatic;
   if (shares_out) shape.num_experts = num_experts_;
-  const DispatchRule rule =
-      choose_dispatcher({.ranks = ranks(), .hosts = 1, .shares_out = shares_out},
-                        options_.dispatcher);
+  const DispatchRule rule = choose_dispatcher(
+      {.ranks = ranks(), .hosts = 1, .shares_out = shares_out}, options_.dispatcher);
   auto made = trimtab::make_dispatcher(rule.dispatcher, shape, comm_->rank(), comm_->hosts());
   if (!made->output_is_reduced()) {
     throw InvalidArgument(
@@ -172,9 +170,8 @@ void RankRuntime::make_slots(int spares) {
     const int32_t logical = placement_->logical(layer)[first + slot];
     return ExpertSlots::Expert{tables_[layer]->experts()[logical - comm_->rank() * own], logical};
   };
-  slots_ = std::make_unique<ExpertSlots>(placement_->num_layers(),
-                                         placement_->slots_of_rank(comm_->rank()), spares, source,
-                                         *comm_);
+  slots_ = std::make_unique<ExpertSlots>(
+      placement_->num_layers(), placement_->slots_of_rank(comm_->rank()), spares, source, *comm_);
 }
 
 void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatcher) {
@@ -189,8 +186,8 @@ void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatche
                                                   dispatcher->format());
     parts.layer = l;
     const int slots = placement_->slots_of_rank(comm_->rank());
-    layers_.push_back({MoeLayer(std::move(parts)), std::vector<int32_t>(slots),
-                       std::vector<int64_t>(slots)});
+    layers_.push_back(
+        {MoeLayer(std::move(parts)), std::vector<int32_t>(slots), std::vector<int64_t>(slots)});
   }
 }
 
@@ -198,16 +195,15 @@ void RankRuntime::make_balancer() {
   steps_comm_ = comm_->duplicate();
   balancer_ = std::make_unique<Balancer>(
       balancer_config_,
-      Balancer::Parts{
-          .placement = *placement_,
-          .topology = {.node_of_rank = {comm_->hosts().begin(), comm_->hosts().end()}},
-          .slots = slots_.get(),
-          .format = layers_.front().layer.dispatcher().format(),
-          .place =
-              [this](int layer, std::shared_ptr<const Experts> experts,
-                     std::shared_ptr<const SplitTable> replicas) {
-                layers_[layer].layer.replace(std::move(experts), std::move(replicas));
-              }},
+      Balancer::Parts{.placement = *placement_,
+                      .topology = {.node_of_rank = {comm_->hosts().begin(), comm_->hosts().end()}},
+                      .slots = slots_.get(),
+                      .format = layers_.front().layer.dispatcher().format(),
+                      .place =
+                          [this](int layer, std::shared_ptr<const Experts> experts,
+                                 std::shared_ptr<const SplitTable> replicas) {
+                            layers_[layer].layer.replace(std::move(experts), std::move(replicas));
+                          }},
       *comm_);
 }
 

@@ -35,7 +35,7 @@ struct RankRuntimeOptions {
   // A balancer's configuration as JSON (parse_balancer_config()); empty: experts stay where they
   // are.
   std::string balancer = {};
-  int redundant = 0;  // slots of all ranks beyond one for each expert; ranks must divide it
+  int redundant = 0;         // slots of all ranks beyond one for each expert; ranks must divide it
   std::string version = {};  // of the program: ranks with others are refused
 };
 

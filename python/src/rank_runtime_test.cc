@@ -91,11 +91,10 @@ TEST(RankRuntime, ExpertsMoveAndOutputsStay) {
   for (const bool same_tokens : {false, true}) {
     std::vector<std::vector<float>> outputs(kRanks);
     run_ranks(kRanks, [&](Communicator& comm) {
-      const auto runtime =
-          start(comm, {.threads = 2,
-                       .same_tokens = same_tokens,
-                       .balancer = R"({"interval": 4, "gate": false})",
-                       .redundant = kRanks});
+      const auto runtime = start(comm, {.threads = 2,
+                                        .same_tokens = same_tokens,
+                                        .balancer = R"({"interval": 4, "gate": false})",
+                                        .redundant = kRanks});
       const std::vector<int32_t> before(runtime->placement().logical().begin(),
                                         runtime->placement().logical().end());
       Reference expected;

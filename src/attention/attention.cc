@@ -78,8 +78,7 @@ void Attention::run(std::span<const QueryTile> tiles, std::span<std::byte> memor
   Carver carver(memory.data());
   const Memory m = plan(carver);
   if (threads_ > 1 && std::ssize(tiles) < few_tiles()) return run_in_blocks(tiles, m, team);
-  team.for_each(std::ssize(tiles),
-                [&](int64_t i, int member) { run_whole(tiles[i], member, m); });
+  team.for_each(std::ssize(tiles), [&](int64_t i, int member) { run_whole(tiles[i], member, m); });
 }
 
 void Attention::run_whole(const QueryTile& tile, int member, const Memory& m) const {

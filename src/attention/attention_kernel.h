@@ -61,8 +61,7 @@ __attribute__((noinline)) void multiply_panel(const float* x, int64_t x_step, in
     for (int r = 0; r < kRows; ++r) {
       const auto element = V::broadcast(x + r * x_row);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVecs; ++v)
-        sums[r][v] = V::multiply_add(element, columns[v], sums[r][v]);
+      for (int v = 0; v < kVecs; ++v) sums[r][v] = V::multiply_add(element, columns[v], sums[r][v]);
     }
     panel += kPanel;
     x += x_step;
@@ -127,8 +126,7 @@ class BlockAttention {
           const int row = groups_.first(g), rows = groups_.first(g + 1) - row;
           with_rows<V::kMaxRows>(rows, [&]<int kRows>() {
             multiply_panel<V, kRows>(queries_ + row * tile_.head_dim, kRows, 1, panel + part,
-                                     tile_.head_dim, scores_of(row) + column + part, kBlock,
-                                     false);
+                                     tile_.head_dim, scores_of(row) + column + part, kBlock, false);
           });
         }
       }

@@ -18,17 +18,15 @@ struct QueryTile {
   float* out;        // as q
   int64_t out_stride;
   int rows, group;
-  int64_t position;     // of token 0
-  int64_t window;       // a query sees so many positions, its own included; 0: all before
-  const float* keys;    // KvLayout
-  const float* values;  // KvLayout
+  int64_t position;             // of token 0
+  int64_t window;               // a query sees so many positions, its own included; 0: all before
+  const float* keys;            // KvLayout
+  const float* values;          // KvLayout
   int64_t positions, head_dim;  // of the KvLayout
 
   // What a row sees: [first, last).
   int64_t last(int row) const { return position + row / group + 1; }
-  int64_t first(int row) const {
-    return window > 0 && last(row) > window ? last(row) - window : 0;
-  }
+  int64_t first(int row) const { return window > 0 && last(row) > window ? last(row) - window : 0; }
 };
 
 // What the positions of one block, or of several in order, give a tile: for each row the largest

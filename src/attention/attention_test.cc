@@ -94,9 +94,8 @@ class Problem {
       for (int head = 0; head < heads(); ++head) {
         const float* q = q_.data() + position * row_floats() + head * dim;
         const auto &keys = keys_[head / shape_.group], &values = values_[head / shape_.group];
-        const int64_t begin = shape_.window > 0
-                                  ? std::max<int64_t>(0, position + 1 - shape_.window)
-                                  : 0;
+        const int64_t begin =
+            shape_.window > 0 ? std::max<int64_t>(0, position + 1 - shape_.window) : 0;
         std::vector<double> scores;
         double top = -std::numeric_limits<double>::infinity();
         for (int64_t p = begin; p <= position; ++p) {
@@ -206,9 +205,9 @@ TEST_P(AttentionTest, LargeScoresDoNotOverflow) {
   for (const float x : out) EXPECT_TRUE(x == 0.0F || x == 1.0F) << x;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Isa, AttentionTest, testing::ValuesIn(available_kernels().begin(), available_kernels().end()),
-    [](const auto& param) { return std::string(param.param->isa); });
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest,
+                         testing::ValuesIn(available_kernels().begin(), available_kernels().end()),
+                         [](const auto& param) { return std::string(param.param->isa); });
 
 }  // namespace
 }  // namespace trimtab

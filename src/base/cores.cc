@@ -87,8 +87,7 @@ int threads_by_affinity() {
     cpu_set_t* const set = CPU_ALLOC(most);
     if (set == nullptr) break;
     const size_t bytes = CPU_ALLOC_SIZE(most);
-    const int count =
-        sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
+    const int count = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
     CPU_FREE(set);
     if (count > 0) return count;
   }

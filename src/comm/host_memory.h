@@ -22,7 +22,6 @@ namespace trimtab {
 
 class HostMemory final : public SharedMemory, public std::enable_shared_from_this<HostMemory> {
  public:
-
   // Tells hosts apart: ranks with equal ids see each other's POSIX shared memory.
   static std::string host_id();
 

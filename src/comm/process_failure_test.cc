@@ -203,7 +203,8 @@ TEST_F(ProcessFailures, AStoppedRankHoldsNoWaitUp) {
       const auto begin = steady_clock::now();
       try {
         peer_wait.wait(comm);
-        // What the others sent before they gave up lets its own wait end, but none comes back to it.
+        // What the others sent before they gave up lets its own wait end, but none comes back to
+        // it.
         if (comm.rank() == stopped) comm.barrier();
         ADD_FAILURE() << "no CommError";
       } catch (const CommError& error) {

@@ -48,8 +48,8 @@ Run run_with_budget(const Scene& scene, const char* kind, int64_t budget) {
     Team team(1 + comm.rank() % 2);
     Lane lane{comm, workspace, team, dispatcher.groups()};
     const auto rank = static_cast<size_t>(comm.rank());
-    rounds[rank].push_back(static_cast<float>(
-        exchange_once(scene, *dispatcher, lane, Left::kWeightAndSum, run.out)));
+    rounds[rank].push_back(
+        static_cast<float>(exchange_once(scene, *dispatcher, lane, Left::kWeightAndSum, run.out)));
   });
   bring_together(scene, run.out);
   bring_together(rounds);
@@ -85,8 +85,8 @@ void expect_same_bits(const Scene& scene, const char* kind) {
     EXPECT_EQ(run.rounds > 1, most > budget) << "budget " << budget << " of " << most;
     EXPECT_LE(run.rounds, 2 * kMaxTokens);
     ASSERT_EQ(run.out.size(), whole.out.size());
-    EXPECT_TRUE(run.out.empty() || std::memcmp(run.out.data(), whole.out.data(),
-                                               run.out.size() * sizeof(float)) == 0)
+    EXPECT_TRUE(run.out.empty() ||
+                std::memcmp(run.out.data(), whole.out.data(), run.out.size() * sizeof(float)) == 0)
         << "other bits with a budget of " << budget;
   }
 }

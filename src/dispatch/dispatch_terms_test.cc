@@ -224,7 +224,7 @@ TEST(DispatchTermsOfKinds, AnotherDispatcherIsAnErrorOnEveryRank) {
 
 // A message that was damaged on its way may hold any value, and is named all the same.
 TEST(DispatchTermsOfKinds, ValuesThatCanNotBeAreNamed) {
-  const auto said = [](int32_t Terms::*member, int32_t value) {
+  const auto said = [](int32_t Terms::* member, int32_t value) {
     Terms mine, theirs;
     theirs.*member = value;
     try {

@@ -42,10 +42,10 @@ class DispatcherOf final : public Dispatcher, private RoundMaker {
           cat(kKind.name, " adds in an order that depends on the placement: no exact_order"));
     }
     if (shape.row_budget != 0 && !kKind.takes_row_budget) {
-      throw InvalidArgument(cat(
-          kKind.name, " takes no row budget: ",
-          batched ? "its capacity bounds the rows of each expert"
-                  : "its ranks exchange nothing, so they can't agree on rounds"));
+      throw InvalidArgument(cat(kKind.name, " takes no row budget: ",
+                                batched
+                                    ? "its capacity bounds the rows of each expert"
+                                    : "its ranks exchange nothing, so they can't agree on rounds"));
     }
     if (shape.num_experts != 0 && !kKind.shares_out) {
       throw InvalidArgument(cat(

@@ -34,9 +34,10 @@ void check_layout(const ParallelLayout& layout, int ranks) {
                               " are not ", ranks, " ranks"));
   }
   if (layout.ep && !layout.sp && layout.tp > 1 && (layout.dp > 1 || layout.pcp > 1)) {
-    throw InvalidArgument(cat("layout: whole experts and no slices of tokens (sp off) work for one "
-                              "tensor-parallel group, not for dp ", layout.dp, " x pcp ",
-                              layout.pcp, " of them; take sp, or experts in parts (ep off)"));
+    throw InvalidArgument(
+        cat("layout: whole experts and no slices of tokens (sp off) work for one "
+            "tensor-parallel group, not for dp ",
+            layout.dp, " x pcp ", layout.pcp, " of them; take sp, or experts in parts (ep off)"));
   }
 }
 

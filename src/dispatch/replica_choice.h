@@ -9,8 +9,8 @@
 
 #include "base/carver.h"
 #include "dispatch/collective_exchange.h"
-#include "dispatch/share_out.h"
 #include "dispatch/shape.h"
+#include "dispatch/share_out.h"
 #include "trimtab/dispatcher.h"
 
 namespace trimtab {

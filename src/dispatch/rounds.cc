@@ -64,8 +64,8 @@ void Rounds::end() {
 // one more than another. Parts of at most one token fit anyhow, so there are never more than twice
 // max_tokens.
 void Rounds::cut(int64_t most_rows) {
-  const int64_t fit = std::max(shape_.row_budget / 2,
-                               shape_.row_budget - int64_t{shape_.ranks} * shape_.top_k);
+  const int64_t fit =
+      std::max(shape_.row_budget / 2, shape_.row_budget - int64_t{shape_.ranks} * shape_.top_k);
   const auto quotient = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   const int64_t finer = std::min(quotient(most_rows, fit), quotient(shape_.max_tokens, parts_));
   part_ *= finer;

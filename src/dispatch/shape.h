@@ -49,9 +49,7 @@ struct RankShape {
   // May a batch bring a rank more rows than its memory holds? The same on every rank.
   bool bounded() const { return 0 < row_budget && row_budget < all_picks(); }
   // Rows that this rank's experts can get at once: every pick of every rank, or the budget.
-  int64_t max_rows() const {
-    return num_local() == 0 ? 0 : bounded() ? row_budget : all_picks();
-  }
+  int64_t max_rows() const { return num_local() == 0 ? 0 : bounded() ? row_budget : all_picks(); }
 
   // Throw InvalidArgument with the values.
   void check(const Request& request, const Lane& lane) const;

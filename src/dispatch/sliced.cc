@@ -28,8 +28,8 @@ struct Memory {
 class SlicedExchange final : public Exchange {
  public:
   // x: of the whole batch.
-  SlicedExchange(const Dispatcher& inner, const Request& slice, ConstRows x,
-                 const RankShape& shape, Lane& lane, const Memory& memory)
+  SlicedExchange(const Dispatcher& inner, const Request& slice, ConstRows x, const RankShape& shape,
+                 Lane& lane, const Memory& memory)
       : lane_(lane),
         inner_lane_{lane.comm, lane.workspace, lane.team,
                     lane.groups.first(lane.groups.size() - 1)},
@@ -153,9 +153,9 @@ class SlicedDispatcher final : public Dispatcher {
       memory.own = memory.own.slice(0, slice.count);
       memory.all_bytes = memory.all_bytes.first(lane.groups.back()->size());
       memory.all_tokens = memory.all_tokens.first(memory.all_bytes.size());
-      return ExchangePtr(new (place) SlicedExchange(
-          *inner_, slice_of_request(request, slice.first, slice.count), request.x, shape_, lane,
-          memory));
+      return ExchangePtr(
+          new (place) SlicedExchange(*inner_, slice_of_request(request, slice.first, slice.count),
+                                     request.x, shape_, lane, memory));
     } catch (...) {
       lane.workspace.release(mark);
       throw;

@@ -22,12 +22,12 @@ namespace trimtab {
 namespace {
 
 struct Memory {
-  std::span<uint64_t> own, all;     // [2], [ranks * 2] what must be the same on every rank
-  std::span<int64_t> all_bytes;     // [ranks]
-  std::span<int64_t> counts;        // [ranks] floats of the slice that each rank sums
-  Rows parts;                       // f32 [2 * max_tokens, hidden] routed, then parts of their own
-  Rows slice;                       // f32 [the most rows of a slice, hidden] sums of this rank
-  Rows sums;                        // f32 [2 * max_tokens, hidden]
+  std::span<uint64_t> own, all;  // [2], [ranks * 2] what must be the same on every rank
+  std::span<int64_t> all_bytes;  // [ranks]
+  std::span<int64_t> counts;     // [ranks] floats of the slice that each rank sums
+  Rows parts;                    // f32 [2 * max_tokens, hidden] routed, then parts of their own
+  Rows slice;                    // f32 [the most rows of a slice, hidden] sums of this rank
+  Rows sums;                     // f32 [2 * max_tokens, hidden]
 };
 
 std::span<float> floats_of(Rows rows) {
@@ -48,8 +48,8 @@ class SummedExchange final : public Exchange {
     const Terms terms = with_request(shape.terms, request);
     m_.own[0] = static_cast<uint64_t>(request.x.rows);
     m_.own[1] = hash_of_terms(terms);
-    agreement_ = comm_.all_gather_v(std::as_bytes(m_.own), std::as_writable_bytes(m_.all),
-                                    m_.all_bytes);
+    agreement_ =
+        comm_.all_gather_v(std::as_bytes(m_.own), std::as_writable_bytes(m_.all), m_.all_bytes);
     lane_.has_exchange = true;
   }
   SummedExchange(const SummedExchange&) = delete;
@@ -220,8 +220,8 @@ class SummedDispatcher final : public Dispatcher {
     m.all_bytes = carver.take<int64_t>(shape_.ranks);
     m.counts = carver.take<int64_t>(shape_.ranks);
     m.parts = carver.take_rows(rows, shape_.hidden, DType::kF32);
-    m.slice = carver.take_rows(token_slice(rows, shape_.ranks, 0).count, shape_.hidden,
-                               DType::kF32);
+    m.slice =
+        carver.take_rows(token_slice(rows, shape_.ranks, 0).count, shape_.hidden, DType::kF32);
     m.sums = carver.take_rows(rows, shape_.hidden, DType::kF32);
     return m;
   }

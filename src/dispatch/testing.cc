@@ -338,7 +338,7 @@ void RankCall::finish(std::span<float> all_out) {
 }
 
 int64_t exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left,
-                   std::span<float> all_out, int owner) {
+                      std::span<float> all_out, int owner) {
   RankCall call(scene, dispatcher, lane, owner);
   const size_t mark = lane.workspace.mark();
   int64_t rounds = 0;

@@ -147,7 +147,7 @@ class RankCall {
 
 // All stages of one exchange, blocking. Returns its rounds.
 int64_t exchange_once(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, Left left,
-                   std::span<float> all_out, int owner = -1);
+                      std::span<float> all_out, int owner = -1);
 
 // capacity: the most rows of one expert, for kinds that need it.
 DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k, int64_t capacity = 0);

@@ -65,16 +65,18 @@ MlpSource part_of(const MlpSource& source, int part, int parts, WeightFormat for
   if (parts == 1) return source;
   const int64_t size = source.down.cols;
   if (source.down.quantization.column_blocks != nullptr) {
-    throw InvalidArgument(cat("an expert whose down matrix has its columns in another order "
-                              "(desc_act) can't be cut into ",
-                              parts, " parts; keep experts whole"));
+    throw InvalidArgument(
+        cat("an expert whose down matrix has its columns in another order "
+            "(desc_act) can't be cut into ",
+            parts, " parts; keep experts whole"));
   }
   int64_t unit = std::lcm(inputs_of_a_scale(format), unit_of_cols(source.down));
   for (const MatrixSource* m : {&source.gate, &source.up}) unit = std::lcm(unit, unit_of_rows(*m));
   if (size % parts != 0 || size / parts % unit != 0) {
     throw InvalidArgument(cat("an expert of intermediate size ", size, " can't be cut into ", parts,
                               " parts: in ", name(format), " each part must be a multiple of ",
-                              unit, "; take fewer tensor-parallel ranks, smaller groups or whole "
+                              unit,
+                              "; take fewer tensor-parallel ranks, smaller groups or whole "
                               "experts"));
   }
   const int64_t count = size / parts, first = part * count;

@@ -25,12 +25,12 @@ TEST(ExpertParts, HaveTheElementsOfTheWhole) {
     int64_t block_rows, block_cols;
     bool zeros;
   };
-  for (const Form& form : {Form{DType::kI8, DType::kF32, 1, 1000, false},
-                           Form{DType::kU4, DType::kBF16, 1, 32, true},
-                           Form{DType::kU4, DType::kF16, 1, 16, false},
-                           Form{DType::kF8E4M3, DType::kF32, 32, 32, false},
-                           Form{DType::kU8, DType::kF32, 1, 32, true},
-                           Form{DType::kF4, DType::kF8E8M0, 1, 32, false}}) {
+  for (const Form& form :
+       {Form{DType::kI8, DType::kF32, 1, 1000, false}, Form{DType::kU4, DType::kBF16, 1, 32, true},
+        Form{DType::kU4, DType::kF16, 1, 16, false},
+        Form{DType::kF8E4M3, DType::kF32, 32, 32, false},
+        Form{DType::kU8, DType::kF32, 1, 32, true},
+        Form{DType::kF4, DType::kF8E8M0, 1, 32, false}}) {
     const auto made = [&](int64_t rows, int64_t cols) {
       return test::Quantised(rows, cols, form.block_rows, std::min(form.block_cols, cols),
                              form.dtype, form.scales, form.zeros, random);
@@ -66,9 +66,12 @@ TEST(ExpertParts, BiasesGoWithTheirRowsAndThatOfDownOnce) {
   const std::vector<float> values(64 * 6, 1.0F), bias{0, 1, 2, 3, 4, 5};
   const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
   const VectorSource of_rows{reinterpret_cast<const std::byte*>(bias.data()), DType::kF32, 6, 1};
-  const MlpSource whole{{bytes, DType::kF32, 6, 64, 64, 1}, {bytes, DType::kF32, 6, 64, 64, 1},
-                        {bytes, DType::kF32, 64, 6, 6, 1},  of_rows,
-                        of_rows,                            of_rows};
+  const MlpSource whole{{bytes, DType::kF32, 6, 64, 64, 1},
+                        {bytes, DType::kF32, 6, 64, 64, 1},
+                        {bytes, DType::kF32, 64, 6, 6, 1},
+                        of_rows,
+                        of_rows,
+                        of_rows};
   for (int part = 0; part < 3; ++part) {
     const MlpSource cut = part_of(whole, part, 3, Scheme::kF32);
     EXPECT_EQ(cut.gate_bias.at(1), 2.0F * static_cast<float>(part) + 1.0F);
@@ -80,13 +83,19 @@ TEST(ExpertParts, BiasesGoWithTheirRowsAndThatOfDownOnce) {
 TEST(ExpertParts, RefuseCutsThroughGroups) {
   const std::vector<float> values(64 * 96, 1.0F);
   const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
-  const MlpSource whole{{bytes, DType::kF32, 96, 64, 64, 1}, {bytes, DType::kF32, 96, 64, 64, 1},
-                        {bytes, DType::kF32, 64, 96, 96, 1}, {}, {}, {}};
+  const MlpSource whole{{bytes, DType::kF32, 96, 64, 64, 1},
+                        {bytes, DType::kF32, 96, 64, 64, 1},
+                        {bytes, DType::kF32, 64, 96, 96, 1},
+                        {},
+                        {},
+                        {}};
   EXPECT_NO_THROW(part_of(whole, 1, 3, Scheme::kMXFP8));
   EXPECT_NO_THROW(part_of(whole, 1, 2, Scheme::kW8A8));
-  for (const auto& [parts, format] :
-       {std::pair<int, WeightFormat>{2, Scheme::kMXFP8}, {3, Scheme::kFP8}, {3, Scheme::kW4A16},
-        {7, Scheme::kF32}, {4, {Scheme::kW4A8, 32}}}) {
+  for (const auto& [parts, format] : {std::pair<int, WeightFormat>{2, Scheme::kMXFP8},
+                                      {3, Scheme::kFP8},
+                                      {3, Scheme::kW4A16},
+                                      {7, Scheme::kF32},
+                                      {4, {Scheme::kW4A8, 32}}}) {
     try {
       part_of(whole, 0, parts, format);
       ADD_FAILURE() << parts << " parts in " << name(format);

@@ -69,10 +69,9 @@ void Linear::run(ConstRows x, Rows y, std::span<std::byte> scratch, Team& team) 
   const int64_t items = (panels + in_a_row - 1) / in_a_row;
   for_each_item(team, items, work, [&](int64_t item, int member) {
     const int64_t first = item * in_a_row;
-    multiply_panels(
-        packed_, operand.product(),
-        {first, std::min(in_a_row, panels - first), first + team.size() * in_a_row}, task, y, {},
-        team.scratch(member));
+    multiply_panels(packed_, operand.product(),
+                    {first, std::min(in_a_row, panels - first), first + team.size() * in_a_row},
+                    task, y, {}, team.scratch(member));
   });
 }
 

@@ -32,17 +32,21 @@ struct FormatBound {
   // down are rounded with one scale for all inputs does each part round otherwise than the whole.
   double bound;
 };
-const FormatBound kFormats[] = {
-    {Scheme::kF32, 1e-6},          {Scheme::kBF16, 1e-6},  {Scheme::kW8A8, 2e-2},
-    {{Scheme::kW4A8, 32}, 2e-2},   {Scheme::kMXFP8, 1e-6}, {{Scheme::kW4A16, 32}, 1e-6},
-    {{Scheme::kW8A16, 32}, 1e-6}};
+const FormatBound kFormats[] = {{Scheme::kF32, 1e-6},        {Scheme::kBF16, 1e-6},
+                                {Scheme::kW8A8, 2e-2},       {{Scheme::kW4A8, 32}, 2e-2},
+                                {Scheme::kMXFP8, 1e-6},      {{Scheme::kW4A16, 32}, 1e-6},
+                                {{Scheme::kW8A16, 32}, 1e-6}};
 
 struct ExpertWeights {
   explicit ExpertWeights(uint64_t seed) : values(random_floats(3 * kWidth * kSize, seed, 0.08F)) {}
   MlpSource source() const {
     const auto part = [&](int64_t i, int64_t rows, int64_t cols) {
       return MatrixSource{reinterpret_cast<const std::byte*>(values.data() + i * kWidth * kSize),
-                          DType::kF32, rows, cols, cols, 1};
+                          DType::kF32,
+                          rows,
+                          cols,
+                          cols,
+                          1};
     };
     return {part(0, kSize, kWidth), part(1, kSize, kWidth), part(2, kWidth, kSize), {}, {}, {}};
   }
@@ -70,9 +74,9 @@ struct LayoutModel {
                          .dispatcher = layout.ranks() == 1 ? make_dispatcher("pull", shape, rank)
                                                            : make_summed_dispatcher(shape, rank),
                          .experts = make_grouped_experts(std::move(slots), kWidth, format)};
-    made.shared.emplace(shared.packed(part, parts, format),
-                        std::make_shared<const Linear>(matrix(gate, 1, kWidth), VectorSource{},
-                                                       DType::kF32));
+    made.shared.emplace(
+        shared.packed(part, parts, format),
+        std::make_shared<const Linear>(matrix(gate, 1, kWidth), VectorSource{}, DType::kF32));
     made.shared_in_parts = parts > 1;
     return MoeLayer(std::move(made));
   }
@@ -141,9 +145,9 @@ INSTANTIATE_TEST_SUITE_P(Formats, LayoutsOfLayers,
 TEST_P(LayoutsOfLayers, GiveWhatOneRankGives) {
   const auto& [format, bound] = kFormats[GetParam()];
   const LayoutModel model;
-  for (const ParallelLayout layout : {ParallelLayout{.tp = 2, .ep = false},
-                                      ParallelLayout{.tp = 4, .ep = false},
-                                      ParallelLayout{.tp = 4, .sp = false}}) {
+  for (const ParallelLayout layout :
+       {ParallelLayout{.tp = 2, .ep = false}, ParallelLayout{.tp = 4, .ep = false},
+        ParallelLayout{.tp = 4, .sp = false}}) {
     if (!can_have_ranks(layout.tp)) continue;
     run_group(layout.tp, [&](Communicator& comm) {
       const auto self = comm.split(comm.rank(), 0);

@@ -31,8 +31,7 @@ Made forward_on_ranks(const World& world, const std::vector<std::vector<float>>&
     Team team(2);
     OwnLane own(comm, layer, team);
     std::vector<int32_t> counts(placement.slots_of_rank(comm.rank()));
-    made.outs[comm.rank()] =
-        forward(layer, xs[comm.rank()], own.lane, {.local_counts = counts});
+    made.outs[comm.rank()] = forward(layer, xs[comm.rank()], own.lane, {.local_counts = counts});
     made.counts[comm.rank()].assign(counts.begin(), counts.end());
   });
   bring_together(made.outs);
@@ -70,9 +69,8 @@ TEST_P(LayerRounds, GiveTheBitsAndTheCountsOfOne) {
     for (int r = 0; r < ranks; ++r) {
       expect_rows(world, xs[r], rounds.outs[r], "in rounds");
       ASSERT_EQ(rounds.outs[r].size(), whole.outs[r].size());
-      EXPECT_TRUE(xs[r].empty() ||
-                  std::memcmp(rounds.outs[r].data(), whole.outs[r].data(),
-                              xs[r].size() * sizeof(float)) == 0)
+      EXPECT_TRUE(xs[r].empty() || std::memcmp(rounds.outs[r].data(), whole.outs[r].data(),
+                                               xs[r].size() * sizeof(float)) == 0)
           << "other bits on rank " << r;
     }
     EXPECT_EQ(rounds.counts, whole.counts);
@@ -90,9 +88,9 @@ TEST(LayerRounds, OverlapWithEachOther) {
     OwnLane a(comm, layer, team), b(*other, layer, team);
     const std::vector<float> x = input_of(comm.rank(), 9), y = input_of(comm.rank(), 20, 70);
     std::vector<float> out_x(x.size()), out_y(y.size());
-    overlap(layer.forward(ConstRows(x.data(), 9, kHidden), Rows(out_x.data(), 9, kHidden), a.lane),
-            layer.forward(ConstRows(y.data(), 20, kHidden), Rows(out_y.data(), 20, kHidden),
-                          b.lane));
+    overlap(
+        layer.forward(ConstRows(x.data(), 9, kHidden), Rows(out_x.data(), 9, kHidden), a.lane),
+        layer.forward(ConstRows(y.data(), 20, kHidden), Rows(out_y.data(), 20, kHidden), b.lane));
     expect_rows(world, x, out_x, "first");
     expect_rows(world, y, out_y, "second");
   });
@@ -110,29 +108,27 @@ size_t lane_bytes(const ModelShape& m, const char* dispatcher, double over_level
   const auto source = [&](int64_t rows, int64_t cols) {
     return MatrixSource{zeros.data(), DType::kBF16, rows, cols, cols, 1};
   };
-  const auto mlp = std::make_shared<const Mlp>(
-      MlpSource{.gate = source(m.intermediate, m.hidden),
-                .up = source(m.intermediate, m.hidden),
-                .down = source(m.hidden, m.intermediate),
-                .gate_bias = {},
-                .up_bias = {},
-                .down_bias = {}},
-      Activation{}, DType::kBF16);
+  const auto mlp = std::make_shared<const Mlp>(MlpSource{.gate = source(m.intermediate, m.hidden),
+                                                         .up = source(m.intermediate, m.hidden),
+                                                         .down = source(m.hidden, m.intermediate),
+                                                         .gate_bias = {},
+                                                         .up_bias = {},
+                                                         .down_bias = {}},
+                                               Activation{}, DType::kBF16);
   const Placement placement = Placement::linear(1, m.experts, m.ranks);
   DispatchShape shape{m.tokens, m.hidden, m.top_k, DType::kBF16, placement.first_slots()};
   shape.row_budget = row_budget_of(shape, over_level);
   std::shared_ptr<const Dispatcher> made = make_dispatcher(dispatcher, shape, 0);
-  const MoeLayer layer(
-      {.gate = std::make_shared<const Linear>(source(m.experts, m.hidden), VectorSource{},
-                                              DType::kBF16),
-       .router = std::make_shared<const Router>(
-           RouterConfig{.num_experts = m.experts, .top_k = m.top_k}),
-       .replicas = std::make_shared<const SplitTable>(placement, 0),
-       .dispatcher = made,
-       .experts = make_grouped_experts(
-           std::vector<std::shared_ptr<const Mlp>>(placement.slots_of_rank(0), mlp), m.hidden,
-           DType::kBF16, made->format()),
-       .shared = SharedExperts(mlp)});
+  const MoeLayer layer({.gate = std::make_shared<const Linear>(source(m.experts, m.hidden),
+                                                               VectorSource{}, DType::kBF16),
+                        .router = std::make_shared<const Router>(
+                            RouterConfig{.num_experts = m.experts, .top_k = m.top_k}),
+                        .replicas = std::make_shared<const SplitTable>(placement, 0),
+                        .dispatcher = made,
+                        .experts = make_grouped_experts(std::vector<std::shared_ptr<const Mlp>>(
+                                                            placement.slots_of_rank(0), mlp),
+                                                        m.hidden, DType::kBF16, made->format()),
+                        .shared = SharedExperts(mlp)});
   return layer.workspace_bytes(m.tokens);
 }
 

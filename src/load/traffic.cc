@@ -101,7 +101,6 @@ double off_diagonal(const std::vector<double>& matrix, int n) {
   return sum;
 }
 
-
 }  // namespace
 
 void check_tokens(const TokenSample& tokens, int num_layers, int num_experts, int num_ranks) {
@@ -109,8 +108,8 @@ void check_tokens(const TokenSample& tokens, int num_layers, int num_experts, in
       std::ssize(tokens.ids) % (int64_t{num_layers} * std::max(1, tokens.top_k)) != 0) {
     throw InvalidArgument(cat("sampled tokens of ", tokens.num_layers, " layers x ",
                               tokens.num_experts, " experts, ", tokens.top_k, " picks and ",
-                              tokens.ids.size(), " ids; the loads have ", num_layers,
-                              " layers x ", num_experts, " experts"));
+                              tokens.ids.size(), " ids; the loads have ", num_layers, " layers x ",
+                              num_experts, " experts"));
   }
   for (size_t i = 0; i < tokens.ids.size(); ++i) {
     if (tokens.ids[i] >= 0 && tokens.ids[i] < num_experts) continue;

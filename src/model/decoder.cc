@@ -195,8 +195,7 @@ void Decoder::moe(const LayerWeights& w, const Activations& a, LoadRecorder* rec
     const int64_t top_k = config().router.top_k;
     const Rows out = workspace_.take_rows(count, a.y.cols, DType::kF32);
     slice_routes_ = workspace_.take<int32_t>(wants_routes ? count * top_k : 0);
-    if (!options.picks.empty())
-      options.picks = options.picks.subspan(first * top_k, count * top_k);
+    if (!options.picks.empty()) options.picks = options.picks.subspan(first * top_k, count * top_k);
     options.first_token = first;
     run(layer.forward(a.x.slice(first, count), out, lane_, options));
     gather_tokens(out, a);

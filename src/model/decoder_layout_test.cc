@@ -65,8 +65,8 @@ TEST(DecoderLayouts, GiveTheTextAndTheRoutesOfOneRank) {
     Model model = open_model(family);
     model.config.eos_token_ids.clear();
     for (const size_t num_prompts : {size_t{1}, size_t{3}}) {
-      const std::vector<Ids> prompts = random_prompts(
-          model.config, std::vector<size_t>(num_prompts, 9));
+      const std::vector<Ids> prompts =
+          random_prompts(model.config, std::vector<size_t>(num_prompts, 9));
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         const Written alone = write(model, prompts, {}, dtype);
         for (const ParallelLayout& layout : kLayouts) {
@@ -132,10 +132,10 @@ TEST(DecoderLayouts, AreRefusedWhereTheyDoNotFit) {
   EXPECT_EQ(refused(2, parts, {.layout = parts}), "");
   const Placement whole = placement_of_layout(parts, layers, experts);
   // The parts would be narrower than what shares a scale.
-  EXPECT_THROW(DecoderWeights::load(model.tensors, model.config,
-                                    {DType::kF32, WeightFormat(Scheme::kMXFP8)}, whole, {},
-                                    RoutedExperts::kShared, 2),
-               InvalidArgument);
+  EXPECT_THROW(
+      DecoderWeights::load(model.tensors, model.config, {DType::kF32, WeightFormat(Scheme::kMXFP8)},
+                           whole, {}, RoutedExperts::kShared, 2),
+      InvalidArgument);
   EXPECT_THROW(DecoderWeights::load(model.tensors, model.config, DType::kF32, whole, {},
                                     RoutedExperts::kInSlots, 2),
                InvalidArgument);

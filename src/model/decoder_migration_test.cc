@@ -148,8 +148,7 @@ TEST(ExpertSlotsOfADecoder, AreTheOnlyCopyOfTheRoutedExperts) {
   const Model model = open_model("qwen3_moe");
   const Placement placement = linear_placement(model.config, 1);
   const auto load = [&](RoutedExperts routed) {
-    return DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {},
-                                routed);
+    return DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, routed);
   };
   const auto shared = load(RoutedExperts::kShared), in_slots = load(RoutedExperts::kInSlots);
   run_ranks(1, [&](Communicator& comm) {

@@ -76,11 +76,9 @@ void check_parts(const ParallelLayout& layout, const DecoderWeights& weights,
   }
   if (!layout.sums_parts()) return;
   if (options.dispatcher != "auto" || options.split != SplitRule::kStatic) {
-    throw InvalidArgument(cat("layout ", name(layout),
-                              ": its ranks sum parts; that takes dispatcher auto, not ",
-                              options.dispatcher,
-                              ", and split rule static, not ",
-                              name(options.split)));
+    throw InvalidArgument(
+        cat("layout ", name(layout), ": its ranks sum parts; that takes dispatcher auto, not ",
+            options.dispatcher, ", and split rule static, not ", name(options.split)));
   }
   if (layout.ep) return;
   if (in_slots)
@@ -206,10 +204,10 @@ std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertS
   const int rank = comm.rank();
   if (slots != nullptr) check_slots(*slots, placement_, rank);
   std::vector<MoeLayer> layers;
-  const Placement of_lane = layout_.ep ? placement_
-                                       : placement_of_layout({.tp = layout_.tp, .ep = false},
-                                                             placement_.num_layers(),
-                                                             placement_.num_experts());
+  const Placement of_lane =
+      layout_.ep ? placement_
+                 : placement_of_layout({.tp = layout_.tp, .ep = false}, placement_.num_layers(),
+                                       placement_.num_experts());
   for (const LayerWeights& w : weights_->layers_) {
     if (w.dense) continue;
     MoeLayer::Parts parts;

@@ -91,8 +91,7 @@ TEST_P(DecoderFamilies, QuantisedLinearMaps) {
   const auto plain = all_logits(model, prompts, {});
   const auto error = [&](WeightFormat format) {
     const auto logits = all_logits(model, prompts, {.linear = format});
-    const Arrangement other = {
-        .ranks = 2, .options = {.threads = 3}, .chunk = 5, .linear = format};
+    const Arrangement other = {.ranks = 2, .options = {.threads = 3}, .chunk = 5, .linear = format};
     EXPECT_EQ(all_logits(model, prompts, other), logits) << name(format);
     return relative_error(logits[1], plain[1], cols);
   };

@@ -78,11 +78,10 @@ inline std::vector<std::vector<float>> all_logits(const Model& model,
   const Placement placement = arrangement.placement
                                   ? *arrangement.placement
                                   : linear_placement(model.config, arrangement.ranks);
-  const auto weights =
-      DecoderWeights::load(model.tensors, model.config,
-                           {arrangement.dtype, arrangement.experts.value_or(arrangement.dtype),
-                            arrangement.linear},
-                           placement);
+  const auto weights = DecoderWeights::load(
+      model.tensors, model.config,
+      {arrangement.dtype, arrangement.experts.value_or(arrangement.dtype), arrangement.linear},
+      placement);
   const auto vocab = static_cast<size_t>(model.config.vocab_size);
   size_t longest = 0;
   for (const Ids& ids : sequences) longest = std::max(longest, ids.size());

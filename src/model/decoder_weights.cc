@@ -182,8 +182,8 @@ class Reader {
     const auto pack = [&](const std::string& name, const MlpSource& source, int part,
                           WeightFormat as) {
       return naming(name, [&] {
-        return std::make_shared<const Mlp>(part_of(source, part, num_parts, as),
-                                           config_.activation, as, nullptr, &arena);
+        return std::make_shared<const Mlp>(part_of(source, part, num_parts, as), config_.activation,
+                                           as, nullptr, &arena);
       });
     };
     for (int part = 0; part < num_parts; ++part) {
@@ -316,14 +316,17 @@ DecoderWeights::DecoderWeights(const SafeTensors& tensors, const ModelConfig& co
 
 DecoderWeights::~DecoderWeights() = default;
 
-std::shared_ptr<const DecoderWeights> DecoderWeights::load(
-    const SafeTensors& tensors, const ModelConfig& config, const DecoderFormats& formats,
-    const Placement& placement, std::span<const int> ranks, RoutedExperts routed,
-    int expert_parts) {
+std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& tensors,
+                                                           const ModelConfig& config,
+                                                           const DecoderFormats& formats,
+                                                           const Placement& placement,
+                                                           std::span<const int> ranks,
+                                                           RoutedExperts routed, int expert_parts) {
   if (expert_parts < 1 || (expert_parts > 1 && routed == RoutedExperts::kInSlots)) {
     throw InvalidArgument(cat("weights of experts in ", expert_parts, " parts",
-                              expert_parts < 1 ? "" : " can't be kept in slots; experts that move "
-                                                      "must be whole"));
+                              expert_parts < 1 ? ""
+                                               : " can't be kept in slots; experts that move "
+                                                 "must be whole"));
   }
   const DType dtype = formats.dtype;
   const std::optional<WeightFormat>& experts = formats.experts;
@@ -373,9 +376,8 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(
       config.tie_word_embeddings
           ? tied_head(tensors, prefix + "embed_tokens.weight", found)
           : reader.weights().matrix("lm_head", config.vocab_size, config.hidden_size);
-  weights->head_ = naming("lm_head", [&] {
-    return Linear(head, VectorSource{}, formats.linear.value_or(dtype));
-  });
+  weights->head_ = naming(
+      "lm_head", [&] { return Linear(head, VectorSource{}, formats.linear.value_or(dtype)); });
   refuse_other_tensors(tensors, config, found);
   return weights;
 }

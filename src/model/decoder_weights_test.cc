@@ -151,8 +151,8 @@ class ChangedCheckpoint {
   }
   void load(std::optional<WeightFormat> experts = {}) {
     folder_.write("model.safetensors", safetensors_image(tensors_));
-    DecoderWeights::load(SafeTensors::open(folder_.path()), model_.config,
-                         {DType::kF32, experts}, linear_placement(model_.config, 1));
+    DecoderWeights::load(SafeTensors::open(folder_.path()), model_.config, {DType::kF32, experts},
+                         linear_placement(model_.config, 1));
   }
 
  private:

@@ -221,9 +221,8 @@ TEST(PairBound, IsBelowTheOptimumAndRaisesTheSimpleBound) {
     const double optimum =
         mean *
         make_policy("optimal")->rebalance({.load = load, .current = current}).layers[0].par_after;
-    BoundedLayer layer{.load = {load.counts.begin(), load.counts.end()},
-                       .slots = slots,
-                       .num_slots = num_slots};
+    BoundedLayer layer{
+        .load = {load.counts.begin(), load.counts.end()}, .slots = slots, .num_slots = num_slots};
     std::ranges::sort(layer.load, std::greater());
     std::ranges::sort(layer.slots, std::greater());
     const double high = greedy_peak(layer);

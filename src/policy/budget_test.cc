@@ -35,8 +35,8 @@ double best_gain(const std::vector<std::vector<Offer>>& layers, size_t layer, in
   double best = best_gain(layers, layer + 1, moves, changes);
   for (const Offer& offer : layers[layer]) {
     if (offer.moves > moves || changes == 0) continue;
-    best = std::max(
-        best, offer.gain + best_gain(layers, layer + 1, moves - offer.moves, changes - 1));
+    best =
+        std::max(best, offer.gain + best_gain(layers, layer + 1, moves - offer.moves, changes - 1));
   }
   return best;
 }

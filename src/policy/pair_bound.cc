@@ -9,11 +9,11 @@ namespace trimtab {
 namespace {
 
 constexpr int kMaxThresholds = 96;
-constexpr int kRounds = 80;             // steps of the subgradient method for one peak
-constexpr double kFirstStep = 0.02;     // peaks tried are this much above the last proved one ...
-constexpr double kLastStep = 0.0006;    // ... and at least this much
-constexpr double kBelow = 1 - 1e-12;    // sizes are rounded in favour of a placement
-constexpr double kAim = 2;              // how far above 0 a step aims, in replicas
+constexpr int kRounds = 80;           // steps of the subgradient method for one peak
+constexpr double kFirstStep = 0.02;   // peaks tried are this much above the last proved one ...
+constexpr double kLastStep = 0.0006;  // ... and at least this much
+constexpr double kBelow = 1 - 1e-12;  // sizes are rounded in favour of a placement
+constexpr double kAim = 2;            // how far above 0 a step aims, in replicas
 
 class PairBound {
  public:
@@ -150,8 +150,7 @@ class PairBound {
       replicas_in_[count + best->zone] += best->replicas;
     }
     slope_.resize(count + 1);
-    for (int i = 1; i <= count; ++i)
-      slope_[i] = replicas_in_[count + i] - replicas_in_[count - i];
+    for (int i = 1; i <= count; ++i) slope_[i] = replicas_in_[count + i] - replicas_in_[count - i];
     slope_[count] -= single_;
     return value;
   }
@@ -199,11 +198,11 @@ class PairBound {
   const std::vector<double>& load_;
   double num_slots_;
   int64_t num_ranks_;
-  double single_;               // ranks of one slot
-  std::vector<double> least_;   // [experts] replicas that the peak needs
-  double spare_ = 0;            // slots beyond these
-  std::vector<double> large_;   // sizes above B / 2, ascending
-  std::vector<double> small_;   // [thresholds] B - t, descending
+  double single_;                // ranks of one slot
+  std::vector<double> least_;    // [experts] replicas that the peak needs
+  double spare_ = 0;             // slots beyond these
+  std::vector<double> large_;    // sizes above B / 2, ascending
+  std::vector<double> small_;    // [thresholds] B - t, descending
   std::vector<Choice> choices_;  // of all experts, one after the other
   std::vector<int> first_;       // [experts + 1] in choices_
   std::vector<double> f_;        // [thresholds + 1] of a size above i thresholds, from 0 to 1

@@ -10,9 +10,9 @@ namespace trimtab {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-9;   // of a peak: more than rounding can do
-constexpr double kSlack = 1e-6;  // of a peak, where a wrong yes only costs steps
-constexpr int kPeaks = 4;       // tried where the whole proof is out of reach
+constexpr double kRounding = 1e-9;  // of a peak: more than rounding can do
+constexpr double kSlack = 1e-6;     // of a peak, where a wrong yes only costs steps
+constexpr int kPeaks = 4;           // tried where the whole proof is out of reach
 
 // Replicas of each expert that make the largest one as small as the slots allow: [experts].
 std::vector<int> greedy_replicas(const BoundedLayer& layer) {
@@ -113,9 +113,8 @@ class PeakSearch {
     }
     // Replicas by falling size, so that each rank starts with the largest that is left.
     std::iota(by_size_.begin(), by_size_.end(), 0);
-    std::ranges::sort(by_size_, [&](int a, int b) {
-      return size_[a] != size_[b] ? size_[a] > size_[b] : a < b;
-    });
+    std::ranges::sort(
+        by_size_, [&](int a, int b) { return size_[a] != size_[b] ? size_[a] > size_[b] : a < b; });
     if (kinds_.size() == 1 && kinds_.front().slots == 2 && !pairs_fit()) return;
     rest_ = 0;
     for (int i = 0; i < experts_; ++i) rest_ += load_[i];
@@ -195,10 +194,10 @@ class PeakSearch {
 
   const std::vector<double>& load_;
   int experts_, ranks_, slots_;
-  double peak_;              // of the best placement that is known
-  double limit_ = 0;         // peaks from here on are of no interest
-  int64_t nodes_ = 0;        // steps that are left
-  std::vector<int> hint_;    // [experts] where the search for numbers of replicas begins
+  double peak_;                   // of the best placement that is known
+  double limit_ = 0;              // peaks from here on are of no interest
+  int64_t nodes_ = 0;             // steps that are left
+  std::vector<int> hint_;         // [experts] where the search for numbers of replicas begins
   std::vector<int> least_after_;  // [experts + 1] slots that experts from i on need
   std::vector<RankKind> kinds_;
   std::vector<int> replicas_;  // [experts]
@@ -218,9 +217,8 @@ double greedy_peak(const BoundedLayer& layer) {
   const auto size = [&](int e) { return layer.load[e] / replicas[e]; };
   std::vector<int> order(experts);
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::sort(order, [&](int a, int b) {
-    return size(a) != size(b) ? size(a) > size(b) : a < b;
-  });
+  std::ranges::sort(order,
+                    [&](int a, int b) { return size(a) != size(b) ? size(a) > size(b) : a < b; });
   std::vector<double> load(layer.slots.size(), 0);
   std::vector<int> free(layer.slots);
   std::vector<int> last(layer.slots.size(), -1);  // the expert that came last to a rank

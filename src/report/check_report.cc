@@ -78,8 +78,8 @@ void check_curve(const ReportCurve& curve) {
   int64_t last = -1;
   for (const CurvePoint& point : curve.points) {
     if (point.moves <= last)
-      throw InvalidArgument(cat("report: a point of the curve at ", point.moves, " moves after ",
-                                last));
+      throw InvalidArgument(
+          cat("report: a point of the curve at ", point.moves, " moves after ", last));
     last = point.moves;
     expect_finite(point.par, "a PAR of the curve");
     expect_finite(point.par_step, "a PAR of the curve");

@@ -141,11 +141,16 @@ std::string report_data(const Report& report, std::span<const int> layers) {
   }
   Json states = Json::array();
   for (const ReportState& state : report.states) states.push_back(state_data(state, layers));
-  const Json data = {{"ids", std::move(ids)},         {"tokens", std::move(tokens)},
-                     {"experts", report.num_experts}, {"expert_parts", kExpertParts},
-                     {"rank_parts", kRankParts},      {"nodes", report.node_of_rank},
-                     {"expert", std::move(expert)},   {"states", std::move(states)},
-                     {"moved", std::move(moved)},     {"time", time_data(report.timeline)},
+  const Json data = {{"ids", std::move(ids)},
+                     {"tokens", std::move(tokens)},
+                     {"experts", report.num_experts},
+                     {"expert_parts", kExpertParts},
+                     {"rank_parts", kRankParts},
+                     {"nodes", report.node_of_rank},
+                     {"expert", std::move(expert)},
+                     {"states", std::move(states)},
+                     {"moved", std::move(moved)},
+                     {"time", time_data(report.timeline)},
                      {"curve", curve_data(report.curve)}};
   std::string text;
   // "</script" must not end the element early; what is no UTF-8 can't be JSON.

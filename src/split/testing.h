@@ -15,8 +15,8 @@ inline int draw(std::mt19937& rng, int low, int high) {
   return low + static_cast<int>(rng() % static_cast<unsigned>(high - low + 1));
 }
 
-// A placement of one layer. Every expert is there once, the other slots hold any experts, duplicates
-// on a rank included. Ranks but the first may have no slots.
+// A placement of one layer. Every expert is there once, the other slots hold any experts,
+// duplicates on a rank included. Ranks but the first may have no slots.
 inline Placement random_placement(std::mt19937& rng, int max_ranks, int max_slots,
                                   int max_experts) {
   const int ranks = draw(rng, 1, max_ranks);

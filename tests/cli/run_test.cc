@@ -22,8 +22,8 @@ using Json = nlohmann::json;
 TEST(Run, PrintsTextSpeedAndLoad) {
   const Scratch scratch;
   const std::string prompts = scratch.file("prompts", "The evening\nВыберите\r\nimport os");
-  const Outcome run = trimtab("run " + kTinyMoe +
-                              " --ranks 3 --threads-per-rank 1 --steps 5 --prompts " + prompts);
+  const Outcome run =
+      trimtab("run " + kTinyMoe + " --ranks 3 --threads-per-rank 1 --steps 5 --prompts " + prompts);
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_TRUE(contains(run.out,
                        "(qwen3_moe, 4 MoE layers of 32 experts, top-4), 3 ranks x 1 thread, pull, "
@@ -366,10 +366,9 @@ TEST(Run, LayoutsGiveTheTextOfOneRank) {
       EXPECT_EQ(run.at("outputs"), alone);
     }
   }
-  const Outcome text = trimtab("run " + kTinyMoe +
-                               " --steps 1 --tp 2 --dp 2 --no-ep --threads-per-rank 1");
-  EXPECT_TRUE(contains(text.out, "4 ranks (tp 2 x dp 2, experts in parts) x 1 thread"))
-      << text.out;
+  const Outcome text =
+      trimtab("run " + kTinyMoe + " --steps 1 --tp 2 --dp 2 --no-ep --threads-per-rank 1");
+  EXPECT_TRUE(contains(text.out, "4 ranks (tp 2 x dp 2, experts in parts) x 1 thread")) << text.out;
   EXPECT_TRUE(contains(text.out, ", summed, f32")) << text.out;
 }
 
@@ -381,9 +380,8 @@ TEST(Run, LayoutsOnProcessesAndHostsGiveWhatThreadsGive) {
       const Json processes = run_under(script, layout);
       if (processes.is_null()) continue;
       ASSERT_TRUE(processes.is_object());
-      const Outcome threads = trimtab("run " + kTinyMoe +
-                                      " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " +
-                                      layout);
+      const Outcome threads = trimtab(
+          "run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 4 " + layout);
       ASSERT_EQ(threads.status, 0) << threads.err;
       const Json here = Json::parse(threads.out);
       for (const char* key : {"outputs", "ranks", "layout", "steps", "tokens", "rank_load"})

@@ -17,8 +17,8 @@ constexpr int kMostSweeps = 1 << 20;
 
 // Returns what so many sweeps make of a placement [searched slots]; fewer where effort.max_visits
 // affords no more. It ends early once late() is true.
-std::vector<int32_t> anneal(const LayerTask& task, const Noise& noise,
-                            std::vector<int32_t> placement, const Effort& effort, int sweeps,
-                            const std::function<bool()>& late = [] { return false; });
+std::vector<int32_t> anneal(
+    const LayerTask& task, const Noise& noise, std::vector<int32_t> placement, const Effort& effort,
+    int sweeps, const std::function<bool()>& late = [] { return false; });
 
 }  // namespace trimtab

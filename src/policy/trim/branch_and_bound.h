@@ -23,7 +23,6 @@ struct BranchAndBoundResult {
 // starts from a placement that is known, and returns that one if nothing better exists. It stops
 // after max_nodes steps, and throws PlanningStopped when `stop` is set.
 BranchAndBoundResult branch_and_bound(const LayerTask& task, std::vector<int32_t> known,
-                                      int64_t max_nodes,
-                                      const std::atomic<bool>* stop = nullptr);
+                                      int64_t max_nodes, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace trimtab

@@ -81,8 +81,8 @@ class Grower {
   int width_of(int64_t work) const {
     constexpr int64_t kMost = 24;
     const int64_t each = changes() * cost_of_change();
-    return static_cast<int>(std::clamp<int64_t>(work / std::max<int64_t>(each * kLevels, 1), 1,
-                                                kMost));
+    return static_cast<int>(
+        std::clamp<int64_t>(work / std::max<int64_t>(each * kLevels, 1), 1, kMost));
   }
 
   static Slots applied(const Change& change, Slots placement) {
@@ -292,9 +292,9 @@ class Grower {
   const int episodes_;
   const Slots current_;
   int64_t work_;
-  const int width_;      // the placements of each number of moves that the search goes on from
-  const bool is_large_;  // the work does not suffice for all changes
-  std::vector<int> rank_;                          // [searched slots]
+  const int width_;        // the placements of each number of moves that the search goes on from
+  const bool is_large_;    // the work does not suffice for all changes
+  std::vector<int> rank_;  // [searched slots]
   std::vector<std::pair<int64_t, Level>> waiting_;  // by ascending moves
   float best_taken_ = 0;
   // Of the placement that is being expanded.

@@ -22,8 +22,8 @@ TEST(Grow, ShowsValidPlacementsByRisingMoves) {
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(testing::Message() << "round " << round);
     const int ranks = 2 + round % 4, slots_per_rank = 2 + round % 3;
-    const int experts = slots_per_rank + 1 +
-                        static_cast<int>(random() % static_cast<unsigned>(slots_per_rank));
+    const int experts =
+        slots_per_rank + 1 + static_cast<int>(random() % static_cast<unsigned>(slots_per_rank));
     const Placement current =
         default_placement(1, std::min(experts, ranks * slots_per_rank),
                           std::vector<int>(static_cast<size_t>(ranks), slots_per_rank));

@@ -198,17 +198,17 @@ class LayerPlanner {
     // This search has no clock: with a time budget it is a short one.
     constexpr int kShort = 100;
     const bool hurries = effort_.seconds > 0;
-    const std::vector<int32_t> replicas = search_replicas(
-        task,
-        {.all_families = effort_.all_families && !hurries,
-         .iterations = hurries ? kShort : effort_.replica_iterations,
-         .target = effort_.target,
-         .good_enough =
-             [&](const auto& tried) {
-               check_stop(effort_.stop);
-               return levelled(tried).second <= effort_.target;
-             }},
-        kSeed);
+    const std::vector<int32_t> replicas =
+        search_replicas(task,
+                        {.all_families = effort_.all_families && !hurries,
+                         .iterations = hurries ? kShort : effort_.replica_iterations,
+                         .target = effort_.target,
+                         .good_enough =
+                             [&](const auto& tried) {
+                               check_stop(effort_.stop);
+                               return levelled(tried).second <= effort_.target;
+                             }},
+                        kSeed);
     search_from(aligned(levelled(replicas).first));
   }
 

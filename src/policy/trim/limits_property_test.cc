@@ -158,8 +158,8 @@ TEST(PlanLimits, ThatAreNotReachedChangeNothing) {
                                         .expert_bytes = 5});
   EXPECT_GT(plan.moves.size(), 3U);
   EXPECT_EQ(limited.moves, plan.moves);
-  const Load level{.num_steps = 1, .num_layers = 3, .num_experts = 12,
-                   .counts = std::vector<int64_t>(36, 4)};
+  const Load level{
+      .num_steps = 1, .num_layers = 3, .num_experts = 12, .counts = std::vector<int64_t>(36, 4)};
   const Placement even = default_placement(3, 12, {3, 3, 3, 3});
   EXPECT_TRUE(trim->rebalance({.load = level,
                                .current = even,

@@ -94,20 +94,18 @@ class Trim : public Policy {
     validate(problem);
     const SearchedSlots slots(problem.current);
     const Noise noise(most_slots(slots.slots()));
-    std::vector<int32_t> proposal = plan_layers(
-        problem, [&](int layer) { return plan_one(problem, layer, slots, noise); });
+    std::vector<int32_t> proposal =
+        plan_layers(problem, [&](int layer) { return plan_one(problem, layer, slots, noise); });
     // With a history the gain lies in the remembered episodes too, and the search has weighed it.
     // A placement that was chosen for the rule that serves keeps its ranks, whose speeds and nodes
     // it was chosen for.
-    const bool keeps_ranks =
-        has_serving(problem) || (problem.has_wires() && has_sources(problem));
-    FinishOptions finish{.align_ranks = !keeps_ranks,
-                         .require_gain = problem.history == nullptr};
+    const bool keeps_ranks = has_serving(problem) || (problem.has_wires() && has_sources(problem));
+    FinishOptions finish{.align_ranks = !keeps_ranks, .require_gain = problem.history == nullptr};
     finish.alternatives = [&](int layer) { return alternatives(problem, layer, slots, noise); };
     if (problem.history != nullptr) {
       finish.cost = [&](int layer, std::span<const int32_t> placement) {
-        return served_cost(problem.current, placement,
-                           served_steps(problem, layer, kServedSteps), serving_of(problem));
+        return served_cost(problem.current, placement, served_steps(problem, layer, kServedSteps),
+                           serving_of(problem));
       };
     }
     Plan plan = finish_plan(problem, std::move(proposal), finish);
@@ -158,8 +156,8 @@ class Trim : public Policy {
     const Work work = work_of(problem, layer, slots);
     if (work.episodes.count == 0) return to_vector(problem.current.logical(layer));
     const LayerTask task = slots.task(layer, work.episodes, work.move_price);
-    std::vector<int32_t> placement = slots.complete(
-        plan_layer(task, slots.current(layer), work.effort, work.limits, noise));
+    std::vector<int32_t> placement =
+        slots.complete(plan_layer(task, slots.current(layer), work.effort, work.limits, noise));
     if (has_serving(problem)) {
       const ServedSteps steps = served_steps(problem, layer, kServedSteps);
       if (steps.load.num_steps == 0) return to_vector(problem.current.logical(layer));
@@ -211,8 +209,8 @@ class Trim : public Policy {
     work.effort.seconds = 0;
     // The limits over all layers hold for each of them.
     if (problem.limits.max_bytes != PlanLimits::kNone && !problem.wants_curve) {
-      work.limits.max_moves = std::min(work.limits.max_moves,
-                                       problem.limits.max_bytes / problem.expert_bytes);
+      work.limits.max_moves =
+          std::min(work.limits.max_moves, problem.limits.max_bytes / problem.expert_bytes);
     }
     const LayerTask task = slots.task(layer, work.episodes, work.move_price);
     constexpr LayerLimits kNoLimits{.max_moves = PlanLimits::kNone,
@@ -229,8 +227,8 @@ class Trim : public Policy {
     const ServedSteps steps = served_steps(problem, layer, kServedSteps);
     if (steps.load.num_steps == 0) return {};
     for (std::vector<int32_t>& placement : found) placement = aligned(problem, layer, placement);
-    return served_frontier(served_task(problem, layer, steps, work),
-                           aligned(problem, layer, plan), found);
+    return served_frontier(served_task(problem, layer, steps, work), aligned(problem, layer, plan),
+                           found);
   }
 
   // Is there more to a plan than equal shares in rows?
@@ -247,8 +245,8 @@ class Trim : public Policy {
     const std::span<const int32_t> current = problem.current.logical(layer);
     const SlotRanges slots(problem.current.first_slots());
     return align_slots(
-        current,
-        align_ranks(current, placement, slots, problem.load.num_experts, problem.topology), slots);
+        current, align_ranks(current, placement, slots, problem.load.num_experts, problem.topology),
+        slots);
   }
 
   ServedTask served_task(const Problem& problem, int layer, const ServedSteps& steps,

@@ -253,14 +253,11 @@ class WireSearch {
   // Sums the loads of the ranks that the changes concern anew: all that hold a touched expert.
   void add_up_touched() {
     for (int rank = 0; rank < ranks(); ++rank) {
-      const auto is_touched = [&](int32_t e) {
-        return std::ranges::binary_search(touched_, e);
-      };
-      const bool changed =
-          std::ranges::any_of(held(rank), is_touched) ||
-          std::ranges::any_of(changes_, [&](const Change& c) {
-            return rank_of_slot_[cells(c.slot)] == rank;
-          });
+      const auto is_touched = [&](int32_t e) { return std::ranges::binary_search(touched_, e); };
+      const bool changed = std::ranges::any_of(held(rank), is_touched) ||
+                           std::ranges::any_of(changes_, [&](const Change& c) {
+                             return rank_of_slot_[cells(c.slot)] == rank;
+                           });
       if (changed) add_up(rank);
     }
   }
@@ -334,7 +331,7 @@ class WireSearch {
   int moves_ = 0;         // more than at the start
   double temperature_ = 0;
   std::vector<Change> changes_;
-  std::vector<int32_t> touched_;                    // experts, ascending
+  std::vector<int32_t> touched_;                  // experts, ascending
   std::vector<std::pair<int32_t, int32_t>> old_;  // tokens that changed, with their costs before
 };
 
