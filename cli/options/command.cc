@@ -163,6 +163,11 @@ Option Command::texts(const std::string& name, std::vector<std::string>& values,
   return Option(app_->add_option(name, values, about)).checked(is_given);
 }
 
+Option Command::repeated(const std::string& name, std::vector<std::string>& values,
+                         const std::string& about) {
+  return Option(app_->add_option(name, values, about)->allow_extra_args(false)).checked(is_given);
+}
+
 Option Command::list(const std::string& name, std::vector<std::string>& values,
                      const std::string& about) {
   return Option(app_->add_option(name, values, about)->delimiter(','));

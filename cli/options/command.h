@@ -77,6 +77,9 @@ class Command {
   Option negative_flag(const std::string& name, bool& value, const std::string& about);
   // Several values, blanks between.
   Option texts(const std::string& name, std::vector<std::string>& values, const std::string& about);
+  // One value each time that it is given.
+  Option repeated(const std::string& name, std::vector<std::string>& values,
+                  const std::string& about);
   // One value, with commas between its parts.
   Option list(const std::string& name, std::vector<std::string>& values, const std::string& about);
   Option list(const std::string& name, std::vector<int64_t>& values, const std::string& about);

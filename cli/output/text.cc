@@ -58,6 +58,14 @@ std::string valid_utf8(std::string_view bytes) {
   return valid;
 }
 
+size_t whole_characters(std::string_view bytes) {
+  for (size_t back = 1; back <= std::min<size_t>(3, bytes.size()); ++back) {
+    const size_t at = bytes.size() - back;
+    if (lead(static_cast<unsigned char>(bytes[at])).length > back) return at;
+  }
+  return bytes.size();
+}
+
 std::string printable(std::string_view utf8) {
   std::string clean;
   for (size_t i = 0; i < utf8.size(); ++i) {

@@ -16,6 +16,10 @@ std::string bytes_of(std::span<const int32_t> token_ids);
 // Standard (3.9) recommends and Python does.
 std::string valid_utf8(std::string_view bytes);
 
+// The bytes up to the last character, if more bytes may belong to it, or else all of them: what
+// valid_utf8() makes of so many does not change by bytes behind them.
+size_t whole_characters(std::string_view bytes);
+
 // Replaces control characters but tab and newline by U+FFFD, so that text can't drive the terminal.
 std::string printable(std::string_view utf8);
 

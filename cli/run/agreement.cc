@@ -41,10 +41,9 @@ uint64_t digest_of_prompts(std::span<const Prompt> prompts) {
   return digest;
 }
 
-uint64_t digest_of_routes(std::span<const std::vector<int32_t>> routes) {
+uint64_t digest_of_rows(std::span<const std::vector<int32_t>> rows) {
   uint64_t digest = kDigestSeed;
-  for (const std::vector<int32_t>& of_prompt : routes)
-    digest = digest_of_numbers(of_prompt, digest);
+  for (const std::vector<int32_t>& row : rows) digest = digest_of_numbers(row, digest);
   return digest;
 }
 
@@ -69,8 +68,8 @@ std::string kind_of_cost(const std::string& cost) {
 
 void require_same_run(Communicator& comm, const RunOptions& options, const ModelConfig& model,
                       const SafeTensors& tensors, const EplbSetup& eplb,
-                      std::span<const Prompt> prompts,
-                      std::span<const std::vector<int32_t>> routes) {
+                      std::span<const Prompt> prompts, std::span<const std::vector<int32_t>> routes,
+                      std::span<const std::vector<int32_t>> stops) {
   const std::string config = options.eplb_config.empty() ? "" : read_text(options.eplb_config);
   const std::string model_config =
       read_text((std::filesystem::path(options.model) / "config.json").string());
@@ -85,14 +84,18 @@ void require_same_run(Communicator& comm, const RunOptions& options, const Model
       named_value("--dtype", options.dtype),
       named_value("--weights", options.weights),
       named_value("--experts", options.experts),
-      named_value("--temperature", fmt::format("{}", options.temperature)),
+      named_value(
+          "--temperature, --top-k, --top-p and --min-p",
+          fmt::format("{}, {}, {} and {}", options.sampling.temperature, options.sampling.top_k,
+                      options.sampling.top_p, options.sampling.min_p)),
+      {"--stop and --stop-ids", digest_of_rows(stops), {}},
       named_value("--seed", std::to_string(options.seed)),
       named_value("--eplb", std::string(name(eplb.mode.kind))),
       named_value("--split", options.split),
       named_value("--cost", kind_of_cost(options.cost)),
       named_value("--trace-out", given_or_not(options.trace_out)),
       named_value("--routes-out", given_or_not(options.routes_out)),
-      {"--routes-in", digest_of_routes(routes), {}},
+      {"--routes-in", digest_of_rows(routes), {}},
       named_value("--chrome-trace", given_or_not(options.chrome_trace)),
       named_value("--report", given_or_not(options.report)),
       named_value("model_type", model.model_type),

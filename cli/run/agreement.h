@@ -16,12 +16,12 @@
 namespace trimtab::cli {
 
 // Throws InvalidArgument, with the same text on every rank, when the ranks differ in an option that
-// must be the same, in the model's files, the placement, the prompts, routes to be replayed or the
-// version of Trimtab.
-// Options that may differ: --threads-per-rank, --timeout, --json, and where files are. Collective.
+// must be the same, in the model's files, the placement, the prompts, routes to be replayed, stops
+// or the version of Trimtab. Options that may differ: --threads-per-rank, --timeout, --json,
+// --stream and where files are. Collective.
 void require_same_run(Communicator& comm, const RunOptions& options, const ModelConfig& model,
                       const SafeTensors& tensors, const EplbSetup& eplb,
-                      std::span<const Prompt> prompts,
-                      std::span<const std::vector<int32_t>> routes);
+                      std::span<const Prompt> prompts, std::span<const std::vector<int32_t>> routes,
+                      std::span<const std::vector<int32_t>> stops);
 
 }  // namespace trimtab::cli

@@ -54,9 +54,18 @@ std::string json_report(const RunResult& result) {
                  {"tokens", result.tokens},
                  {"seconds", result.seconds},
                  {"tokens_per_second", static_cast<double>(result.tokens) / result.seconds},
+                 {"prompt_seconds", result.progress.prompt_seconds},
+                 {"decode_seconds", result.progress.decode_seconds},
+                 {"decode_tokens", result.progress.decode_tokens},
                  {"moe_layers", result.moe_layers},
                  {"par_per_layer", result.par_per_layer},
                  {"rank_load", result.rank_load}};
+  if (result.sampling.temperature > 0) {
+    report["sampling"] = {{"temperature", result.sampling.temperature},
+                          {"top_k", result.sampling.top_k},
+                          {"top_p", result.sampling.top_p},
+                          {"min_p", result.sampling.min_p}};
+  }
   if (!result.split.empty()) report["split"] = result.split;
   if (result.layout) {
     const ParallelLayout& layout = *result.layout;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string_view>
 
 #include "trimtab/error.h"
@@ -86,11 +87,13 @@ std::vector<Prompt> read_text_prompts(const std::string& file, const ModelConfig
   return prompts;
 }
 
-std::vector<Prompt> read_token_id_prompts(const std::string& argument) {
+// The prompts or stops (`what`) of an option's value: token ids or a file of them.
+std::vector<Prompt> read_token_ids(const std::string& argument, const std::string& option,
+                                   std::string_view what) {
   const bool is_inline = argument.find_first_not_of("0123456789,; \t\n") == std::string::npos;
-  const std::string source = is_inline ? "--token-ids" : argument;
+  const std::string source = is_inline ? option : argument;
   if (!is_inline && !std::filesystem::exists(argument)) {
-    throw InvalidArgument("--token-ids " + argument + ": neither a file nor token ids");
+    throw InvalidArgument(fmt::format("{} {}: neither a file nor token ids", option, argument));
   }
   const std::string content = is_inline ? argument : read_file(argument);
   std::vector<Prompt> prompts;
@@ -102,7 +105,7 @@ std::vector<Prompt> read_token_id_prompts(const std::string& argument) {
         prompt.text += (prompt.text.empty() ? "" : ",") + std::string(digits);
       }
       if (prompt.token_ids.empty())
-        throw FormatError(source, -1, fmt::format("prompt {} is empty", prompts.size() + 1));
+        throw FormatError(source, -1, fmt::format("{} {} is empty", what, prompts.size() + 1));
       prompts.push_back(std::move(prompt));
     }
   }
@@ -124,11 +127,12 @@ bool is_byte_level(const std::string& model, const ModelConfig& config) {
 
 std::vector<Prompt> read_prompts(const std::string& model, const ModelConfig& config,
                                  const std::string& text_file, const std::string& token_ids) {
-  if (!token_ids.empty()) return read_token_id_prompts(token_ids);
+  if (!token_ids.empty()) return read_token_ids(token_ids, "--token-ids", "prompt");
   if (!is_byte_level(model, config)) {
-    throw InvalidArgument(
-        fmt::format("{} has no byte-level vocabulary ({} tokens); give its prompts as --token-ids",
-                    model, config.vocab_size));
+    throw InvalidArgument(fmt::format(
+        "{} has no byte-level vocabulary ({} tokens); give its prompts as --token-ids, or text to "
+        "python -m trimtab.generate",
+        model, config.vocab_size));
   }
   if (!text_file.empty()) return read_text_prompts(text_file, config);
   const std::string shipped = (std::filesystem::path(model) / "prompts.txt").string();
@@ -136,6 +140,32 @@ std::vector<Prompt> read_prompts(const std::string& model, const ModelConfig& co
     throw InvalidArgument(fmt::format("{} does not exist; give --prompts or --token-ids", shipped));
   }
   return read_text_prompts(shipped, config);
+}
+
+std::vector<std::vector<int32_t>> read_stops(const std::string& model, const ModelConfig& config,
+                                             const std::vector<std::string>& texts,
+                                             const std::string& token_ids) {
+  std::vector<std::vector<int32_t>> stops;
+  if (!texts.empty() && !is_byte_level(model, config)) {
+    throw InvalidArgument(
+        fmt::format("--stop: {} has no byte-level vocabulary ({} tokens); give --stop-ids", model,
+                    config.vocab_size));
+  }
+  for (const std::string& text : texts) {
+    const auto bytes = std::as_bytes(std::span(text));
+    std::ranges::transform(bytes, std::back_inserter(stops.emplace_back()),
+                           [](std::byte byte) { return std::to_integer<int32_t>(byte); });
+  }
+  if (token_ids.empty()) return stops;
+  for (const Prompt& stop : read_token_ids(token_ids, "--stop-ids", "stop")) {
+    for (const int32_t id : stop.token_ids) {
+      if (id < config.vocab_size) continue;
+      throw InvalidArgument(fmt::format("--stop-ids: token id {}, the vocabulary ends at {}", id,
+                                        config.vocab_size - 1));
+    }
+    stops.push_back(stop.token_ids);
+  }
+  return stops;
 }
 
 }  // namespace trimtab::cli

@@ -30,4 +30,10 @@ bool is_byte_level(const std::string& model, const ModelConfig& config);
 std::vector<Prompt> read_prompts(const std::string& model, const ModelConfig& config,
                                  const std::string& text_file, const std::string& token_ids);
 
+// What ends an output: --stop as bytes, --stop-ids as read_prompts() reads token ids. Throws
+// InvalidArgument for texts where the model needs token ids, and for ids outside the vocabulary.
+std::vector<std::vector<int32_t>> read_stops(const std::string& model, const ModelConfig& config,
+                                             const std::vector<std::string>& texts,
+                                             const std::string& token_ids);
+
 }  // namespace trimtab::cli

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -16,6 +17,8 @@
 #include "cli/output/text.h"
 #include "cli/run/agreement.h"
 #include "cli/run/eplb_setup.h"
+#include "cli/run/interrupt.h"
+#include "cli/run/outputs.h"
 #include "cli/run/prompts.h"
 #include "cli/run/ranks.h"
 #include "cli/run/run_files.h"
@@ -49,6 +52,7 @@ struct Job {
   const EplbSetup eplb;
   const std::optional<ParallelLayout> layout;
   const std::vector<std::vector<int32_t>> routes;  // to be replayed: [prompts], or none
+  const std::vector<std::vector<int32_t>> stops;   // GenerateOptions::stops
 };
 
 // Where ranks are processes: what the other ranks have generated, prompt i on the ranks of
@@ -101,7 +105,8 @@ GenerateOptions generate_options(const Job& job) {
   how.replay = job.routes;
   how.max_new_tokens = options.steps;
   how.max_sequences = options.max_sequences;
-  how.temperature = options.temperature;
+  how.sampling = options.sampling;
+  how.stops = job.stops;
   how.seed = options.seed;
   return how;
 }
@@ -129,10 +134,11 @@ std::shared_ptr<const CostModel> cost_of_run(const Job& job, const DecoderWeight
 }
 
 // Generates on all ranks, and fills in what was measured. Returns what each prompt gave: [prompts].
+// stream: null unless outputs are printed while they grow.
 std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
                                           const std::shared_ptr<const DecoderWeights>& weights,
                                           RunRecorder& recorder, LinePrinter& printer,
-                                          RunResult& result) {
+                                          OutputStream* stream, RunResult& result) {
   const RunOptions& options = job.options;
   const EplbSetup& eplb = job.eplb;
   std::vector<std::vector<int32_t>> token_ids;
@@ -161,19 +167,33 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
                     slots.get());
     GenerateOptions own = how;
     const bool tells = comm.rank() == 0;
+    if (stream) {
+      own.grown = [&](int64_t prompt, const Generation& so_far, bool ended) {
+        stream->grow(prompt, so_far, ended);
+      };
+    }
+    // mpiexec ends the processes itself.
+    if (!ranks.are_processes()) own.interrupted = Interrupt::came;
     RunObserver observer(
         eplb, decoder, slots.get(), weights->expert_bytes(), recorder,
         ranks.are_processes() ? 0 : comm.rank(),
         {.trace = eplb.mode.balances() ? trace.add_thread(comm, "balancer") : nullptr,
          .step_trace = decoder.options().trace});
     trace.begin(comm);
+    if (tells) {
+      result.dispatcher = decoder.dispatcher();
+      if (stream) {
+        printer.finish("loaded");
+        print_report(report_title(result));
+      }
+    }
     comm.barrier();
     const auto start = Clock::now();
     if (tells) {
       own.progress = [&](const GenerateProgress& progress) {
-        result.steps = progress.steps;
+        result.progress = progress;
         if (!options.metrics.empty()) observer.write_metrics(options.metrics);
-        if (!printer.wants_status()) return;
+        if (stream || !printer.wants_status()) return;
         printer.status(fmt::format(
             "step {}: {} new tokens, {} of {} prompts to go, {:.0f} tokens/s", progress.steps,
             progress.new_tokens, progress.unfinished_prompts, token_ids.size(),
@@ -185,7 +205,6 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
     if (tells) result.seconds = seconds_since(start);
     observer.finish();
     if (tells) {
-      result.dispatcher = decoder.dispatcher();
       take_balancing(eplb, observer, result);
       if (!options.metrics.empty()) observer.write_metrics(options.metrics);
     }
@@ -200,31 +219,18 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
   return generations;
 }
 
-const char* name(Finish finish) {
-  switch (finish) {
-    case Finish::kEndToken:
-      return "end_token";
-    case Finish::kMaxNewTokens:
-      return "steps";
-    case Finish::kContextFull:
-      return "context";
-    case Finish::kNotFinite:
-      return "error";
-  }
-  return "";
+OutputRules output_rules(const Job& job) {
+  return {.has_text = is_byte_level(job.options.model, job.config), .stops = job.stops};
 }
 
 void add_outputs(const Job& job, const std::vector<Generation>& generations, RunResult& result) {
+  const OutputRules rules = output_rules(job);
   for (int64_t i = 0; i < std::ssize(job.prompts); ++i) {
-    const Prompt& prompt = job.prompts[i];
-    const Generation& generation = generations[i];
-    const int64_t length = std::ssize(prompt.token_ids);
-    result.outputs.push_back({valid_utf8(prompt.text), length, generation.token_ids,
-                              result.has_text ? valid_utf8(bytes_of(generation.token_ids)) : "",
-                              name(generation.finish)});
-    result.prompt_tokens += length;
-    result.tokens += std::ssize(generation.token_ids);
+    result.outputs.push_back(output_of(job.prompts[i], generations[i], rules));
+    result.prompt_tokens += std::ssize(job.prompts[i].token_ids);
+    result.tokens += std::ssize(generations[i].token_ids);
   }
+  result.steps = result.progress.steps;
 }
 
 void add_levels(const Job& job, RunRecorder& recorder, RunResult& result) {
@@ -259,6 +265,7 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.top_k = job.config.router.top_k;
   result.num_experts = job.config.router.num_experts;
   result.has_text = is_byte_level(job.options.model, job.config);
+  result.sampling = job.options.sampling;
   result.moe_layers = moe_layer_ids(job.config);
   result.eplb_mode = name(job.eplb.mode.kind);
   result.layout = job.layout;
@@ -300,7 +307,8 @@ void check_ranks_alike(const Job& job, const SafeTensors& tensors, const Ranks& 
   std::exception_ptr difference;
   ranks.run([&](Communicator& comm) {
     try {
-      require_same_run(comm, job.options, job.config, tensors, job.eplb, job.prompts, job.routes);
+      require_same_run(comm, job.options, job.config, tensors, job.eplb, job.prompts, job.routes,
+                       job.stops);
     } catch (const InvalidArgument&) {
       // All ranks throw the same; none needs to fail the group for it.
       difference = std::current_exception();
@@ -344,8 +352,10 @@ void run(const RunOptions& given) {
   EplbSetup eplb = set_up_eplb(options, config, ranks.count(), layout);
   std::vector<std::vector<int32_t>> routes;
   if (!options.routes_in.empty()) routes = read_routes(options.routes_in, prompts.size(), config);
+  std::vector<std::vector<int32_t>> stops =
+      read_stops(options.model, config, options.stops, options.stop_ids);
   const Job job{options, std::move(config), std::move(prompts), std::move(eplb),
-                layout,  std::move(routes)};
+                layout,  std::move(routes), std::move(stops)};
   const SafeTensors tensors = SafeTensors::open(options.model);
   check_ranks_alike(job, tensors, ranks);
   if (prints) check_files_writable(options, job.eplb.mode);
@@ -355,8 +365,12 @@ void run(const RunOptions& given) {
   RunResult result = begin_result(job, ranks.count(), *weights);
   RunRecorder recorder(job.eplb.start, ranks.count(), ranks.are_processes() ? 1 : ranks.count(),
                        step_wants(job));
-  const std::vector<Generation> generations =
-      generate_on_ranks(job, ranks, weights, recorder, printer, result);
+  std::optional<OutputStream> stream;
+  if (options.stream && prints) stream.emplace(job.prompts, output_rules(job));
+  std::optional<Interrupt> interrupt(std::in_place);
+  const std::vector<Generation> generations = generate_on_ranks(
+      job, ranks, weights, recorder, printer, stream ? &*stream : nullptr, result);
+  interrupt.reset();
   if (!prints) return;
   add_outputs(job, generations, result);
   add_levels(job, recorder, result);
@@ -369,8 +383,15 @@ void run(const RunOptions& given) {
   if (!options.placement_out.empty())
     write_placement_of(options.placement_out, result.end, job.config);
   if (!options.report.empty()) write_report(options.report, run_page(result));
-  print_report(options.json ? json_report(result) : text_report(result));
+  if (stream) {
+    stream->finish(result.outputs);
+    print_report(report_figures(result));
+  } else {
+    print_report(options.json ? json_report(result) : text_report(result));
+  }
   check_finished(generations);
+  // A shell that waits for this command must see that Ctrl-C ended it.
+  if (Interrupt::came()) std::raise(SIGINT);
 }
 
 }  // namespace trimtab::cli

@@ -112,16 +112,43 @@ void add_work(Command& run, RunOptions& options) {
       .between(1, 1'000'000)
       .type("S")
       .shows_default();
-  run.number("--temperature", options.temperature, "0: the most likely token; above: sampled")
-      .between_reals(0, 1000)
-      .type("T")
-      .shows_default();
-  run.number("--seed", options.seed, "Seed of the sampling; the same seed gives the same text")
-      .shows_default();
   run.number("--max-sequences", options.max_sequences,
              "Sequences of one rank that are in a step together; the other prompts wait [as many "
              "as fit]")
       .between(1, 1 << 20);
+}
+
+void add_sampling(Command& run, RunOptions& options) {
+  Sampling& sampling = options.sampling;
+  run.number("--temperature", sampling.temperature, "0: the most likely token; above: sampled")
+      .between_reals(0, 1000)
+      .type("T")
+      .shows_default();
+  run.number("--top-k", sampling.top_k, "Draws from the K most likely tokens alone; 0: from all")
+      .between(0, std::numeric_limits<int>::max())
+      .type("K")
+      .shows_default();
+  run.number("--top-p", sampling.top_p,
+             "Draws from the fewest tokens that have this share of the probability")
+      .between_reals(1e-6, 1)
+      .type("P")
+      .shows_default();
+  run.number("--min-p", sampling.min_p,
+             "Draws from tokens that are at least this many times as likely as the most likely one")
+      .between_reals(0, 1)
+      .type("P")
+      .shows_default();
+  run.flag("--model-sampling", options.model_sampling,
+           "Takes what is not said of these four from the model's generation_config.json");
+  run.number("--seed", options.seed, "Seed of the sampling; the same seed gives the same text")
+      .shows_default();
+  run.repeated("--stop", options.stops,
+               "A text that ends an output, which does not show it (models with text prompts); may "
+               "be given several times")
+      .type("TEXT");
+  run.text("--stop-ids", options.stop_ids,
+           "Token ids that end an output: commas between ids, ';' between stops of several")
+      .type("IDS");
 }
 
 void add_balancing(Command& run, RunOptions& options) {
@@ -173,14 +200,33 @@ void add_files(Command& run, RunOptions& options) {
   run.text("--metrics", options.metrics,
            "Writes the metrics of the balancing for Prometheus' textfile collector")
       .type("FILE.prom");
+  run.flag("--stream", options.stream,
+           "Prints each output while it grows, in the order of the prompts (of processes: those of "
+           "rank 0 up to the first of another rank)");
   run.flag("--json", options.json, "One JSON object on standard output instead of text");
+}
+
+// --model-sampling: what the command line does not say.
+void take_model_sampling(const Command& run, RunOptions& options) {
+  const Sampling model = read_sampling(options.model);
+  Sampling& own = options.sampling;
+  if (!run.given("--temperature")) own.temperature = model.temperature;
+  if (!run.given("--top-k")) own.top_k = model.top_k;
+  if (!run.given("--top-p")) own.top_p = model.top_p;
+  if (!run.given("--min-p")) own.min_p = model.min_p;
 }
 
 // What has no effect is refused, so that nobody counts on it.
 void check(const Command& run, const RunOptions& options) {
   const EplbMode eplb = parse_eplb_mode(options.eplb);
-  if (run.given("--seed") && options.temperature == 0)
-    throw UsageError("--seed: it has no effect without --temperature above 0");
+  if (options.sampling.temperature == 0) {
+    for (const char* option : {"--seed", "--top-k", "--top-p", "--min-p"}) {
+      if (!run.given(option)) continue;
+      throw UsageError(std::string(option) + ": it has no effect without --temperature above 0");
+    }
+  }
+  if (options.stream && options.json)
+    throw UsageError("--stream: --json is one object, at the end");
   if (!options.metrics.empty() && !eplb.balances())
     throw UsageError("--metrics: it needs --eplb dynamic or screen");
   if (eplb.begins_with_file() && options.redundant_experts >= 0)
@@ -202,6 +248,7 @@ void add_run(Command& program, RunOptions& options) {
   Command run =
       program.add("run", "Generate text with an MoE model, its experts shared out over ranks");
   add_work(run, options);
+  add_sampling(run, options);
   add_layout(run, options.layout);
   add_balancing(run, options);
   add_files(run, options);
@@ -210,6 +257,7 @@ void add_run(Command& program, RunOptions& options) {
   });
   run.footer(fmt::format(kRunFooter, exact, lines_of_dispatchers(is_for_decoders)));
   run.runs([&options, run] {
+    if (options.model_sampling) take_model_sampling(run, options);
     check(run, options);
     trimtab::cli::run(options);
   });

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/options/command.h"
 #include "cli/run/run_layout.h"
+#include "trimtab/generate.h"
 
 namespace trimtab::cli {
 
@@ -26,7 +28,11 @@ struct RunOptions {
   double row_budget = 2;     // times the level load; 0: none
   int timeout = 60;          // seconds
   uint64_t seed = 0;
-  float temperature = 0.0F;
+  Sampling sampling;
+  bool model_sampling = false;     // what is not said of `sampling` is as the model says
+  std::vector<std::string> stops;  // texts
+  std::string stop_ids;            // token ids
+  bool stream = false;
   int max_sequences = 0;       // of a rank, in a step together; 0: as many as fit
   std::string eplb = "off";    // see parse_eplb_mode()
   std::string eplb_config;     // file of a BalancerConfig; empty: the preset "short"

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trimtab/generate.h"
 #include "trimtab/layout.h"
 #include "trimtab/metrics.h"
 #include "trimtab/placement.h"
@@ -19,8 +20,9 @@ struct Output {
   std::string prompt;  // UTF-8: the text, or the token ids as they were given
   int64_t prompt_tokens = 0;
   std::vector<int32_t> token_ids;  // new ones
-  std::string text;                // of token_ids; empty without a byte-level vocabulary
-  std::string finish;              // why it ended: "end_token", "steps", "context" or "error"
+  std::string text;    // of token_ids, without a stop; empty without a byte-level vocabulary
+  std::string finish;  // why it ended: "end_token", "stop", "steps", "context", "error" or
+                       // "interrupted"
 };
 
 struct RunResult {
@@ -36,9 +38,11 @@ struct RunResult {
   int top_k = 0;
   int num_experts = 0;
   bool has_text = true;
+  Sampling sampling;
   std::vector<int> moe_layers;  // which of the model's layers; the tables below count these alone
   // The outputs.
   std::vector<Output> outputs;
+  GenerateProgress progress;  // at the end
   int64_t steps = 0;          // forward passes
   int64_t prompt_tokens = 0;  // of all prompts
   int64_t tokens = 0;         // new ones, of all prompts
@@ -62,7 +66,10 @@ struct RunResult {
 
 // What is kept in another format than dtype, with a comma before each; empty: nothing.
 std::string quantised_parts(const RunResult& result);
+// The text report, and what stands in it before the outputs and behind them.
 std::string text_report(const RunResult& result);
+std::string report_title(const RunResult& result);
+std::string report_figures(const RunResult& result);
 std::string json_report(const RunResult& result);
 // The page of --report.
 Report run_page(const RunResult& result);

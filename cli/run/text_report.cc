@@ -5,7 +5,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "cli/output/text.h"
+#include "cli/run/outputs.h"
 #include "cli/run/run_result.h"
 #include "trimtab/dispatcher_kind.h"
 
@@ -13,26 +13,23 @@ namespace trimtab::cli {
 
 namespace {
 
-// Each line of text with a margin in front, so that prompt, text and what follows can be told
-// apart.
-void append_with_margin(std::string& to, std::string_view text) {
-  for (;;) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    fmt::format_to(std::back_inserter(to), "  | {}\n", text.substr(0, end));
-    if (end == text.size()) return;
-    text.remove_prefix(end + 1);
+void append_speed(std::string& to, const RunResult& result) {
+  fmt::format_to(std::back_inserter(to),
+                 "{} new tokens in {:.2f} s: {:.0f} tokens/s (new tokens of all prompts; the time "
+                 "includes reading {} prompt tokens; {} steps)\n",
+                 result.tokens, result.seconds, static_cast<double>(result.tokens) / result.seconds,
+                 result.prompt_tokens, result.steps);
+  const GenerateProgress& end = result.progress;
+  if (end.prompt_seconds > 0) {
+    fmt::format_to(std::back_inserter(to),
+                   "steps that read prompts: {:.2f} s, {:.0f} prompt tokens/s", end.prompt_seconds,
+                   static_cast<double>(result.prompt_tokens) / end.prompt_seconds);
   }
-}
-
-void append_outputs(std::string& to, const RunResult& result) {
-  for (size_t i = 0; i < result.outputs.size(); ++i) {
-    const Output& output = result.outputs[i];
-    fmt::format_to(std::back_inserter(to), "[{}] {}\n", i + 1, printable(output.prompt));
-    append_with_margin(to, result.has_text ? printable(output.text)
-                                           : fmt::format("{}", fmt::join(output.token_ids, ",")));
-    if (output.finish == "error") to += "  (ended here: the logits have a NaN or an infinity)\n";
-    to += "\n";
+  if (end.decode_seconds > 0) {
+    fmt::format_to(std::back_inserter(to), "; the others: {:.2f} s, {:.0f} new tokens/s",
+                   end.decode_seconds, static_cast<double>(end.decode_tokens) / end.decode_seconds);
   }
+  to += "\n\n";
 }
 
 void append_par(std::string& to, const RunResult& result) {
@@ -106,23 +103,19 @@ std::string quantised_parts(const RunResult& result) {
   return text;
 }
 
-std::string text_report(const RunResult& result) {
+std::string report_title(const RunResult& result) {
+  return fmt::format(
+      "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}{} x {} thread{}, {}, {}{}{}\n\n",
+      result.model, result.model_type, result.moe_layers.size(), result.num_experts, result.top_k,
+      result.ranks, result.ranks == 1 ? "" : "s",
+      result.layout ? " (" + name(*result.layout) + ")" : "", result.threads_per_rank,
+      result.threads_per_rank == 1 ? "" : "s", result.dispatcher, result.dtype,
+      quantised_parts(result), split_in_words(result));
+}
+
+std::string report_figures(const RunResult& result) {
   std::string report;
-  fmt::format_to(std::back_inserter(report),
-                 "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}{} x {} thread{}, "
-                 "{}, {}{}{}\n\n",
-                 result.model, result.model_type, result.moe_layers.size(), result.num_experts,
-                 result.top_k, result.ranks, result.ranks == 1 ? "" : "s",
-                 result.layout ? " (" + name(*result.layout) + ")" : "", result.threads_per_rank,
-                 result.threads_per_rank == 1 ? "" : "s", result.dispatcher, result.dtype,
-                 quantised_parts(result), split_in_words(result));
-  append_outputs(report, result);
-  fmt::format_to(std::back_inserter(report),
-                 "{} new tokens in {:.2f} s: {:.0f} tokens/s (new tokens of all prompts; the time "
-                 "includes reading {} "
-                 "prompt tokens; {} steps)\n\n",
-                 result.tokens, result.seconds, static_cast<double>(result.tokens) / result.seconds,
-                 result.prompt_tokens, result.steps);
+  append_speed(report, result);
   append_par(report, result);
   append_rank_load(report, result);
   if (result.eplb_mode != "off") append_eplb(report, result);
@@ -130,6 +123,13 @@ std::string text_report(const RunResult& result) {
       "\nPAR: peak-to-average rank load over the run; at 1.00 all ranks got the same number of "
       "rows.\n";
   return report;
+}
+
+std::string text_report(const RunResult& result) {
+  std::string report = report_title(result);
+  for (int64_t i = 0; i < std::ssize(result.outputs); ++i)
+    report += lines_of(result.outputs[i], i, result.has_text);
+  return report + report_figures(result);
 }
 
 }  // namespace trimtab::cli

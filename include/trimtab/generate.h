@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trimtab/decoder.h"
@@ -17,6 +18,38 @@ struct GenerateProgress {
   int64_t steps = 0;               // steps done by now
   int64_t new_tokens = 0;          // new tokens of all ranks
   int64_t unfinished_prompts = 0;  // unfinished prompts of all ranks
+  // The steps in which any rank read a prompt, and those in which every sequence took one new
+  // token. The tokens are those that these last steps made, on all ranks.
+  double prompt_seconds = 0, decode_seconds = 0;
+  int64_t decode_tokens = 0;
+};
+
+// How the next token is chosen. The filters work on softmax(logits / temperature), one behind the
+// other in this order, as those of transformers do; tokens that are level with the last one kept
+// are kept too.
+struct Sampling {
+  float temperature = 0.0F;  // 0: the most likely token, with ties to the lower id
+  int top_k = 0;             // keeps the k most likely tokens; 0: all
+  float top_p = 1.0F;        // keeps the fewest tokens that have this share of the probability
+  float min_p = 0.0F;        // keeps tokens at least this many times as likely as the most likely
+};
+
+// What DIRECTORY/generation_config.json says: `temperature`, `top_k`, `top_p` and `min_p`, which
+// are off where they are missing or null; temperature is 1 then, and 0 where `do_sample` is not
+// true. Throws InvalidArgument where there is no such file, and FormatError for values that can't
+// be.
+Sampling read_sampling(const std::string& directory);
+
+// kNotFinite: the logits of the next token have a NaN or an infinity, so that no token could be
+// chosen. The other sequences of the batch are not touched by it.
+enum class Finish { kEndToken, kStop, kMaxNewTokens, kContextFull, kNotFinite, kInterrupted };
+
+struct Generation {
+  std::vector<int32_t> token_ids;  // the new tokens, with the end token or the stop behind them
+  Finish finish = Finish::kMaxNewTokens;
+  // [positions, MoE layers, top_k] the experts of each token that went through the decoder: the
+  // prompt's and all new ones but the last. Empty unless asked for.
+  std::vector<int32_t> routes;
 };
 
 struct GenerateOptions {
@@ -24,11 +57,11 @@ struct GenerateOptions {
   // The most sequences of one rank that are in a step together; further prompts wait until one has
   // ended. 0: as many as a step has tokens for.
   int max_sequences = 0;
-  // 0: the most likely token is taken, with ties to the lower id. Above 0: tokens are drawn from
-  // softmax(logits / temperature). A draw is a function of (seed, prompt, position), so it does not
-  // depend on ranks or batches either.
-  float temperature = 0.0F;
+  // A draw is a function of (seed, prompt, position), so it does not depend on ranks or batches.
+  Sampling sampling;
   uint64_t seed = 0;
+  // A sequence ends when its new tokens end with one of these, none of which may be empty.
+  std::vector<std::vector<int32_t>> stops;
   // Keep the experts that the routers pick, in Generation::routes.
   bool keep_routes = false;
   // [prompts] or empty: Generation::routes of another run, which are replayed: those experts are
@@ -36,6 +69,13 @@ struct GenerateOptions {
   std::span<const std::vector<int32_t>> replay = {};
   // Called before each step and at the end; may be set on one rank only.
   std::function<void(const GenerateProgress&)> progress = {};
+  // Called when a sequence has a new token, and when it has ended (its last token included), on the
+  // rank that has it (of ranks with the same sequences, on the first one): ranks of one process
+  // call at the same time. so_far.finish says something once it has ended.
+  std::function<void(int64_t prompt, const Generation& so_far, bool ended)> grown = {};
+  // Called before each step. Once it is true on any rank, all ranks end: unfinished sequences keep
+  // what they have, as kInterrupted.
+  std::function<bool()> interrupted = {};
 };
 
 // Follows the steps of generate() on one rank, to record or to balance. Every rank has one, or none
@@ -71,22 +111,10 @@ class StepRecorder final : public StepObserver {
   LoadRecorder& recorder_;
 };
 
-// kNotFinite: the logits of the next token have a NaN or an infinity, so that no token could be
-// chosen. The other sequences of the batch are not touched by it.
-enum class Finish { kEndToken, kMaxNewTokens, kContextFull, kNotFinite };
-
-struct Generation {
-  std::vector<int32_t> token_ids;  // the new tokens, with the end token where there is one
-  Finish finish = Finish::kMaxNewTokens;
-  // [positions, MoE layers, top_k] the experts of each token that went through the decoder: the
-  // prompt's and all new ones but the last. Empty unless asked for.
-  std::vector<int32_t> routes;
-};
-
 // Generates text for all prompts together, prompt i on rank i % ranks, or, where ranks have the
 // same sequences (DecoderOptions::layout), on all ranks of data-parallel group i % dp: every step
 // takes one token of each sequence that is being decoded and fills up with chunks of prompts.
-// Collective; prompts and options (except progress) must be the same on every rank. results:
+// Collective; prompts and options (except the functions) must be the same on every rank. results:
 // [prompts]; each rank writes those of its own prompts, and of ranks with the same sequences the
 // first one does, so ranks of one process may share it. Throws InvalidArgument, on every rank and
 // before the first step, for prompts that are empty, have ids outside the vocabulary or exceed

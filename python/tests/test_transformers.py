@@ -634,5 +634,25 @@ def test_generate_command():
         [*command, "--max-new-tokens", "2", "--quiet"], capture_output=True, text=True
     )
     assert run.returncode == 0 and "Trimtab" not in run.stderr and "2/2" not in run.stderr
+    # The text comes up to a stop, and no bar stands in it on a terminal.
+    word = text[len(prompt) :].split()[1]
+    run = subprocess.run(
+        [*command, "--max-new-tokens", "60", "--quiet", "--stop", word, "--stop", "\n"],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    end = text.index(word, len(prompt))
+    assert run.stdout == text[:end] + "\n"
+    # The most likely token is drawn at any temperature where it is the only one.
+    run = subprocess.run(
+        [*command, "--max-new-tokens", "12", "--quiet", "--temperature", "2", "--top-k", "1"],
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout == text + "\n"
+    run = subprocess.run([*command, "--top-p", "0.5"], capture_output=True, text=True)
+    assert run.returncode == 1 and "no effect without --temperature" in run.stderr
+
     run = subprocess.run([*command, "--quantization", "w3"], capture_output=True, text=True)
     assert run.returncode == 1 and "'w3'" in run.stderr and "Traceback" not in run.stderr

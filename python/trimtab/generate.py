@@ -37,27 +37,61 @@ def _tokenizer(model_name, config):
     return AutoTokenizer.from_pretrained(model_name)
 
 
-def _progress(max_new_tokens, hidden):
-    """A streamer for generate() that moves a bar with each token."""
-    from tqdm import tqdm
-    from transformers.generation.streamers import BaseStreamer
+class _Text:
+    """A streamer for generate() that writes the text to standard output as it comes, up to the
+    first of the texts in stops that the new text has, and moves a bar where there is one."""
 
-    class Progress(BaseStreamer):
-        def __init__(self):
-            self.bar = tqdm(
-                total=max_new_tokens, unit="token", disable=hidden or None, file=sys.stderr
-            )
-            self.prompt_is_next = True
+    def __init__(self, tokenizer, stops, bar):
+        self.tokenizer, self.stops, self.bar = tokenizer, stops, bar
+        self.ids, self.prompt, self.written = [], None, 0
+        # What may turn out to be the beginning of a stop waits.
+        self.held = max((len(stop) for stop in stops), default=1) - 1
+        self.has_stopped = False
 
-        def put(self, value):
-            if not self.prompt_is_next:
-                self.bar.update(1)
-            self.prompt_is_next = False
+    def put(self, value):
+        self.ids += value.reshape(-1).tolist()
+        text = self._text()
+        if self.prompt is None:
+            self.prompt = text
+        else:
+            self.bar.update(1)
+        # A character whose last bytes are to come decodes as U+FFFD.
+        shown = max(len(text) - self.held, len(self.prompt))
+        self._write(text[:shown].rstrip("\ufffd"))
 
-        def end(self):
-            self.bar.close()
+    def end(self):
+        self.bar.close()
+        self._write(self._text())
 
-    return Progress()
+    def _text(self):
+        text = self.tokenizer.decode(self.ids, skip_special_tokens=True)
+        begin = len(self.prompt or text)
+        ends = [at for stop in self.stops if (at := text.find(stop, begin)) >= 0]
+        self.has_stopped = bool(ends)
+        return text[: min(ends)] if ends else text
+
+    def _write(self, text):
+        if len(text) > self.written:
+            sys.stdout.write(text[self.written :])
+            sys.stdout.flush()
+            self.written = len(text)
+
+
+def _sampling(options):
+    """The arguments of generate() for how tokens are chosen."""
+    chosen = {
+        name: value
+        for name in ("temperature", "top_k", "top_p", "min_p")
+        if (value := getattr(options, name)) is not None
+    }
+    if options.model_sampling:
+        return chosen
+    if not options.temperature:
+        if len(chosen) > ("temperature" in chosen):
+            raise ValueError("--top-k, --top-p and --min-p have no effect without --temperature")
+        return {"do_sample": False}
+    # What is not said is off, whatever the model says.
+    return {"do_sample": True, "top_k": 0, "top_p": 1.0, **chosen}
 
 
 def _parser():
@@ -68,8 +102,32 @@ def _parser():
     parser.add_argument(
         "--temperature",
         type=float,
-        default=0.0,
         help="0, the default: always the most likely token",
+    )
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K most likely tokens")
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="draw from the fewest tokens that have this share of the probability",
+    )
+    parser.add_argument(
+        "--min-p",
+        type=float,
+        metavar="P",
+        help="draw from tokens at least this many times as likely as the most likely one",
+    )
+    parser.add_argument(
+        "--model-sampling",
+        action="store_true",
+        help="take what is not said of these four from the model's generation_config.json",
+    )
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a text that ends the output, which does not show it; may be given several times",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the draws with a temperature above 0"
@@ -95,7 +153,11 @@ def _parser():
 
 def main(arguments=None):
     options = _parser().parse_args(arguments)
+    if "" in options.stop:
+        raise ValueError("--stop is empty")
+    sampling = _sampling(options)
     import torch
+    from tqdm import tqdm
     from transformers import AutoModelForCausalLM, set_seed
 
     from . import transformers as experts
@@ -109,15 +171,24 @@ def main(arguments=None):
     tokenizer = _tokenizer(options.model, model.config)
     ids = torch.tensor([tokenizer.encode(options.prompt)])
     set_seed(options.seed)
-    sampling = {"do_sample": False}
-    if options.temperature > 0:
-        sampling = {"do_sample": True, "temperature": options.temperature}
-    streamer = _progress(options.max_new_tokens, options.quiet)
-    with torch.inference_mode():
-        output = model.generate(
-            ids, max_new_tokens=options.max_new_tokens, streamer=streamer, **sampling
-        )
-    print(tokenizer.decode(output[0].tolist(), skip_special_tokens=True))
+    # On one terminal the bar would stand in the text.
+    hidden = options.quiet or sys.stdout.isatty() or None
+    text = _Text(
+        tokenizer,
+        options.stop,
+        tqdm(total=options.max_new_tokens, unit="token", disable=hidden, file=sys.stderr),
+    )
+    try:
+        with torch.inference_mode():
+            model.generate(
+                ids,
+                max_new_tokens=options.max_new_tokens,
+                streamer=text,
+                stopping_criteria=[lambda ids, scores: text.has_stopped],
+                **sampling,
+            )
+    finally:
+        print()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include "base/cat.h"
 #include "model/checkpoint_testing.h"
 #include "trimtab/checkpoint.h"
+#include "trimtab/generate.h"
 
 namespace trimtab {
 namespace {
@@ -477,6 +478,27 @@ TEST(Config, TextThatIsNoConfig) {
   EXPECT_NE(error(std::string("{}\0", 3)).find("at byte 2: a NUL"), std::string::npos);
   EXPECT_NE(error(R"({"a":1,"a":2})").find("key 'a' comes twice"), std::string::npos);
   EXPECT_NE(error(std::string(100'000, '[')).find("nested more than 64 deep"), std::string::npos);
+}
+
+TEST(Config, SamplingOfADirectory) {
+  const TestFolder folder;
+  EXPECT_THROW(read_sampling(folder.path()), InvalidArgument);
+  folder.write("generation_config.json",
+               R"({"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.95,"min_p":null})");
+  const Sampling sampling = read_sampling(folder.path());
+  EXPECT_EQ(sampling.temperature, 0.6F);
+  EXPECT_EQ(sampling.top_k, 20);
+  EXPECT_EQ(sampling.top_p, 0.95F);
+  EXPECT_EQ(sampling.min_p, 0.0F);
+  folder.write("generation_config.json", R"({"do_sample":true})");
+  EXPECT_EQ(read_sampling(folder.path()).temperature, 1.0F);
+  folder.write("generation_config.json", R"({"temperature":0.6,"top_k":20})");
+  EXPECT_EQ(read_sampling(folder.path()).temperature, 0.0F);
+  folder.write("generation_config.json", R"({"do_sample":true,"top_p":1.5})");
+  EXPECT_NE(error_text<FormatError>([&] {
+              read_sampling(folder.path());
+            }).find("top_p must be above 0 and at most 1, not 1.5"),
+            std::string::npos);
 }
 
 TEST(Config, FilesOfADirectory) {

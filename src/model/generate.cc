@@ -2,8 +2,10 @@
 #include "trimtab/generate.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <list>
+#include <map>
 
 #include "base/cat.h"
 #include "model/decoder_math.h"
@@ -49,9 +51,9 @@ void check(const ModelConfig& config, std::span<const std::vector<int32_t>> prom
   if (options.max_sequences < 0) {
     throw InvalidArgument(cat("max_sequences must be 0 or more, not ", options.max_sequences));
   }
-  if (!(options.temperature >= 0.0F)) {
-    throw InvalidArgument(cat("the temperature must be 0 or more, not ", options.temperature));
-  }
+  check(options.sampling);
+  if (std::ranges::any_of(options.stops, [](const auto& stop) { return stop.empty(); }))
+    throw InvalidArgument("a stop has no token");
   if (!options.replay.empty() && options.replay.size() != prompts.size()) {
     throw InvalidArgument(
         cat("routes of ", options.replay.size(), " prompts to be replayed for ", prompts.size()));
@@ -97,29 +99,46 @@ class Scheduler {
     next_prompt_ = group();
   }
 
-  // Chooses the next batch and agrees with the other ranks on what it is: collective. Returns steps
-  // and new tokens so far and prompts to go, of all ranks.
-  GenerateProgress agree(uint64_t status) {
+  // Chooses the next batch and agrees with the other ranks on what it is: collective. Returns what
+  // all ranks have done so far and have to do.
+  GenerateProgress agree(uint64_t status, bool interrupted) {
     batch_ = next_batch();
     TraceSteps trace(decoder_.options().trace);
-    const Message mine = {new_tokens_, unfinished_, runs_prompts(), status};
+    const Message mine = {new_tokens_,    decode_tokens_, unfinished_,
+                          runs_prompts(), interrupted,    status};
     Pending pending = decoder_.comm().all_gather_v(std::as_bytes(std::span(&mine, 1)),
                                                    std::as_writable_bytes(std::span(all_)), sizes_);
     pending.wait();
     pending.wait_released();
     trace.step("agreement");
-    GenerateProgress total;
-    total.steps = steps_;
+    add_time();
+    GenerateProgress total = {.steps = steps_,
+                              .prompt_seconds = seconds_[Phase::kPrefill],
+                              .decode_seconds = seconds_[Phase::kDecode]};
     phase_ = Phase::kDecode;
+    interrupted_ = false;
     for (int r = 0; r < ranks(); ++r) {
       if (decoder_.layout().leads(r)) {
         total.new_tokens += all_[r].new_tokens;
+        total.decode_tokens += all_[r].decode_tokens;
         total.unfinished_prompts += all_[r].unfinished;
       }
       if (all_[r].runs_prompts != 0) phase_ = Phase::kPrefill;
+      if (all_[r].interrupted != 0) interrupted_ = true;
       statuses_[r] = all_[r].status;
     }
     return total;
+  }
+
+  // As of the last agreement. Where it is true the caller makes no more steps.
+  bool interrupted() const { return interrupted_; }
+
+  // What has not ended keeps what it has.
+  void give_up() {
+    for (const Sequence& sequence : running_)
+      results_[sequence.prompt].finish = Finish::kInterrupted;
+    for (; next_prompt_ < std::ssize(prompts_); next_prompt_ += groups())
+      results_[next_prompt_].finish = Finish::kInterrupted;
   }
 
   void step(StepObserver* observer) {
@@ -140,6 +159,7 @@ class Scheduler {
       bool ended = false;
       if (it->pending() == 0) {
         ended = append(*it, logits.first(vocab));
+        if (options_.grown) options_.grown(it->prompt, results_[it->prompt], ended);
         logits = logits.subspan(vocab);
       }
       it = ended ? running_.erase(it) : std::next(it);
@@ -150,7 +170,7 @@ class Scheduler {
  private:
   // What a rank tells the others before a step.
   struct Message {
-    int64_t new_tokens, unfinished, runs_prompts;
+    int64_t new_tokens, decode_tokens, unfinished, runs_prompts, interrupted;
     uint64_t status;  // of the observer
   };
 
@@ -228,17 +248,20 @@ class Scheduler {
       --unfinished_;
       return true;
     }
-    const int32_t id = options_.temperature > 0.0F
-                           ? sample(logits, options_.temperature, options_.seed, sequence.prompt,
+    const int32_t id = options_.sampling.temperature > 0.0F
+                           ? sample(logits, options_.sampling, options_.seed, sequence.prompt,
                                     sequence.tokens.size())
                            : most_likely(logits);
     result.token_ids.push_back(id);
     sequence.tokens.push_back(id);
     ++new_tokens_;
+    if (phase_ == Phase::kDecode) ++decode_tokens_;
 
     const auto& ends = decoder_.config().eos_token_ids;
     if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
       result.finish = Finish::kEndToken;
+    } else if (ends_with_stop(result.token_ids)) {
+      result.finish = Finish::kStop;
     } else if (std::ssize(result.token_ids) >= options_.max_new_tokens) {
       result.finish = Finish::kMaxNewTokens;
     } else if (std::ssize(sequence.tokens) > max_positions(decoder_.config())) {
@@ -248,6 +271,19 @@ class Scheduler {
     }
     --unfinished_;
     return true;
+  }
+
+  bool ends_with_stop(std::span<const int32_t> tokens) const {
+    return std::ranges::any_of(options_.stops, [&](const std::vector<int32_t>& stop) {
+      return stop.size() <= tokens.size() && std::ranges::equal(tokens.last(stop.size()), stop);
+    });
+  }
+
+  // The time since the last agreement belongs to the step that was made since.
+  void add_time() {
+    const auto now = std::chrono::steady_clock::now();
+    if (steps_ > 0) seconds_[phase_] += std::chrono::duration<double>(now - agreed_).count();
+    agreed_ = now;
   }
 
   Decoder& decoder_;
@@ -262,8 +298,11 @@ class Scheduler {
   std::vector<int64_t> sizes_;
   std::vector<uint64_t> statuses_;
   Phase phase_ = Phase::kDecode;
+  std::map<Phase, double> seconds_;  // of the steps of a phase
+  std::chrono::steady_clock::time_point agreed_;
+  bool interrupted_ = false;
   int64_t next_prompt_ = 0;
-  int64_t steps_ = 0, new_tokens_ = 0, unfinished_ = 0;
+  int64_t steps_ = 0, new_tokens_ = 0, decode_tokens_ = 0, unfinished_ = 0;
 };
 
 }  // namespace
@@ -274,15 +313,19 @@ void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
   check(decoder.config(), prompts, options, results.size());
   // Of ranks with the same results only the first one writes them.
   std::vector<Generation> unheard;
+  GenerateOptions own = options;
   if (!decoder.layout().leads(decoder.comm().rank())) {
     unheard.resize(results.size());
     results = unheard;
+    own.grown = {};
   }
-  Scheduler scheduler(decoder, prompts, options, results);
+  Scheduler scheduler(decoder, prompts, own, results);
   for (;;) {
-    const GenerateProgress progress = scheduler.agree(observer ? observer->status() : 0);
-    if (options.progress) options.progress(progress);
+    const GenerateProgress progress =
+        scheduler.agree(observer ? observer->status() : 0, own.interrupted && own.interrupted());
+    if (own.progress) own.progress(progress);
     if (progress.unfinished_prompts == 0) return;
+    if (scheduler.interrupted()) return scheduler.give_up();
     scheduler.step(observer);
   }
 }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -131,7 +133,8 @@ TEST(Generate, TextDoesNotDependOnRanksBatchesOrThreads) {
   const Model model = endless_model();
   const auto prompts = random_prompts(model.config, {5, 40, 1, 12, 3, 3});
   for (const float temperature : {0.0F, 1.5F}) {
-    const GenerateOptions how = {.max_new_tokens = 10, .temperature = temperature, .seed = 5};
+    const GenerateOptions how = {
+        .max_new_tokens = 10, .sampling = {.temperature = temperature}, .seed = 5};
     const auto reference = token_ids(generate_all(model, prompts, how));
     for (const int ranks : {2, 3, 4, 7}) {
       EXPECT_EQ(token_ids(generate_all(model, prompts, how, {.ranks = ranks})), reference)
@@ -170,8 +173,8 @@ TEST(Generate, SamplingFollowsTheSeed) {
   const Model model = endless_model();
   const auto prompts = std::vector<Ids>(4, random_prompts(model.config, {6})[0]);
   const auto draw = [&](uint64_t seed) {
-    return token_ids(
-        generate_all(model, prompts, {.max_new_tokens = 16, .temperature = 1.0F, .seed = seed}));
+    return token_ids(generate_all(
+        model, prompts, {.max_new_tokens = 16, .sampling = {.temperature = 1.0F}, .seed = seed}));
   };
   const auto first = draw(1);
   EXPECT_EQ(draw(1), first);
@@ -194,6 +197,84 @@ TEST(Generate, EndTokensEndASequence) {
     EXPECT_EQ(result.generations[i].token_ids, Ids(full[i].begin(), ends ? at + 1 : at));
     EXPECT_EQ(result.generations[i].finish, ends ? Finish::kEndToken : Finish::kMaxNewTokens);
   }
+}
+
+TEST(Generate, StopsEndASequence) {
+  const Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {5, 9, 4});
+  GenerateOptions how = {.max_new_tokens = 12};
+  const auto full = token_ids(generate_all(model, prompts, how));
+  how.stops = {{63, 62, 61, 60, 59, 58, 57}, {full[0][4], full[0][5]}, {full[1][0]}};
+  const Result result = generate_all(model, prompts, how, {.ranks = 2});
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    size_t length = 1;  // of the shortest beginning that ends with a stop
+    const auto is_stopped = [&] {
+      return std::ranges::any_of(how.stops, [&](const Ids& stop) {
+        return length >= stop.size() &&
+               Ids(full[i].begin() + static_cast<int64_t>(length - stop.size()),
+                   full[i].begin() + static_cast<int64_t>(length)) == stop;
+      });
+    };
+    while (length < full[i].size() && !is_stopped()) ++length;
+    EXPECT_EQ(result.generations[i].token_ids,
+              Ids(full[i].begin(), full[i].begin() + static_cast<int64_t>(length)));
+    EXPECT_EQ(result.generations[i].finish, is_stopped() ? Finish::kStop : Finish::kMaxNewTokens);
+  }
+  EXPECT_EQ(result.generations[0].finish, Finish::kStop);
+  EXPECT_EQ(result.generations[1].token_ids.size(), 1U);
+}
+
+TEST(Generate, TellsEachTokenAsItComes) {
+  const Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {5, 9, 4});
+  std::vector<std::vector<Ids>> told(prompts.size());
+  GenerateOptions how = {.max_new_tokens = 3};
+  how.grown = [&](int64_t prompt, const Generation& so_far, bool ended) {
+    told[prompt].push_back(so_far.token_ids);
+    EXPECT_EQ(ended, so_far.token_ids.size() == 3);
+  };
+  const std::vector<Ids> all = token_ids(generate_all(model, prompts, how, {.ranks = 2}));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Ids& ids = all[i];
+    EXPECT_EQ(told[i], (std::vector<Ids>{{ids[0]}, {ids[0], ids[1]}, ids}));
+  }
+}
+
+// One rank is asked to end: all do, after the same step, and keep what they have.
+TEST(Generate, AnInterruptedRunKeepsWhatThereIs) {
+  const Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {5, 9, 4, 6, 3});
+  GenerateOptions how = {.max_new_tokens = 12, .max_sequences = 2};
+  const auto full = token_ids(generate_all(model, prompts, how));
+  for (const int ranks : {1, 2, 3}) {
+    std::atomic<int> tokens = 0;  // of prompt 2, on the last rank or the only one
+    how.grown = [&](int64_t prompt, const Generation&, bool) { tokens += prompt == 1 ? 1 : 0; };
+    how.interrupted = [&] { return tokens == 3; };
+    const Result result = generate_all(model, prompts, how, {.ranks = ranks});
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const Ids& ids = result.generations[i].token_ids;
+      EXPECT_EQ(result.generations[i].finish, Finish::kInterrupted) << i;
+      EXPECT_EQ(ids, Ids(full[i].begin(), full[i].begin() + std::ssize(ids))) << i;
+    }
+    EXPECT_EQ(result.generations[1].token_ids.size(), 3U);
+    EXPECT_EQ(result.generations[4].token_ids.empty(), ranks != 3);  // else it never began
+  }
+}
+
+TEST(Generate, TheTimesOfPromptsAndOfDecodingAreApart) {
+  const Model model = endless_model();
+  const auto prompts = random_prompts(model.config, {30, 9, 2});
+  GenerateProgress last;
+  GenerateOptions how = {.max_new_tokens = 6};
+  how.progress = [&](const GenerateProgress& progress) { last = progress; };
+  // Prompt 1 takes four steps; the others' first tokens come in the first two of them.
+  const Result result =
+      generate_all(model, prompts, how, {.ranks = 1, .options = {.max_tokens = 8}});
+  EXPECT_GT(last.prompt_seconds, 0);
+  EXPECT_GT(last.decode_seconds, 0);
+  EXPECT_EQ(last.new_tokens, 18);
+  EXPECT_GT(last.decode_tokens, 0);
+  EXPECT_LT(last.decode_tokens, 16);
 }
 
 TEST(Generate, EndsWhereTheModelsPositionsEnd) {
@@ -255,7 +336,14 @@ TEST(Generate, RefusesBadPromptsOnEveryRank) {
   EXPECT_EQ(refusal({{1}, {64}}), "prompt 2 has token id 64, the vocabulary ends at 63");
   EXPECT_EQ(refusal({Ids(129, 1)}), "prompt 1 has 129 tokens, max_position_embeddings is 128");
   EXPECT_EQ(refusal({{1}}, {.max_new_tokens = 0}), "max_new_tokens must be at least 1, not 0");
-  EXPECT_EQ(refusal({{1}}, {.temperature = -1.0F}), "the temperature must be 0 or more, not -1");
+  EXPECT_EQ(refusal({{1}}, {.sampling = {.temperature = -1.0F}}),
+            "the temperature must be 0 or more, not -1");
+  EXPECT_EQ(refusal({{1}}, {.sampling = {.top_k = -2}}), "top_k must be 0 or more, not -2");
+  EXPECT_EQ(refusal({{1}}, {.sampling = {.top_p = 0}}),
+            "top_p must be above 0 and at most 1, not 0");
+  EXPECT_EQ(refusal({{1}}, {.sampling = {.min_p = 1.5F}}),
+            "min_p must be between 0 and 1, not 1.5");
+  EXPECT_EQ(refusal({{1}}, {.stops = {{4}, {}}}), "a stop has no token");
 }
 
 // R13: routes are kept, position by position, and replayed on any ranks and in any chunks.

@@ -137,6 +137,113 @@ TEST(Run, TextDoesNotDependOnRanksAndFollowsTheSeed) {
   EXPECT_NE(outputs("--ranks 1 --seed 4"), one);
 }
 
+TEST(Run, StopsEndAnOutputWhichDoesNotShowThem) {
+  const auto outputs = [](const std::string& options) {
+    const Outcome run = trimtab("run " + kTinyMoe + " --json --steps 60 " + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out).at("outputs");
+  };
+  const Json full = outputs("");
+  const Json stopped = outputs("--stop e --stop ' th' --stop-ids '116,104;32'");
+  ASSERT_EQ(stopped.size(), full.size());
+  for (size_t i = 0; i < full.size(); ++i) {
+    const std::string text = full[i].at("text"), begin = stopped[i].at("text");
+    const size_t end = std::min({text.find('e'), text.find(" "), text.find("th")});
+    EXPECT_EQ(begin, text.substr(0, end)) << text;
+    EXPECT_EQ(stopped[i].at("finish"), end == text.npos ? "steps" : "stop");
+    EXPECT_EQ(stopped[i].at("token_ids").size() > begin.size(), end != text.npos);
+  }
+  EXPECT_EQ(
+      error_line({"run " + kFixtures + "mixtral --token-ids 1 --stop x", ""}, 1),
+      "--stop: " + kFixtures + "mixtral has no byte-level vocabulary (64 tokens); give --stop-ids");
+  EXPECT_EQ(error_line({"run " + kTinyMoe + " --stop-ids '5;300'", ""}, 1),
+            "--stop-ids: token id 300, the vocabulary ends at 257");
+}
+
+TEST(Run, SamplesAsToldOrAsTheModelSays) {
+  const auto json = [](const std::string& options) {
+    const Outcome run =
+        trimtab("run " + kTinyMoe + " --json --steps 6 --token-ids 256,84 " + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out);
+  };
+  EXPECT_FALSE(json("").contains("sampling"));
+  const Json as_model = json("--model-sampling --seed 4");
+  EXPECT_NEAR(as_model.at("sampling").at("temperature").get<double>(), 0.7, 1e-6);
+  EXPECT_EQ(as_model.at("outputs"), json("--temperature 0.7 --seed 4").at("outputs"));
+  EXPECT_EQ(json("--model-sampling --temperature 3 --top-k 1").at("outputs"),
+            json("").at("outputs"));  // the most likely token alone
+  EXPECT_EQ(error_line({"run " + kTinyMoe + " --top-p 0.5", ""}, 2),
+            "--top-p: it has no effect without --temperature above 0 (see trimtab run --help)");
+}
+
+// What the outputs of a report are made of, without the speed.
+std::string without_speed(const std::string& report) {
+  std::string kept;
+  for (const std::string& line : lines(report)) {
+    if (!contains(line, "tokens/s")) kept += line + "\n";
+  }
+  return kept;
+}
+
+TEST(Run, StreamsWhatTheReportShows) {
+  const Scratch scratch;
+  const std::string prompts = scratch.file("prompts", "The evening\nВыберите\n\nimport os\n");
+  for (const char* options : {"--ranks 1", "--ranks 3", "--ranks 2 --stop 'the ' --temperature 0.9",
+                              "--max-sequences 1"}) {
+    const std::string command =
+        "run " + kTinyMoe + " --steps 40 --prompts " + prompts + " " + options;
+    const Outcome whole = trimtab(command), streamed = trimtab(command + " --stream");
+    ASSERT_EQ(streamed.status, 0) << streamed.err;
+    EXPECT_EQ(without_speed(streamed.out), without_speed(whole.out));
+  }
+  const std::string ids = "run " + kFixtures + "mixtral --steps 9 --token-ids '5,6;7'";
+  EXPECT_EQ(without_speed(trimtab(ids + " --stream").out), without_speed(trimtab(ids).out));
+  EXPECT_EQ(error_line({"run " + kTinyMoe + " --stream --json", ""}, 2),
+            "--stream: --json is one object, at the end (see trimtab run --help)");
+}
+
+// Ctrl-C while tokens come: the output so far is shown, and the files are written.
+TEST(Run, AnInterruptedRunShowsWhatThereIs) {
+  const Scratch scratch;
+  const std::string trace = scratch.file("trace.npy");
+  std::string many;  // far more than a test would wait for
+  for (int i = 0; i < 3000; ++i) many += "The\n";
+  const std::string prompts = scratch.file("prompts", many);
+  int from_child[2];
+  ASSERT_EQ(pipe(from_child), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    dup2(from_child[1], STDOUT_FILENO);
+    close(from_child[0]);
+    execl(TRIMTAB_BINARY, "trimtab", "run", kTinyMoe.c_str(), "--prompts", prompts.c_str(),
+          "--steps", "500", "--max-sequences", "1", "--ranks", "2", "--stream", "--trace-out",
+          trace.c_str(), nullptr);
+    _exit(127);
+  }
+  close(from_child[1]);
+  std::string seen;
+  char buffer[4096];
+  bool told = false;
+  for (ssize_t n = 0; (n = read(from_child[0], buffer, sizeof buffer)) > 0;) {
+    seen.append(buffer, n);
+    if (told || !contains(seen, "[1] The\n  | ")) continue;
+    kill(child, SIGINT);
+    told = true;
+  }
+  close(from_child[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(told) << seen;
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGINT);
+  EXPECT_TRUE(contains(seen, "[3000] The\n")) << "the prompts that never began are shown too";
+  EXPECT_TRUE(contains(seen, "\n  (interrupted)\n")) << seen;
+  EXPECT_TRUE(contains(seen, " new tokens in ")) << seen;
+  EXPECT_FALSE(read_file(trace).empty());
+}
+
 TEST(Run, TakesTokenIds) {
   const Scratch scratch;
   const std::string file = scratch.file("ids", "1 2 3;\n5,6\n");
@@ -585,9 +692,9 @@ TEST(Run, FailuresAreOneLineAndStatus1) {
       {"run " + kTinyMoe + " --chrome-trace /nowhere/x.json",
        "--chrome-trace /nowhere/x.json can't be written: No such file or directory"},
       {"run " + kTinyMoe + " --report /tmp", "--report /tmp can't be written: Is a directory"},
-      {"run " + kFixtures + "olmoe",
-       kFixtures +
-           "olmoe has no byte-level vocabulary (64 tokens); give its prompts as --token-ids"},
+      {"run " + kFixtures + "olmoe", kFixtures + "olmoe has no byte-level vocabulary (64 tokens); "
+                                                 "give its prompts as --token-ids, or text to "
+                                                 "python -m trimtab.generate"},
       {"run " + kFixtures + "gpt_oss --token-ids 1",
        "the decoder supports mixtral, qwen2_moe, qwen3_moe and olmoe; this model is gpt_oss"},
   };
@@ -602,8 +709,11 @@ TEST(Run, AModelWithoutPromptsAsksForThem) {
   EXPECT_EQ(error_line({"run " + model, ""}, 1),
             model + "/prompts.txt does not exist; give --prompts or --token-ids");
   scratch.file("tokenizer.json", "{}");
-  EXPECT_EQ(error_line({"run " + model, ""}, 1),
-            model + " has no byte-level vocabulary (258 tokens); give its prompts as --token-ids");
+  EXPECT_EQ(
+      error_line({"run " + model, ""}, 1),
+      model +
+          " has no byte-level vocabulary (258 tokens); give its prompts as --token-ids, or text to "
+          "python -m trimtab.generate");
 }
 
 TEST(Run, AFullDiskIsAnError) {
