@@ -89,7 +89,10 @@ def config(family):
         "qwen3_moe": ("Qwen3Moe", {**sixteen, "num_experts": 16, "norm_topk_prob": True}),
         "olmoe": ("Olmoe", {**sixteen, "num_experts": 16}),
         "deepseek_v2": ("DeepseekV2", {**latent, "topk_method": "group_limited_greedy"}),
-        "deepseek_v3": ("DeepseekV3", latent),
+        "deepseek_v3": (
+            "DeepseekV3",
+            {**latent, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+        ),
         "glm4_moe": ("Glm4Moe", {**grouped, "n_group": 1, "topk_group": 1}),
         "gpt_oss": ("GptOss", {**eight, "num_local_experts": 8, "sliding_window": 32}),
     }[family]
