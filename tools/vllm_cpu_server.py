@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # English, then Russian, by which tiny-moe's busy experts change.
 PROMPTS = ROOT / "models/tiny-moe/domain_shift.txt"
 REQUESTS, AT_A_TIME, TOKENS = 192, 16, 24
-INTERVAL = 32
+INTERVAL = 16
 SPREAD = ["--enable-expert-parallel", "--enable-eplb", "--eplb-config"]
 SPREAD += [json.dumps({"step_interval": INTERVAL, "num_redundant_experts": 2})]
 # Layout -> what both servers get, and what only Trimtab's gets. Over data-parallel ranks vLLM's own
@@ -27,7 +27,6 @@ LAYOUTS = {
     "tp2-eplb": (["--tensor-parallel-size", "2"], []),
     "dp2-eplb": ([], ["--data-parallel-size", "2"]),
 }
-MOVED = re.compile(r"Trimtab has moved experts: \d+ layers switched by step (\d+)")
 STARTED_WITHIN, STOPPED_WITHIN, ANSWERED_WITHIN = 900, 120, 600  # seconds
 
 
@@ -161,12 +160,21 @@ def shared_memory():
 
 
 def in_use():
-    """What processes of this machine have mapped of /dev/shm."""
-    found = set()
+    """What processes of this machine have mapped of /dev/shm. Semaphores are mapped by a name that
+    they have no more, so files are known by their number."""
+    numbers = set()
     for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
         try:
-            found.update(re.findall(r" /dev/shm/(\S+)", maps.read_text(errors="replace")))
+            lines = maps.read_text(errors="replace").splitlines()
         except OSError:  # it has ended, or is somebody else's
+            continue
+        numbers.update(int(line.split()[4]) for line in lines if " /dev/shm/" in line)
+    found = set()
+    for name in shared_memory():
+        try:
+            if os.stat(f"/dev/shm/{name}").st_ino in numbers:
+                found.add(name)
+        except FileNotFoundError:
             continue
     return found
 
@@ -180,23 +188,32 @@ def chat(server):
 
 
 def answers(python, model, arguments, trimtab, environment, log):
-    """The answers to all prompts and one chat, the log, and what was wrong with the end."""
+    """The answers to all prompts and one chat, the page of metrics, and what was wrong with the
+    end."""
     arguments = [*arguments, "--additional-config", json.dumps({"trimtab": trimtab})]
     prompts = PROMPTS.read_text().splitlines()[:REQUESTS]
     assert len(prompts) == REQUESTS
     with Server(python, model, arguments, environment, log) as server:
-        texts = [*server.complete_all(prompts), chat(server)]
-        wrong = server.stop()
-        return texts, server.said(), wrong
+        texts = server.complete_all(prompts)
+        time.sleep(1.5)  # metrics are written once in a second
+        texts.append(chat(server))
+        page = server.get("/metrics")
+        return texts, page, server.stop()
 
 
-def plans(switched_at):
-    """How many plans switched layers at these steps, of which one plan has several in a row."""
-    count, last = 0, -INTERVAL
-    for step in switched_at:
-        count += step >= last + INTERVAL // 2
-        last = step
-    return count
+def metric(page, name, labels='group="0"'):
+    (value,) = re.findall(rf"^trimtab_{name}{{{labels}}} (\S+)$", page, re.MULTILINE)
+    return float(value)
+
+
+def balanced(page):
+    """Whether the page tells of a balancer at work, and what to print of it."""
+    replans, moves = metric(page, "rebalances_total"), metric(page, "moves_total")
+    level = metric(page, "balancedness", 'group="0",stat="mean"')
+    alive, steps = metric(page, "alive"), metric(page, "steps_total")
+    good = replans >= 2 and moves > 0 and 0 < level <= 1 and alive == 1 and steps > 2 * INTERVAL
+    text = f"{replans:.0f} replans, {moves:.0f} experts moved, balancedness {level:.2f}"
+    return good, text if alive else f"{text}, the balancer is not alive"
 
 
 def compare(python, folder, model, mode, layout, environment):
@@ -206,11 +223,11 @@ def compare(python, folder, model, mode, layout, environment):
     run = (environment, folder / "server-log.txt")
     own, _, own_wrong = answers(python, model, both, {"enabled": False}, *run)
     settings = {"require": True, "balancer": {"gate": False}}
-    ours, said, wrong = answers(python, model, [*both, *ours_only, *SPREAD], settings, *run)
+    ours, page, wrong = answers(python, model, [*both, *ours_only, *SPREAD], settings, *run)
     same = sum(a == b for a, b in zip(ours, own))
-    replans = plans(map(int, MOVED.findall(said)))
-    passed = ours == own and replans >= 2 and not wrong
-    text = [f"{same} of {len(own)} answers equal", f"{replans} replans", *wrong]
+    at_work, told = balanced(page)
+    passed = ours == own and at_work and not wrong
+    text = [f"{same} of {len(own)} answers equal", told, *wrong]
     if own_wrong:
         text.append(f"vLLM's own: {', '.join(own_wrong)}")
     return passed, ", ".join(text)

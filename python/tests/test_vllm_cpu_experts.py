@@ -307,7 +307,8 @@ def test_ranks_that_experts_can_not_be_spread_over(additional_config, reason):
 class Spread:
     """Takes the place of the layers over ranks, which test_rank_runtime.py has."""
 
-    def __init__(self, num_experts, max_tokens, same_tokens, flags):
+    def __init__(self, number, num_experts, max_tokens, same_tokens, flags):
+        self.number = number
         self.same_tokens = same_tokens
         self.added = []
 

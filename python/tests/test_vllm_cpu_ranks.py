@@ -25,7 +25,7 @@ def serve(rank, ranks, exchange, store, settings, same_tokens):
         world_size=ranks, rank_in_group=rank, cpu_group=torch.distributed.group.WORLD
     )
     seams.expert_parallel_ranks = lambda: group
-    layers = spread.RankLayers(EXPERTS, TOKENS, same_tokens, Flags.of({"trimtab": settings}))
+    layers = spread.RankLayers(0, EXPERTS, TOKENS, same_tokens, Flags.of({"trimtab": settings}))
     own = EXPERTS // ranks
     for layer in range(LAYERS):
         layers.add(weights_of(layer, range(rank * own, (rank + 1) * own)))

@@ -253,7 +253,8 @@ def _are_spread(config, flags):
 
 def _make_group(config, flags):
     same_tokens = config.moe_parallel_config.dp_size == 1
-    return RankLayers(config.num_experts, config.max_num_tokens, same_tokens, flags)
+    number = sum(isinstance(group, RankLayers) for group in _groups.values())
+    return RankLayers(number, config.num_experts, config.max_num_tokens, same_tokens, flags)
 
 
 def _check_order(expert_map, config):

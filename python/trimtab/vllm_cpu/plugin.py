@@ -4,7 +4,7 @@ processes, before it looks at its configuration."""
 
 from __future__ import annotations
 
-from . import seams
+from . import metrics, seams
 from .flags import Flags, take_eplb
 
 
@@ -33,7 +33,8 @@ def _check(arguments):
     engine."""
     if Flags.of(arguments.additional_config).enabled:
         take_eplb(arguments, seams.without_eplb())
-        Flags.of(arguments.additional_config)
+        if Flags.of(arguments.additional_config).balancer:
+            metrics.offer()
 
 
 def _require_nothing(reason):

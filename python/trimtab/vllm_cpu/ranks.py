@@ -11,6 +11,7 @@ import torch
 
 from .._core import RankGroup, RankRuntime
 from . import seams
+from .metrics import Writer
 
 
 @functools.cache
@@ -30,9 +31,9 @@ def rank_group(timeout):
 
 class RankLayers:
     """Layers of this process that are alike and share a RankRuntime. All ranks make the same calls
-    in the same order."""
+    in the same order. number: of these layers among several RankLayers."""
 
-    def __init__(self, num_experts, max_tokens, same_tokens, flags):
+    def __init__(self, number, num_experts, max_tokens, same_tokens, flags):
         self._arguments = {
             "threads": torch.get_num_threads(),
             "max_tokens": max_tokens,
@@ -46,6 +47,9 @@ class RankLayers:
         self._weights = []
         self._runtime = None
         self._switched = 0
+        self._number = number
+        self._interval = flags.balancer.get("interval", 256)
+        self._metrics = None  # of the first rank, which plans
 
     def add(self, weights):
         """Adds this rank's experts of the next layer; returns its number."""
@@ -63,6 +67,8 @@ class RankLayers:
                 runtime.add_layer(self._weights.pop(0))
             runtime.start()
             self._runtime = runtime
+            if group.rank == 0 and self._arguments["balancer"]:
+                self._metrics = Writer(self._number, self._interval)
         return self._runtime
 
     def forward(self, layer, x, ids, weights, out):
@@ -71,6 +77,8 @@ class RankLayers:
             ids = torch.full_like(ids, -1)
         runtime = self.runtime(ids.shape[-1])
         runtime.forward(layer, x, ids, weights, out, counts)
+        if self._metrics is not None and layer == 0:
+            self._metrics.update(runtime.steps, runtime.metrics)
         if runtime.layers_switched != self._switched:
             self._switched = runtime.layers_switched
             if rank_group(self._timeout).rank == 0:

@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import logging
+import os
 
 logger = logging.getLogger("vllm.trimtab")  # vLLM shows its own loggers only
 
@@ -33,6 +34,7 @@ NAMES = {
     },
     "vllm.distributed.parallel_state": {"get_ep_group": ""},
     "vllm.forward_context": {"get_forward_context": "", "is_forward_context_available": ""},
+    "vllm.v1.metrics.prometheus": {"get_prometheus_registry": ""},
     f"{_MOE}.oracle.unquantized": {
         "backend_to_kernel_cls": "backend",
         "maybe_make_prepare_finalize": "moe quant_config",
@@ -186,6 +188,26 @@ def is_trial_run():
     if not context.is_forward_context_available():
         return True
     return context.get_forward_context().attn_metadata is None
+
+
+def add_to_metrics_page(collector):
+    """Lets the page /metrics of vLLM's server show what this collector of prometheus_client has.
+    May be called any number of times with the same one."""
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        look_up("vllm.v1.metrics.prometheus", "get_prometheus_registry")().register(collector)
+        return
+    # There are several API servers, and each request makes a registry of what all processes have.
+    pages = look_up("prometheus_client.multiprocess", "MultiProcessCollector")
+    own = pages.collect
+    if hasattr(own, "trimtab"):
+        return
+
+    @functools.wraps(own)
+    def collect(self):
+        return [*own(self), *collector.collect()]
+
+    collect.trimtab = own
+    pages.collect = collect
 
 
 def without_eplb():
