@@ -65,6 +65,10 @@ void check_layout(const ParallelLayout& layout, int ranks);
 // Where the experts of each layer are, to begin with: in order over all ranks, or, where they are
 // in parts, all of them on every rank.
 Placement placement_of_layout(const ParallelLayout& layout, int num_layers, int num_experts);
+// Throws InvalidArgument for a placement that ranks which sum parts can't have: another one than
+// placement_of_layout() where experts are in parts; replicas where each rank has all tokens, as
+// every rank would send a token to the replica that is nearest to it.
+void check_placement(const ParallelLayout& layout, const Placement& placement);
 
 // One rank's groups. Where a group is comm itself, or this rank alone, it is not made.
 struct LayoutGroups {

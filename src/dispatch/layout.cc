@@ -50,6 +50,27 @@ Placement placement_of_layout(const ParallelLayout& layout, int num_layers, int 
           std::move(logical)};
 }
 
+void check_placement(const ParallelLayout& layout, const Placement& placement) {
+  if (!layout.sums_parts()) return;
+  if (layout.ep) {
+    if (placement.num_slots() == placement.num_experts()) return;
+    throw InvalidArgument(cat("layout ", name(layout),
+                              ": every rank has all tokens, which replicas can't share out; there "
+                              "are ",
+                              placement.num_slots(), " slots for ", placement.num_experts(),
+                              " experts"));
+  }
+  const Placement wanted =
+      placement_of_layout(layout, placement.num_layers(), placement.num_experts());
+  bool fits = std::ranges::equal(placement.first_slots(), wanted.first_slots());
+  for (int layer = 0; fits && layer < placement.num_layers(); ++layer)
+    fits = std::ranges::equal(placement.logical(layer), wanted.logical(layer));
+  if (!fits) {
+    throw InvalidArgument(cat("layout ", name(layout), ": every rank holds its part of all ",
+                              placement.num_experts(), " experts, the placement says otherwise"));
+  }
+}
+
 LayoutGroups make_layout_groups(const ParallelLayout& layout, Communicator& comm) {
   check_layout(layout, comm.size());
   const int rank = comm.rank();

@@ -92,5 +92,18 @@ TEST(Layouts, PlaceAllExpertsOnEveryRankWhereTheyAreInParts) {
   for (int slot = 0; slot < 32; ++slot) EXPECT_EQ(parts.logical(1)[slot], slot % 8);
 }
 
+TEST(Layouts, RanksThatSumPartsHaveNoReplicas) {
+  const Placement whole = Placement::linear(1, 4, 2);
+  const Placement replicas(1, 4, {3, 3}, {0, 1, 2, 3, 0, 1}),
+      parts(1, 4, {4, 4}, {0, 1, 2, 3, 0, 1, 2, 3});
+  check_placement({.tp = 2}, replicas);
+  check_placement({.tp = 2, .sp = false}, whole);
+  EXPECT_THROW(check_placement({.tp = 2, .sp = false}, replicas), InvalidArgument);
+  EXPECT_THROW(check_placement({.tp = 2, .sp = false}, parts), InvalidArgument);
+  check_placement({.tp = 2, .ep = false}, parts);
+  EXPECT_THROW(check_placement({.tp = 2, .ep = false}, whole), InvalidArgument);
+  EXPECT_THROW(check_placement({.tp = 2, .ep = false}, replicas), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace trimtab

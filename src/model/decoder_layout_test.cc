@@ -129,6 +129,9 @@ TEST(DecoderLayouts, AreRefusedWhereTheyDoNotFit) {
             std::string::npos);
   EXPECT_NE(refused(1, data_parallel(2), {.layout = ParallelLayout{.tp = 3}}).find("not 2 ranks"),
             std::string::npos);
+  // Each rank would send an expert's tokens to a replica of its own, and they would count twice.
+  EXPECT_NE(refused(1, parts, {.layout = ParallelLayout{.tp = 2, .sp = false}}).find("replicas"),
+            std::string::npos);
   EXPECT_EQ(refused(2, parts, {.layout = parts}), "");
   const Placement whole = placement_of_layout(parts, layers, experts);
   // The parts would be narrower than what shares a scale.

@@ -80,18 +80,9 @@ void check_parts(const ParallelLayout& layout, const DecoderWeights& weights,
         cat("layout ", name(layout), ": its ranks sum parts; that takes dispatcher auto, not ",
             options.dispatcher, ", and split rule static, not ", name(options.split)));
   }
-  if (layout.ep) return;
-  if (in_slots)
+  if (!layout.ep && in_slots)
     throw InvalidArgument(cat("layout ", name(layout), ": parts of experts can't move"));
-  const Placement wanted =
-      placement_of_layout(layout, placement.num_layers(), placement.num_experts());
-  bool fits = std::ranges::equal(placement.first_slots(), wanted.first_slots());
-  for (int layer = 0; fits && layer < placement.num_layers(); ++layer)
-    fits = std::ranges::equal(placement.logical(layer), wanted.logical(layer));
-  if (!fits) {
-    throw InvalidArgument(cat("layout ", name(layout), ": every rank holds its part of all ",
-                              placement.num_experts(), " experts, the placement says otherwise"));
-  }
+  check_placement(layout, placement);
 }
 
 // Ranks that differ must find out before they make groups.

@@ -513,6 +513,8 @@ TEST(Run, LayoutsThatCannotBeAreRefused) {
   EXPECT_TRUE(
       contains(refused("--tp 2 --no-ep --trace-out x.npy", 2), "--trace-out: with --no-ep"));
   EXPECT_TRUE(contains(refused("--tp 2 --no-ep --dispatcher pull", 1), "takes dispatcher auto"));
+  EXPECT_TRUE(contains(refused("--tp 2 --no-sp --redundant-experts 2 --split static", 1),
+                       "replicas can't share out"));
   EXPECT_TRUE(contains(refused("--tp 4 --no-ep --weights mxfp8", 1), "can't be cut into 4 parts"));
 }
 
