@@ -310,9 +310,11 @@ std::unique_ptr<Dispatcher> make_grouped_dispatcher(const DispatchShape& shape, 
 // its slice of them with `inner`, and the outputs are gathered, so that every rank has all. The
 // slices are as even as possible; some may be empty. The lane's groups.back() is the
 // tensor-parallel group; the other groups are inner's. max_tokens counts the whole batch; inner
-// must be made for a slice of it, (max_tokens + ranks of the group - 1) / ranks of the group.
+// must be made for a slice of it, (max_tokens + ranks of the group - 1) / ranks of the group. The
+// group has at most most_slices ranks; 0: no more than inner has. make_groups() makes those of
+// inner.
 std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner,
-                                                   int64_t max_tokens);
+                                                   int64_t max_tokens, int most_slices = 0);
 
 // Makes a dispatcher by its name, for configuration: any kind of dispatcher_kinds(). hosts:
 // [ranks], for the kinds that need them. Throws InvalidArgument with the list of names.

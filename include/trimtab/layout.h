@@ -48,8 +48,12 @@ struct ParallelLayout {
   int expert_parts() const { return ep ? 1 : tp; }
   // Does the layer sum parts of its output over ranks that have the same tokens?
   bool sums_parts() const { return !ep || (!sp && tp > 1); }
-  // The ranks that share a sequence's tokens out among them before the MoE layer.
+  // The ranks that share a sequence's tokens out among them before the MoE layer, and the number of
+  // the slice that a rank takes.
   int token_slices() const { return ep ? (sp ? tp * pcp : 1) : pcp; }
+  int slice_of(int rank) const {
+    return token_slices() == 1 ? 0 : (ep ? rank : rank / tp) % token_slices();
+  }
 };
 
 // Each rank has its own tokens, and whole experts are spread over all ranks.

@@ -127,6 +127,32 @@ TEST_P(Sliced, EveryRankGetsTheOutputsOfAllSlices) {
   }
 }
 
+// P1: more slices than ranks that hold the experts: each of three ranks has all of them.
+TEST(SlicedDispatcher, SlicesMayBeMoreThanTheRanksOfTheInnerOne) {
+  constexpr int kRanks = 3;
+  Scene scene{.tokens = {7}, .top_k = 2, .dtype = DType::kF32};
+  scene.slots = place(Placing::kLinear, 1, scene.num_experts);
+  fill(scene, Routes::kUniform, 5);
+  const Expected expected = expect(scene);
+  run_ranks(kRanks, [&](Communicator& comm) {
+    const auto alone = comm.split(comm.rank(), 0);
+    const auto dispatcher =
+        make_sliced_dispatcher(make_pull_dispatcher(shape_of(scene, 3, 2), 0), 7, kRanks);
+    Workspace workspace(comm.allocate(dispatcher->workspace_bytes()));
+    poison(workspace);
+    Team team(1);
+    Communicator* group = &comm;
+    Lane lane{*alone, workspace, team, {&group, 1}};
+    std::vector<float> out(scene.x.size());
+    exchange_once(scene, *dispatcher, lane, Left::kSum, out);
+    EXPECT_EQ(difference(scene, expected, out, 3), "");
+    const auto fewer =
+        make_sliced_dispatcher(make_pull_dispatcher(shape_of(scene, 4, 2), 0), 7, kRanks - 1);
+    EXPECT_THROW(fewer->dispatch({ConstRows(scene.x.data(), 0, scene.hidden)}, lane),
+                 InvalidArgument);
+  });
+}
+
 TEST(SlicedDispatcher, RefusesPartsOfSumsAndLanesWithoutTheGroup) {
   const std::vector<int32_t> first{0, 4};
   const DispatchShape shape{4, 8, 2, DType::kF32, first};

@@ -18,7 +18,8 @@ std::string name(const ParallelLayout& layout) {
   std::string text = cat("tp ", layout.tp, " x dp ", layout.dp);
   if (layout.pcp > 1) text += cat(" x pcp ", layout.pcp);
   text += layout.ep ? ", whole experts" : ", experts in parts";
-  if (layout.ep && layout.tp > 1) text += layout.sp ? ", slices of tokens" : ", all tokens";
+  if (layout.ep && layout.ranks_of_sequences() > 1)
+    text += layout.sp ? ", slices of tokens" : ", all tokens";
   return text;
 }
 

@@ -5,6 +5,7 @@
 
 #include <climits>
 #include <cstddef>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,11 +78,33 @@ TEST(Layouts, MakeTheGroupsThatTheySay) {
               (std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}));
     EXPECT_EQ(members(groups.tokens.get(), rank),
               (std::vector<int>{first + rank % 2, first + 2 + rank % 2}));
+    EXPECT_EQ(parts.slice_of(rank), groups.tokens->rank());
+    EXPECT_EQ(whole.slice_of(rank), rank % 4);
+    EXPECT_EQ((ParallelLayout{.tp = 8, .sp = false}).slice_of(rank), 0);
   });
   EXPECT_EQ(whole.dp_rank(3), 0);
   EXPECT_EQ(whole.dp_rank(4), 1);
   EXPECT_TRUE(whole.leads(4));
   EXPECT_FALSE(whole.leads(6));
+}
+
+// Ranks compare layouts by their names.
+TEST(Layouts, HaveNamesThatTellThemApart) {
+  std::set<std::string> names;
+  int layouts = 0;
+  for (const int tp : {1, 2}) {
+    for (const int pcp : {1, 2}) {
+      for (const bool ep : {false, true}) {
+        for (const bool sp : {false, true}) {
+          const ParallelLayout layout{.tp = tp, .dp = 3, .ep = ep, .pcp = pcp, .sp = sp};
+          const bool counts = sp || (ep && layout.ranks_of_sequences() > 1);
+          layouts += counts ? 1 : 0;
+          names.insert(name(layout));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(std::ssize(names), layouts);
 }
 
 TEST(Layouts, PlaceAllExpertsOnEveryRankWhereTheyAreInParts) {

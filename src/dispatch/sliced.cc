@@ -4,6 +4,7 @@
 // caller's rows: x may still be read.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/carver.h"
 #include "base/cat.h"
@@ -122,10 +123,11 @@ class SlicedExchange final : public Exchange {
 
 class SlicedDispatcher final : public Dispatcher {
  public:
-  SlicedDispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens)
+  SlicedDispatcher(std::unique_ptr<Dispatcher> inner, int64_t max_tokens, int most_slices)
       : inner_(checked(std::move(inner))),
         kind_(kind_over(inner_->kind())),
-        shape_("sliced", whole(*inner_, max_tokens), inner_->rank()) {
+        shape_("sliced", whole(*inner_, max_tokens), inner_->rank()),
+        most_slices_(most_slices > 0 ? most_slices : shape_.ranks) {
     if (!inner_->output_is_reduced()) {
       throw InvalidArgument(
           cat("sliced: ", inner_->name(), " leaves parts of sums; slices need whole outputs"));
@@ -137,9 +139,12 @@ class SlicedDispatcher final : public Dispatcher {
   int rank() const override { return inner_->rank(); }
   int64_t max_rows() const override { return inner_->max_rows(); }
   size_t workspace_bytes() const override { return own_bytes() + inner_->workspace_bytes(); }
+  std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const override {
+    return inner_->make_groups(comm);
+  }
 
   ExchangePtr dispatch(const Request& request, Lane& lane) const override {
-    if (lane.groups.empty() || lane.groups.back()->size() > shape_.ranks) {
+    if (lane.groups.empty() || lane.groups.back()->size() > most_slices_) {
       throw InvalidArgument("sliced needs the tensor-parallel group as the lane's groups.back()");
     }
     shape_.check(request, lane);
@@ -178,9 +183,9 @@ class SlicedDispatcher final : public Dispatcher {
     Memory m;
     m.own = carver.take_rows(inner_->shape().max_tokens, shape_.hidden, DType::kF32);
     m.all = carver.take_rows(shape_.max_tokens, shape_.hidden, DType::kF32);
-    m.all_bytes = carver.take<int64_t>(shape_.ranks);
+    m.all_bytes = carver.take<int64_t>(most_slices_);
     m.tokens = carver.take<int64_t>(1);
-    m.all_tokens = carver.take<int64_t>(shape_.ranks);
+    m.all_tokens = carver.take<int64_t>(most_slices_);
     return m;
   }
 
@@ -196,13 +201,14 @@ class SlicedDispatcher final : public Dispatcher {
   const std::unique_ptr<const Dispatcher> inner_;
   const DispatcherKind kind_;
   const RankShape shape_;  // of whole batches
+  const int most_slices_;
 };
 
 }  // namespace
 
 std::unique_ptr<Dispatcher> make_sliced_dispatcher(std::unique_ptr<Dispatcher> inner,
-                                                   int64_t max_tokens) {
-  return std::make_unique<SlicedDispatcher>(std::move(inner), max_tokens);
+                                                   int64_t max_tokens, int most_slices) {
+  return std::make_unique<SlicedDispatcher>(std::move(inner), max_tokens, most_slices);
 }
 
 }  // namespace trimtab
