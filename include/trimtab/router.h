@@ -53,6 +53,10 @@ struct RouterConfig {
   int num_groups = 1;
   int top_groups = 1;
   GroupScore group_score = GroupScore::kMax;
+  // MoGE (mixture of grouped experts, Pangu Pro MoE): each of the num_groups groups gives its best
+  // top_k / num_groups experts, so that ranks which hold as many groups get as many rows, whatever
+  // the tokens are. All groups stay: top_groups is num_groups.
+  bool picks_in_every_group = false;
   // [num_experts + num_zero_experts] or empty: added to the score for selection only; weights stay
   // unbiased.
   std::vector<float> selection_bias;
@@ -66,10 +70,11 @@ struct RouterConfig {
   // Hash routing: [vocab][top_k] expert ids by token id; the scores only give the weights. Empty:
   // none. The same id twice in a row is allowed and counts twice.
   std::vector<int32_t> hash_table;
-  // Profile runs only: random distinct ids per token over the logical experts instead of those
-  // picked, also where a zero expert was picked; weights and identity stay as routed. The ids
-  // follow from the seed, the layer and first_token + row alone. Load recorded under it is
-  // meaningless: the caller must skip it (LoadRecorder::skip_step).
+  // Profile runs only: random distinct ids per token over the logical experts (in every group,
+  // where picks are in every group) instead of those picked, also where a zero expert was picked;
+  // weights and identity stay as routed. The ids follow from the seed, the layer and first_token +
+  // row alone. Load recorded under it is meaningless: the caller must skip it
+  // (LoadRecorder::skip_step).
   bool force_balance = false;
   uint64_t force_balance_seed = 0;
   CustomRouting custom;
@@ -89,8 +94,9 @@ struct RouteInputs {
   // [tokens], for hash routing; -1 (padding) counts as token 0.
   std::span<const int32_t> token_ids = {};
   // Replay: [tokens, top_k], as a Capture got them, which are taken as picks; the weights are those
-  // of this run's scores. For a token whose picks are all -1, and where this is empty, the router
-  // picks. A custom function can't be replayed.
+  // of this run's scores. Where picks are in every group, these must be too. For a token whose
+  // picks are all -1, and where this is empty, the router picks. A custom function can't be
+  // replayed.
   std::span<const int32_t> picks = {};
   const Capture* capture = nullptr;
   int layer = 0;

@@ -63,6 +63,29 @@ std::span<const int32_t> pick_groups(const RouterConfig& config, std::span<const
   return groups;
 }
 
+// The best of each group, then all of them best first.
+void pick_in_every_group(const RouterConfig& config, std::span<const float> values,
+                         Scratch& scratch, std::span<int32_t> ids) {
+  const int32_t size = config.num_experts / config.num_groups;
+  const int32_t each = config.top_k / config.num_groups;
+  for (int32_t g = 0; g < config.num_groups; ++g) {
+    TopK best(ids.subspan(cells(g, each), static_cast<size_t>(each)), scratch.best);
+    for (int32_t e = g * size, end = e + size; e < end; ++e) best.offer(e, values[e]);
+  }
+  std::ranges::sort(ids, [values](int32_t a, int32_t b) {
+    return values[a] != values[b] ? values[a] > values[b] : a < b;
+  });
+}
+
+bool are_in_every_group(const RouterConfig& config, std::span<const int32_t> ids) {
+  const int32_t size = config.num_experts / config.num_groups;
+  for (int32_t g = 0; g < config.num_groups; ++g) {
+    const auto of_group = std::ranges::count_if(ids, [=](int32_t id) { return id / size == g; });
+    if (of_group != config.top_k / config.num_groups) return false;
+  }
+  return true;
+}
+
 // The best experts by value. Experts of dropped groups are not offered at all, so no value, however
 // low, lets one in.
 void pick_experts(const RouterConfig& config, std::span<const float> values, Scratch& scratch,
@@ -73,6 +96,7 @@ void pick_experts(const RouterConfig& config, std::span<const float> values, Scr
     for (int32_t e = 0; e < columns; ++e) best.offer(e, values[e]);
     return;
   }
+  if (config.picks_in_every_group) return pick_in_every_group(config, values, scratch, ids);
   const std::span<const int32_t> groups = pick_groups(config, values, scratch);
   const int32_t size = config.num_experts / config.num_groups;
   TopK best(ids, scratch.best);
@@ -110,6 +134,20 @@ void select_token(const RouterConfig& config, std::span<const float> logits,
   if (given.empty()) pick_experts(config, {choice, logits.size()}, scratch, ids);
   for (size_t i = 0; i < ids.size(); ++i) weights[i] = scratch.scores[ids[i]];
   if (config.renormalize) renormalize(weights);
+}
+
+// Random picks in the places of a token's.
+void force_balance(const RouterConfig& config, int layer, int64_t token, std::span<int32_t> ids) {
+  const uint64_t seed = config.force_balance_seed;
+  if (!config.picks_in_every_group)
+    return pick_at_random(seed, layer, token, config.num_experts, ids);
+  const int32_t size = config.num_experts / config.num_groups;
+  const size_t each = ids.size() / static_cast<size_t>(config.num_groups);
+  for (int32_t g = 0; g < config.num_groups; ++g) {
+    const std::span<int32_t> of_group = ids.subspan(static_cast<size_t>(g) * each, each);
+    pick_at_random(seed ^ (static_cast<uint64_t>(g) << 32), layer, token, size, of_group);
+    for (int32_t& id : of_group) id += g * size;
+  }
 }
 
 // From [tokens, from] to [tokens, to] in place, last token first; the new columns are left to the
@@ -209,8 +247,9 @@ std::span<const int32_t> Router::given_picks(const RouteInputs& inputs, int64_t 
 bool Router::fits(ConstRows logits, const RouteInputs& inputs, int64_t token) const {
   if (has_nan(logits_of(logits, token))) return false;
   if (!inputs.picks.empty()) {
-    return std::ranges::all_of(given_picks(inputs, token),
-                               [&](int32_t id) { return id >= 0 && id < logits.cols; });
+    const std::span<const int32_t> given = given_picks(inputs, token);
+    return std::ranges::all_of(given, [&](int32_t id) { return id >= 0 && id < logits.cols; }) &&
+           (given.empty() || !config_.picks_in_every_group || are_in_every_group(config_, given));
   }
   if (config_.hash_table.empty()) return true;
   const int32_t id = inputs.token_ids[token];
@@ -226,7 +265,9 @@ void Router::refuse(ConstRows logits, const RouteInputs& inputs, int64_t token) 
   }
   if (!inputs.picks.empty()) {
     throw InvalidArgument(cat("router: the picks to be replayed for token ", token,
-                              " are not all in [0, ", logits.cols, ") (layer ", inputs.layer, ")"));
+                              " are not all in [0, ", logits.cols, ")",
+                              config_.picks_in_every_group ? ", as many in every group" : "",
+                              " (layer ", inputs.layer, ")"));
   }
   throw InvalidArgument(cat("router: token ", token, " has the id ", inputs.token_ids[token],
                             ", the hash table knows 0 to ",
@@ -278,8 +319,7 @@ void Router::finish(const RouteInputs& inputs, Routing out, int64_t first, int64
     }
     if (!out.identity.empty()) out.identity[t] = identity;
     if (config_.force_balance) {
-      pick_at_random(config_.force_balance_seed, inputs.layer, inputs.first_token + t,
-                     config_.num_experts, routed);
+      force_balance(config_, inputs.layer, inputs.first_token + t, routed);
     }
     for (int i = 0; i < config_.num_appended_experts; ++i) {
       ids[k + i] = config_.num_experts + i;

@@ -27,6 +27,17 @@ void check_sizes(const RouterConfig& c) {
         ", must be 1 to num_experts = ", c.num_experts);
 }
 
+void check_picks_in_every_group(const RouterConfig& c) {
+  if (!c.picks_in_every_group) return;
+  check(c.num_groups > 1, "picks_in_every_group needs groups; num_groups is ", c.num_groups);
+  check(c.top_k % c.num_groups == 0, "picks_in_every_group: top_k is ", c.top_k,
+        ", must be a multiple of num_groups = ", c.num_groups);
+  check(c.top_groups == c.num_groups, "picks_in_every_group: top_groups is ", c.top_groups,
+        ", must be num_groups = ", c.num_groups, ", as no group is dropped");
+  check(c.group_score == GroupScore::kMax,
+        "picks_in_every_group: groups are not ranked; leave group_score as it is");
+}
+
 void check_groups(const RouterConfig& c) {
   check(c.num_groups >= 1 && c.num_experts % c.num_groups == 0, "num_groups is ", c.num_groups,
         ", must divide num_experts = ", c.num_experts);
@@ -92,6 +103,7 @@ void check_combinations(const RouterConfig& c) {
 void check_router_config(const RouterConfig& config) {
   check_sizes(config);
   check_groups(config);
+  check_picks_in_every_group(config);
   check_values(config);
   check_combinations(config);
 }

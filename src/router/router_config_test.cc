@@ -88,6 +88,24 @@ TEST(RouterConfig, Groups) {
                  {"groups (4)", "zero experts (3)"});
 }
 
+// D4: top-k is chosen per group, so groups must divide it.
+TEST(RouterConfig, PicksInEveryGroup) {
+  const auto in_groups = [](RouterConfig& c, int top_k, int groups, int top_groups) {
+    c.picks_in_every_group = true;
+    c.top_k = top_k, c.num_groups = groups, c.top_groups = top_groups;
+  };
+  expect_accepted([&](RouterConfig& c) { in_groups(c, 4, 4, 4); });
+  expect_accepted([&](RouterConfig& c) { in_groups(c, 16, 2, 2); });
+  expect_refused([&](RouterConfig& c) { in_groups(c, 6, 4, 4); }, {"top_k is 6", "num_groups = 4"});
+  expect_refused([&](RouterConfig& c) { in_groups(c, 2, 4, 4); }, {"top_k is 2", "num_groups = 4"});
+  expect_refused([&](RouterConfig& c) { in_groups(c, 4, 1, 1); }, {"num_groups is 1"});
+  expect_refused([&](RouterConfig& c) { in_groups(c, 4, 4, 2); },
+                 {"top_groups is 2", "num_groups = 4"});
+  expect_refused(
+      [&](RouterConfig& c) { in_groups(c, 4, 4, 4), c.group_score = GroupScore::kTop2Sum; },
+      {"group_score"});
+}
+
 TEST(RouterConfig, Values) {
   expect_refused([](RouterConfig& c) { c.routed_scaling_factor = 0.0F; },
                  {"routed_scaling_factor is 0"});

@@ -138,6 +138,61 @@ TEST(Router, CapturedPicksCanBeReplayed) {
             std::string::npos);
 }
 
+RouterConfig moge(int experts, int groups, int top_k) {
+  RouterConfig config = config_of(experts, top_k);
+  config.num_groups = config.top_groups = groups;
+  config.picks_in_every_group = true;
+  return config;
+}
+
+// D4: MoGE chooses per group; ids come best first all the same, equal ones by id.
+TEST(Router, PicksInEveryGroup) {
+  RouterConfig config = moge(6, 2, 2);
+  config.renormalize = false;
+  config.scoring = Scoring::kSigmoid;
+  const Routed one = route(config, {3, 2, 1, -4, -3, -5, /**/ 0, 1, 0, 1, 0, 0});
+  EXPECT_EQ(one.ids, (Ids{0, 4, /**/ 1, 3}));
+  expect_near(one.weights, {0.9525741F, 0.0474259F, /**/ 0.7310586F, 0.7310586F});
+  config.top_k = 4;
+  config.num_appended_experts = 1;
+  EXPECT_EQ(route(config, {3, 2, 1, -4, -3, -5}).ids, (Ids{0, 1, 4, 3, 6}));
+}
+
+// R13: replayed picks must be in every group as well.
+TEST(Router, ReplayedPicksAreInEveryGroup) {
+  const RouterConfig config = moge(6, 2, 2);
+  const std::vector<float> logits = random_logits(2, 6, 3);
+  EXPECT_EQ(route(config, logits, {.picks = Ids{5, 0, -1, -1}}).ids[0], 5);
+  EXPECT_NE(refusal([&] {
+              route(config, logits, {.picks = Ids{5, 0, 1, 2}});
+            }).find("token 1 are not all in [0, 6), as many in every group"),
+            std::string::npos);
+}
+
+// R12: a profile run of MoGE has as many rows in every group, each expert equally often.
+TEST(ForcedBalance, InEveryGroup) {
+  constexpr size_t kTokens = 4000, kPicks = 6;
+  RouterConfig config = moge(12, 3, kPicks);
+  const std::vector<float> logits = random_logits(kTokens, 12, 5);
+  const Routed plain = route(config, logits);
+  config.force_balance = true;
+  const Routed forced = route(config, logits);
+  EXPECT_EQ(plain.weights, forced.weights);
+  std::vector<int> counts(12);
+  bool alike = true;
+  for (size_t t = 0; t < kTokens; ++t) {
+    std::vector<int> of_group(3);
+    const std::span<const int32_t> ids(&forced.ids[t * kPicks], kPicks);
+    for (const int32_t id : ids) ++of_group[static_cast<size_t>(id / 4)], ++counts[id];
+    ASSERT_EQ(of_group, (std::vector<int>{2, 2, 2})) << "token " << t;
+    ASSERT_EQ(std::set<int32_t>(ids.begin(), ids.end()).size(), kPicks);
+    alike &= ids[0] % 4 == ids[2] % 4 && ids[1] % 4 == ids[3] % 4;
+  }
+  EXPECT_FALSE(alike) << "the groups get the same draws";
+  // 2000 each, standard deviation 32.
+  for (const int c : counts) EXPECT_NEAR(c, 2000, 6 * 32);
+}
+
 // R12: forced balance for profile runs: random distinct logical experts, weights as routed; never
 //     recorded as load.
 // B10: a mistake made elsewhere: forced balance draws ids beyond the logical experts, or twice the

@@ -82,6 +82,19 @@ std::vector<Ranked> drop_groups(const RouterConfig& config, const std::vector<Ra
   return left;
 }
 
+// top_k of them.
+std::vector<Ranked> best_of_each_group(const RouterConfig& config,
+                                       const std::vector<Ranked>& experts, bool& close_call) {
+  const int64_t size = std::ssize(experts) / config.num_groups;
+  std::vector<Ranked> kept;
+  for (int g = 0; g < config.num_groups; ++g) {
+    const auto first = experts.begin() + g * size;
+    const auto each = static_cast<size_t>(config.top_k / config.num_groups);
+    for (const Ranked& e : best({first, first + size}, each, close_call)) kept.push_back(e);
+  }
+  return kept;
+}
+
 Expected reference(const RouterConfig& config, const Doubles& logits, int token_id) {
   Expected out;
   const auto k = static_cast<size_t>(config.top_k);
@@ -97,7 +110,11 @@ Expected reference(const RouterConfig& config, const Doubles& logits, int token_
     const auto row = static_cast<size_t>(std::max(token_id, 0)) * k;
     for (size_t i = 0; i < k; ++i) out.ids.push_back(config.hash_table[row + i]);
   } else {
-    if (config.num_groups > 1) experts = drop_groups(config, experts, out.close_call);
+    if (config.picks_in_every_group) {
+      experts = best_of_each_group(config, experts, out.close_call);
+    } else if (config.num_groups > 1) {
+      experts = drop_groups(config, experts, out.close_call);
+    }
     for (const Ranked& e : best(experts, k, out.close_call)) out.ids.push_back(e.id);
   }
   double sum = 0.0;
@@ -136,6 +153,16 @@ void choose_groups(RouterConfig& c, std::mt19937& random) {
   c.top_k = std::min(c.top_k, c.top_groups * size);
 }
 
+// D4: as many picks in each group.
+void choose_picks_in_every_group(RouterConfig& c, std::mt19937& random) {
+  choose_groups(c, random);
+  if (c.num_groups == 1) return;
+  c.picks_in_every_group = true;
+  c.group_score = GroupScore::kMax;
+  c.top_groups = c.num_groups;
+  c.top_k = c.num_groups * draw(random, 1, std::min(c.num_experts / c.num_groups, 4));
+}
+
 // Logits and biases lie on grids: exact ties are frequent, near ties that f32 can't tell apart are
 // rare.
 Case random_case(uint32_t seed, int64_t tokens) {
@@ -148,9 +175,10 @@ Case random_case(uint32_t seed, int64_t tokens) {
   c.renormalize = draw(random, 0, 1) == 0;
   c.routed_scaling_factor = draw(random, 0, 1) == 0 ? 1.0F : 2.5F;
   c.scoring = static_cast<Scoring>(draw(random, 0, 2));
-  const int kind = draw(random, 0, 5);
+  const int kind = draw(random, 0, 6);
   if (kind == 0) c.num_zero_experts = draw(random, 1, 5);
   if (kind == 1 || kind == 2) choose_groups(c, random);
+  if (kind == 6) choose_picks_in_every_group(c, random);
   if (kind == 3) {
     c.softmax_after_top_k = true;
     c.scoring = Scoring::kSoftmax;
