@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,13 +46,17 @@ RankGroup make_group(int rank, const nb::callable& exchange, double timeout) {
 
 std::shared_ptr<RankRuntime> make_rank_runtime(const RankGroup& group, int num_experts, int top_k,
                                                int threads, const std::string& dispatcher,
-                                               int64_t max_tokens, bool same_tokens,
+                                               int64_t max_tokens,
+                                               const std::optional<ParallelLayout>& layout,
+                                               std::optional<double> row_budget, bool same_tokens,
                                                const std::string& balancer, int redundant,
                                                bool share_openmp) {
   return std::make_shared<RankRuntime>(group.comm, num_experts, top_k,
                                        RankRuntimeOptions{.threads = threads,
                                                           .dispatcher = dispatcher,
                                                           .max_tokens = max_tokens,
+                                                          .row_budget = row_budget,
+                                                          .layout = layout,
                                                           .share_openmp = share_openmp,
                                                           .same_tokens = same_tokens,
                                                           .balancer = balancer,
@@ -100,14 +106,19 @@ rank then makes the same calls of forward(), each with its own tokens, or all wi
 The output of a token does not depend on ranks or on where its experts are. With a balancer, experts
 move between the ranks while they serve.)")
       .def(nb::new_(&make_rank_runtime), "group"_a, "num_experts"_a, "top_k"_a, nb::kw_only(),
-           "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "same_tokens"_a = false,
-           "balancer"_a = "", "redundant"_a = 0, "share_openmp"_a = true,
+           "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "layout"_a = nb::none(),
+           "row_budget"_a = nb::none(), "same_tokens"_a = false, "balancer"_a = "",
+           "redundant"_a = 0, "share_openmp"_a = true,
            R"(num_experts: of all ranks, which must divide them.
 top_k: the number of experts of a token. threads: those of this rank.
 dispatcher: a name (docs/dispatch.md) or "auto".
 max_tokens: the most tokens of one call on this rank.
+layout: a ParallelLayout, the same on every rank. Ranks of a dp group bring the same tokens, and
+each gets their whole output; without ep a rank adds its part of all experts. None: each rank has
+tokens of its own.
+row_budget: as MoeRuntime's, of max_tokens on every rank; the same on every rank.
 same_tokens: all ranks bring the same tokens. Each takes an even share through the layer, and the
-other rows of its output are zero: summed over the ranks, outputs are whole.
+other rows of its output are zero: summed over the ranks, outputs are whole. Without a layout.
 balancer: settings as JSON (docs/live.md); "": experts stay where they are.
 redundant: slots of all ranks beyond one for each expert. ValueError for what does not fit.)")
       .def("add_layer", &RankRuntime::add_layer, "weights"_a, WithoutGil(),
@@ -130,6 +141,12 @@ redundant: slots of all ranks beyond one for each expert. ValueError for what do
 counts: are these tokens load for the balancer? False for padding and trial runs. A call of layer 0
 begins a step. Raises CommError when a peer is lost or late; then no call works any more.)")
       .def_prop_ro("num_layers", &RankRuntime::num_layers)
+      .def_prop_ro("layout", [](const RankRuntime& runtime) { return runtime.layout(); })
+      .def_prop_ro("dispatcher", &RankRuntime::dispatcher,
+                   "Its name, once start() has been called.")
+      .def_prop_ro("row_budget", &RankRuntime::row_budget,
+                   "The most rows that this rank's experts get at once, once start() has been "
+                   "called; 0: no budget.")
       .def_prop_ro("steps", &RankRuntime::steps, "Steps that have begun.")
       .def_prop_ro("layers_switched", &RankRuntime::layers_switched,
                    "Layers that have got a new placement, by now.")

@@ -54,7 +54,8 @@ std::shared_ptr<ExpertTable> pack(const Array& gate_up, const Array& down,
                                   const std::optional<Array>& gate_up_bias,
                                   const std::optional<Array>& down_bias, const std::string& format,
                                   const std::string& activation_name, float alpha, float limit,
-                                  bool transposed, bool interleaved, int threads) {
+                                  bool transposed, bool interleaved, int threads, int parts,
+                                  std::optional<int> part) {
   const ExpertArrays arrays{stacked<StackedMatrices>(gate_up, "gate_up"),
                             stacked<StackedMatrices>(down, "down"),
                             stacked<StackedVectors>(gate_up_bias, "gate_up_bias"),
@@ -63,14 +64,18 @@ std::shared_ptr<ExpertTable> pack(const Array& gate_up, const Array& down,
                             interleaved};
   const Activation act = activation(activation_name, alpha, limit);
   const WeightFormat weights = parse_weight_format(format);
+  if (part && *part < 0) throw InvalidArgument(cat("part ", *part, " of ", parts));
+  const ExpertParts wanted{.parts = parts, .part = part.value_or(-1)};
   const nb::gil_scoped_release release;
-  return std::make_shared<ExpertTable>(arrays, act, weights, threads);
+  return std::make_shared<ExpertTable>(arrays, act, weights, threads, wanted);
 }
 
 std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<ExpertTable>>& layers,
-                                         int top_k, int ranks, int threads,
+                                         int top_k, std::optional<int> ranks, int threads,
                                          const std::string& dispatcher, int64_t max_tokens,
-                                         bool share_openmp, double timeout) {
+                                         const std::optional<ParallelLayout>& layout,
+                                         std::optional<double> row_budget, bool share_openmp,
+                                         double timeout) {
   if (layers.empty() || layers.front() == nullptr)
     throw InvalidArgument("a runtime needs at least one layer");
   if (!(timeout > 0 && timeout < 1e6))
@@ -79,10 +84,12 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
   auto runtime = std::make_shared<MoeRuntime>(
       *layers.front(), top_k,
       RuntimeOptions{
-          .ranks = ranks,
+          .ranks = ranks.value_or(layout ? layout->ranks() : 1),
           .threads = threads,
+          .layout = layout,
           .dispatcher = dispatcher,
           .max_tokens = max_tokens,
+          .row_budget = row_budget,
           .share_openmp = share_openmp,
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)});
   for (const auto& layer : layers) runtime->add_layer(layer);
@@ -133,7 +140,8 @@ not needed afterwards.)")
       .def(nb::new_(&pack), "gate_up"_a.noconvert(), "down"_a.noconvert(), nb::kw_only(),
            "gate_up_bias"_a.noconvert() = nb::none(), "down_bias"_a.noconvert() = nb::none(),
            "format"_a = "bf16", "activation"_a = "silu", "alpha"_a = 1.702F, "limit"_a = 7.0F,
-           "transposed"_a = false, "interleaved"_a = false, "threads"_a = 1,
+           "transposed"_a = false, "interleaved"_a = false, "threads"_a = 1, "parts"_a = 1,
+           "part"_a = nb::none(),
            R"(Packs.
 
 gate_up: [experts, 2 * intermediate, hidden], the rows of gate, then those of up; with interleaved,
@@ -142,12 +150,22 @@ down: [experts, hidden, intermediate].
 transposed: gate_up is [experts, hidden, 2 * intermediate] and down [experts, intermediate, hidden].
 gate_up_bias: [experts, 2 * intermediate] and down_bias: [experts, hidden], or None.
 format: one of trimtab.weight_formats() (docs/checkpoints.md).
+parts: cut each expert's intermediate size into so many (ParallelLayout.expert_parts); part: keep
+this one alone, None: all of them.
 activation: "silu", "gelu", "gelu_tanh", or "swiglu_clamp" with alpha and limit (gpt-oss).
 Raises ValueError for shapes and types that do not fit, and for weights that the format can't hold:
 the error names the expert, the matrix and the element.)")
       .def_prop_ro("num_experts", &ExpertTable::num_experts)
       .def_prop_ro("hidden_size", &ExpertTable::hidden)
       .def_prop_ro("intermediate_size", &ExpertTable::intermediate)
+      .def_prop_ro("parts", [](const ExpertTable& table) { return table.parts().parts; })
+      .def_prop_ro(
+          "part",
+          [](const ExpertTable& table) {
+            const int part = table.parts().part;
+            return part < 0 ? std::optional<int>() : part;
+          },
+          "The part that is here; None: all of them.")
       .def_prop_ro("format", [](const ExpertTable& table) { return name(table.format()); })
       .def_prop_ro("nbytes", &ExpertTable::bytes, "Bytes that the packed weights take.");
 
@@ -158,15 +176,22 @@ Each rank holds a share of every layer's experts. A call deals its tokens to the
 to their experts and the results back; the output of a token does not depend on ranks, threads or
 placement. Threads may share a runtime: calls run one after another. In the child of a fork every
 call raises RuntimeError.)")
-      .def(nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = 1,
-           "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "share_openmp"_a = true,
-           "timeout"_a = 60.0,
+      .def(nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = nb::none(),
+           "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "layout"_a = nb::none(),
+           "row_budget"_a = nb::none(), "share_openmp"_a = true, "timeout"_a = 60.0,
            R"(layers: list of ExpertWeights, all of the same sizes and format.
 
-top_k: the number of experts of a token. ranks: the number of ranks. threads: those of each rank.
+top_k: the number of experts of a token. ranks: the number of ranks; None: those of the layout, or
+1. threads: those of each rank.
 dispatcher: a name (docs/dispatch.md) or "auto".
 max_tokens: the most tokens of one pass, over all ranks together. Longer calls take several passes,
 between which Ctrl-C is heard. Memory is reserved for a pass, and taken as it is used.
+layout: a ParallelLayout. None: whole experts, and each rank takes a slice of the tokens (tp =
+ranks). Without ep the weights must have all layout.expert_parts parts. A call's tokens are those of
+one caller, so dp is 1.
+row_budget: a rank's experts get at most so many times the rows of level loads at once; a pass that
+brings more takes further rounds, with the same bits. None: 2 where the dispatcher takes a budget;
+0: none.
 share_openmp: run on the threads of the process's OpenMP runtime (torch's) where there is one,
 instead of threads of the runtime's own.
 timeout: the longest that ranks wait for each other, in seconds.
@@ -193,7 +218,8 @@ before anything is done, RuntimeError when a rank fails.)")
 
 The slots of rank r are those from r * (slots / ranks) on. An empty list stands for the experts in
 order, as at the beginning. Nothing is copied: ranks share memory. Raises ValueError when ranks do
-not divide slots, and when an expert has no slot.)")
+not divide slots, when an expert has no slot, for layouts without ep, and for replicas without
+sp.)")
       .def("load", &load,
            "Tokens that each expert has had since reset_load(): int64 [layers, experts].")
       .def("reset_load", &MoeRuntime::reset_load, WithoutGil())
@@ -207,6 +233,9 @@ not divide slots, and when an expert has no slot.)")
       .def_prop_ro("thread_source", &MoeRuntime::threads, WithoutGil(),
                    "Whose threads the ranks are on: \"openmp\" or \"own\".")
       .def_prop_ro("dispatcher", &MoeRuntime::dispatcher)
+      .def_prop_ro("layout", [](const MoeRuntime& runtime) { return runtime.layout(); })
+      .def_prop_ro("row_budget", &MoeRuntime::row_budget,
+                   "The most rows that a rank's experts get at once; 0: no budget.")
       .def_prop_ro("nbytes", &MoeRuntime::weight_bytes, WithoutGil(),
                    "Bytes that the packed weights take.")
       .def_prop_ro("workspace_nbytes", &MoeRuntime::workspace_bytes, WithoutGil(),

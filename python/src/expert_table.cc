@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "expert_table.h"
 
+#include <algorithm>
+
 #include "base/cat.h"
 #include "rank_threads.h"
 #include "trimtab/error.h"
+#include "trimtab/expert_part.h"
 
 namespace trimtab::python {
 namespace {
@@ -82,25 +85,32 @@ Sizes check(const ExpertArrays& arrays) {
 }  // namespace
 
 ExpertTable::ExpertTable(const ExpertArrays& arrays, Activation activation, WeightFormat format,
-                         int threads) {
+                         int threads, ExpertParts parts)
+    : parts_(parts) {
   const Sizes sizes = check(arrays);
   if (threads < 1) throw InvalidArgument(cat("packing needs at least 1 thread, not ", threads));
-  experts_.resize(sizes.experts);
+  if (parts.parts < 1 || parts.part < -1 || parts.part >= parts.parts)
+    throw InvalidArgument(cat("part ", parts.part, " of ", parts.parts, " of each expert"));
+  num_experts_ = static_cast<int>(sizes.experts);
+  const int first_part = std::max(parts.part, 0);
+  experts_.resize((parts.part < 0 ? parts.parts : 1) * sizes.experts);
   std::vector<std::exception_ptr> errors(threads);
   RankThreads(threads, true).run([&](int member) {
     // Blocks, not turns: a rank's experts are in memory that its threads have touched first.
-    const int64_t first = sizes.experts * member / threads,
-                  last = sizes.experts * (member + 1) / threads;
+    const int64_t first = std::ssize(experts_) * member / threads,
+                  last = std::ssize(experts_) * (member + 1) / threads;
     BufferArena arena;
-    int64_t e = first;
+    int64_t i = first;
     try {
-      for (; e < last; ++e) {
-        experts_[e] = std::make_shared<Mlp>(source(arrays, e, sizes.hidden, sizes.intermediate),
-                                            activation, format, nullptr, &arena);
+      for (; i < last; ++i) {
+        const MlpSource whole = source(arrays, i % sizes.experts, sizes.hidden, sizes.intermediate);
+        const int part = first_part + static_cast<int>(i / sizes.experts);
+        experts_[i] = std::make_shared<Mlp>(part_of(whole, part, parts.parts, format), activation,
+                                            format, nullptr, &arena);
       }
     } catch (const InvalidArgument& error) {
-      errors[member] =
-          std::make_exception_ptr(InvalidArgument(cat("expert ", e, ": ", error.what())));
+      errors[member] = std::make_exception_ptr(
+          InvalidArgument(cat("expert ", i % sizes.experts, ": ", error.what())));
     } catch (...) {
       errors[member] = std::current_exception();
     }
@@ -108,6 +118,14 @@ ExpertTable::ExpertTable(const ExpertArrays& arrays, Activation activation, Weig
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+std::span<const std::shared_ptr<const Mlp>> ExpertTable::experts(int part) const {
+  const int held = parts_.part < 0 ? part : part - parts_.part;
+  const std::span all(experts_);
+  if (held < 0 || (held + 1) * num_experts_ > std::ssize(all))
+    throw InvalidArgument(cat("part ", part, " of the experts is not in this table"));
+  return all.subspan(held * num_experts_, num_experts_);
 }
 
 size_t ExpertTable::bytes() const {

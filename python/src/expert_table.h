@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "trimtab/experts.h"
@@ -31,21 +32,33 @@ struct ExpertArrays {
   bool interleaved = false;  // gate and up take turns, instead of all of gate, then all of up
 };
 
+// The parts that each expert is cut into (part_of()), and the ones that are wanted.
+struct ExpertParts {
+  int parts = 1;
+  int part = -1;  // -1: all of them
+};
+
 class ExpertTable {
  public:
   // Packs with that many threads, each a block of experts. Throws InvalidArgument for shapes that
-  // do not fit, and as Mlp's constructor.
-  ExpertTable(const ExpertArrays& arrays, Activation activation, WeightFormat format, int threads);
+  // do not fit, and as part_of() and Mlp's constructor.
+  ExpertTable(const ExpertArrays& arrays, Activation activation, WeightFormat format, int threads,
+              ExpertParts parts = {});
 
-  const std::vector<std::shared_ptr<const Mlp>>& experts() const { return experts_; }
-  int num_experts() const { return static_cast<int>(experts_.size()); }
+  // [num_experts()] Part `part` of each expert; whole experts are their part 0. Throws
+  // InvalidArgument for a part that is not here.
+  std::span<const std::shared_ptr<const Mlp>> experts(int part = 0) const;
+  int num_experts() const { return num_experts_; }
+  const ExpertParts& parts() const { return parts_; }
   int64_t hidden() const { return experts_.front()->hidden(); }
-  int64_t intermediate() const { return experts_.front()->intermediate(); }
+  int64_t intermediate() const { return parts_.parts * experts_.front()->intermediate(); }
   WeightFormat format() const { return experts_.front()->weight_format(); }
   size_t bytes() const;
 
  private:
-  std::vector<std::shared_ptr<const Mlp>> experts_;
+  ExpertParts parts_;
+  int num_experts_;
+  std::vector<std::shared_ptr<const Mlp>> experts_;  // [parts that are here][num_experts_]
 };
 
 }  // namespace trimtab::python

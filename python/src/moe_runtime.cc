@@ -9,8 +9,8 @@
 
 #include "base/cat.h"
 #include "base/rows.h"
+#include "rank_layout.h"
 #include "trimtab/communicator.h"
-#include "trimtab/dispatch_choice.h"
 #include "trimtab/error.h"
 
 namespace trimtab::python {
@@ -27,6 +27,18 @@ RuntimeOptions checked(RuntimeOptions options) {
   return options;
 }
 
+ParallelLayout checked_layout(const RuntimeOptions& options) {
+  const ParallelLayout layout = options.layout.value_or(ParallelLayout{.tp = options.ranks});
+  check_layout(layout, options.ranks);
+  if (layout.dp > 1) {
+    throw InvalidArgument(
+        cat("layout ", name(layout),
+            ": data-parallel groups have tokens of their own, but the ranks of this runtime share "
+            "those of one caller; take dp 1, or a RankRuntime in each process"));
+  }
+  return layout;
+}
+
 bool is_comm_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -37,20 +49,11 @@ bool is_comm_error(const std::exception_ptr& error) {
   }
 }
 
-// The slots of a layer, as many on each rank.
-Placement placement_of(int num_experts, int ranks, std::span<const int32_t> logical) {
-  if (logical.empty()) return Placement::linear(1, num_experts, ranks);
-  const auto slots = static_cast<int>(logical.size());
-  if (slots % ranks != 0)
-    throw InvalidArgument(cat(slots, " slots can't be dealt evenly to ", ranks, " ranks"));
-  return {1, num_experts, std::vector<int>(ranks, slots / ranks),
-          std::vector<int32_t>(logical.begin(), logical.end())};
-}
-
 }  // namespace
 
 MoeRuntime::MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions options)
     : options_(checked(std::move(options))),
+      layout_(checked_layout(options_)),
       top_k_(top_k),
       num_experts_(like.num_experts()),
       hidden_(like.hidden()),
@@ -61,14 +64,11 @@ MoeRuntime::MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions option
   if (top_k < 1 || top_k > num_experts_) {
     throw InvalidArgument(cat("top_k must be in [1, ", num_experts_, "], is ", top_k));
   }
-  const DispatchRule rule =
-      choose_dispatcher({.ranks = options_.ranks, .hosts = 1}, options_.dispatcher);
-  dispatcher_name_ = rule.dispatcher;
-  const auto made = dispatcher_for(placement_of(num_experts_, options_.ranks, {}), 0);
-  if (made->format() != Format::kStandard || !made->output_is_reduced()) {
-    throw InvalidArgument(
-        cat("dispatcher ", dispatcher_name_, " does not bring standard rows and whole outputs"));
-  }
+  const auto made = dispatcher_for(placement_of({}), 0);
+  dispatcher_name_ = made->name();
+  row_budget_ = made->shape().row_budget;
+  if (made->format() != Format::kStandard)
+    throw InvalidArgument(cat("dispatcher ", dispatcher_name_, " does not bring standard rows"));
 }
 
 MoeRuntime::~MoeRuntime() {
@@ -81,24 +81,45 @@ MoeRuntime::~MoeRuntime() {
 std::shared_ptr<const Dispatcher> MoeRuntime::dispatcher_for(const Placement& placement,
                                                              int rank) const {
   const std::vector<int32_t> hosts(options_.ranks);
-  return make_dispatcher(dispatcher_name_,
-                         {.max_tokens = rank_tokens(),
-                          .hidden = static_cast<int>(hidden_),
-                          .top_k = top_k_,
-                          .dtype = format_.rows(),
-                          .first_slots = placement.first_slots()},
-                         rank, hosts);
+  const Placement of_lane = placement_of_lane(layout_, placement);
+  return make_rank_dispatcher(
+      layout_,
+      {.max_tokens = rank_tokens(),
+       .hidden = static_cast<int>(hidden_),
+       .top_k = top_k_,
+       .dtype = format_.rows(),
+       .first_slots = of_lane.first_slots()},
+      rank, hosts, {.dispatcher = options_.dispatcher, .row_budget = options_.row_budget});
+}
+
+// The slots of a layer, as many on each rank.
+Placement MoeRuntime::placement_of(std::span<const int32_t> logical) const {
+  if (logical.empty()) return placement_of_layout(layout_, 1, num_experts_);
+  const auto slots = static_cast<int>(logical.size());
+  if (slots % options_.ranks != 0)
+    throw InvalidArgument(cat(slots, " slots can't be dealt evenly to ", options_.ranks, " ranks"));
+  Placement placement(1, num_experts_, std::vector<int>(options_.ranks, slots / options_.ranks),
+                      std::vector<int32_t>(logical.begin(), logical.end()));
+  check_placement(layout_, placement);
+  return placement;
+}
+
+// Ranks that sum parts all have the whole output.
+Output MoeRuntime::output_of(int rank) const {
+  return layout_.sums_parts() && layout_.tp_rank(rank) != 0 ? Output::kDropped : Output::kWritten;
 }
 
 MoeRuntime::Layer MoeRuntime::place_table(std::shared_ptr<const ExpertTable> table,
                                           Placement placement, int number) const {
   Layer layer{std::move(table), std::move(placement), {}, {}};
   layer.load.resize(num_experts_);
-  const auto replicas = std::make_shared<const SplitTable>(layer.placement, 0);
+  const auto replicas =
+      std::make_shared<const SplitTable>(placement_of_lane(layout_, layer.placement), 0);
   for (int r = 0; r < options_.ranks; ++r) {
+    const auto experts = layer.table->experts(layout_.ep ? 0 : layout_.tp_rank(r));
     std::vector<std::shared_ptr<const Mlp>> slots;
     for (int s = layer.placement.first_slot(r); s < layer.placement.first_slot(r + 1); ++s) {
-      slots.push_back(layer.table->experts()[layer.placement.logical(0)[s]]);
+      slots.push_back(experts[layer.placement.logical(0)[s]]);
     }
     const size_t num_slots = slots.size();
     MoeLayer::Parts parts;
@@ -121,11 +142,16 @@ int MoeRuntime::add_layer(std::shared_ptr<const ExpertTable> table) {
                               ", the first one has ", num_experts_, " of ", hidden_, " in ",
                               name(format_)));
   }
+  if (table->parts().parts != layout_.expert_parts() || table->parts().part >= 0) {
+    throw InvalidArgument(cat("layout ", name(layout_), ": it takes all ", layout_.expert_parts(),
+                              " parts of each expert; the weights have ",
+                              table->parts().part < 0 ? "all" : "one", " of ",
+                              table->parts().parts));
+  }
   check_process();
   const std::lock_guard lock(mutex_);
-  Layer& layer = layers_.emplace_back(place_table(std::move(table),
-                                                  placement_of(num_experts_, options_.ranks, {}),
-                                                  static_cast<int>(layers_.size())));
+  Layer& layer = layers_.emplace_back(
+      place_table(std::move(table), placement_of({}), static_cast<int>(layers_.size())));
   make_room(layer);
   return static_cast<int>(layers_.size()) - 1;
 }
@@ -134,8 +160,8 @@ void MoeRuntime::place(int layer, std::span<const int32_t> logical) {
   check_process();
   const std::lock_guard lock(mutex_);
   Layer& old = layer_at(layer);
-  Layer placed = place_table(old.table, placement_of(num_experts_, options_.ranks, logical), layer);
-  placed.load = old.total_load();
+  Layer placed = place_table(old.table, placement_of(logical), layer);
+  placed.load = old.total_load(layout_);
   old = std::move(placed);
   make_room(old);
 }
@@ -148,8 +174,8 @@ MoeRuntime::Layer& MoeRuntime::layer_at(int layer) {
 }
 
 void MoeRuntime::make_room(const Layer& layer) {
-  for (const RankLayer& rank : layer.ranks) {
-    const size_t bytes = pass_bytes(rank.layer, rank_tokens());
+  for (int r = 0; r < options_.ranks; ++r) {
+    const size_t bytes = pass_bytes(layer.ranks[r].layer, rank_tokens(), output_of(r));
     if (bytes <= rank_bytes_) continue;
     rank_bytes_ = bytes;
     rank_states_.clear();
@@ -165,8 +191,9 @@ void MoeRuntime::make_rank_states(const Layer& layer) {
     if (member % options_.threads != 0) return;
     const int r = member / options_.threads;
     try {
-      rank_states_[r] = std::make_unique<RankState>(
-          std::move(ends[r]), layer.ranks[r].layer.dispatcher(), rank_bytes_, options_.threads);
+      rank_states_[r] = std::make_unique<RankState>(std::move(ends[r]), layout_,
+                                                    layer.ranks[r].layer.dispatcher(), rank_bytes_,
+                                                    options_.threads);
     } catch (...) {
       errors[r] = std::current_exception();
     }
@@ -229,8 +256,8 @@ void MoeRuntime::run_ranks(Layer& layer, const RoutedTokens& pass) {
     const int r = member / options_.threads;
     if (const int helper = member % options_.threads; helper != 0)
       return rank_states_[r]->team.help(helper);
-    const TokenRange own = even_share(pass.x.rows, *rank_states_[r]->comm);
-    run_pass(layer.ranks[r], pass.slice(own.first, own.last - own.first), *rank_states_[r]);
+    const TokenSlice own = token_slice(pass.x.rows, layout_.token_slices(), layout_.slice_of(r));
+    run_pass(layer.ranks[r], pass.slice(own.first, own.count), *rank_states_[r], output_of(r));
     rank_states_[r]->team.dismiss();
   });
   rethrow_failure();
@@ -252,7 +279,7 @@ std::vector<int64_t> MoeRuntime::load() const {
   const std::lock_guard lock(mutex_);
   std::vector<int64_t> all;
   for (const Layer& layer : layers_) {
-    const std::vector<int64_t> load = layer.total_load();
+    const std::vector<int64_t> load = layer.total_load(layout_);
     all.insert(all.end(), load.begin(), load.end());
   }
   return all;
@@ -266,9 +293,10 @@ void MoeRuntime::reset_load() {
   }
 }
 
-std::vector<int64_t> MoeRuntime::Layer::total_load() const {
+std::vector<int64_t> MoeRuntime::Layer::total_load(const ParallelLayout& layout) const {
   std::vector<int64_t> sum = load;
   for (int r = 0; r < placement.num_ranks(); ++r) {
+    if (!layout.ep && layout.tp_rank(r) != 0) continue;  // it counts the rows of its group again
     for (int s = 0; s < placement.slots_of_rank(r); ++s) {
       const int32_t expert = placement.logical(0)[placement.first_slot(r) + s];
       sum[expert] += ranks[r].received[s];

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,18 +18,23 @@
 #include "rank_pass.h"
 #include "rank_threads.h"
 #include "trimtab/dispatcher.h"
+#include "trimtab/layout.h"
 #include "trimtab/placement.h"
 
 namespace trimtab::python {
 
 struct RuntimeOptions {
   int ranks = 1;
-  int threads = 1;                  // of each rank
+  int threads = 1;  // of each rank
+  // None: whole experts, and each rank takes a slice of a call's tokens: tp = ranks. All tokens of
+  // a call are of one caller, so dp is 1.
+  std::optional<ParallelLayout> layout = {};
   std::string dispatcher = "auto";  // as choose_dispatcher()
   // Tokens of one pass, of all ranks together; longer calls take several. Memory is reserved for
   // them.
   int64_t max_tokens = 2048;
-  bool share_openmp = true;  // as RankThreads
+  std::optional<double> row_budget = {};  // as DispatchWish
+  bool share_openmp = true;               // as RankThreads
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
@@ -46,7 +52,8 @@ class MoeRuntime {
   int add_layer(std::shared_ptr<const ExpertTable> table);
   // From the next call on the layer's experts are in these slots. logical: [slots]; slot s is on
   // rank s / (slots / ranks). Empty: as at the beginning, experts in order. Weights are not copied.
-  // Throws InvalidArgument when ranks do not divide slots, or an expert has no slot.
+  // Throws InvalidArgument when ranks do not divide slots, when an expert has no slot, for experts
+  // in parts, which are on every rank, and for replicas where each rank has all tokens.
   void place(int layer, std::span<const int32_t> logical);
   // Throws InvalidArgument for what does not fit, before anything is done; Error after a fork, in
   // whose child the ranks do not exist. between: called between passes on the calling thread; what
@@ -62,8 +69,10 @@ class MoeRuntime {
   int top_k() const { return top_k_; }
   WeightFormat format() const { return format_; }
   const RuntimeOptions& options() const { return options_; }
+  const ParallelLayout& layout() const { return layout_; }
   std::string dispatcher() const { return dispatcher_name_; }
-  const char* threads() const;  // as RankThreads
+  int64_t row_budget() const { return row_budget_; }  // rows of a rank at once; 0: none
+  const char* threads() const;                        // as RankThreads
   size_t weight_bytes() const;
   size_t workspace_bytes() const;  // the most that the ranks' calls have taken by now
 
@@ -73,7 +82,7 @@ class MoeRuntime {
     Placement placement;           // of one layer
     std::vector<RankLayer> ranks;  // [ranks]
     std::vector<int64_t> load;     // [experts] under earlier placements
-    std::vector<int64_t> total_load() const;
+    std::vector<int64_t> total_load(const ParallelLayout& layout) const;
   };
 
   // number: the layer's.
@@ -87,15 +96,20 @@ class MoeRuntime {
   void make_rank_states(const Layer& layer);
   void run_ranks(Layer& layer, const RoutedTokens& pass);
   void rethrow_failure();
+  Placement placement_of(std::span<const int32_t> logical) const;
+  Output output_of(int rank) const;
+  // The most tokens that a rank takes through a layer.
   int64_t rank_tokens() const {
-    return (options_.max_tokens + options_.ranks - 1) / options_.ranks;
+    return token_slice(options_.max_tokens, layout_.token_slices(), 0).count;
   }
 
   RuntimeOptions options_;
+  ParallelLayout layout_;
   int top_k_, num_experts_;
   int64_t hidden_;
   WeightFormat format_;
   std::string dispatcher_name_;
+  int64_t row_budget_ = 0;
   int process_;  // that the threads are in
 
   mutable std::mutex mutex_;  // one call at a time; guards all below

@@ -57,6 +57,106 @@ TEST(MoeRuntime, BitsDoNotDependOnRanksAndThreads) {
   }
 }
 
+// P1, P4: whole experts and slices of tokens have the bits of one rank; where ranks sum parts,
+// outputs differ by rounding. Each pick is counted once.
+TEST(MoeRuntime, LayoutsGiveWhatOneRankGives) {
+  const auto alone = make_runtime({.max_tokens = 10});
+  const auto wanted = forward(*alone, 23);
+  for (const ParallelLayout layout : {ParallelLayout{.tp = 2},
+                                      {.tp = 2, .pcp = 2},
+                                      {.tp = 3, .sp = false},
+                                      {.tp = 2, .ep = false},
+                                      {.tp = 2, .ep = false, .pcp = 2},
+                                      {.ep = false, .pcp = 3}}) {
+    SCOPED_TRACE(name(layout));
+    const auto table = make_table(kExperts, 0, kExperts, 2, {.parts = layout.expert_parts()});
+    EXPECT_EQ(table->intermediate(), kIntermediate);
+    MoeRuntime runtime(*table, kTopK,
+                       {.ranks = layout.ranks(), .threads = 2, .layout = layout, .max_tokens = 10});
+    runtime.add_layer(table);
+    for (const int64_t tokens : {0, 1, 23}) {
+      const auto out = forward(runtime, tokens), one = forward(*alone, tokens);
+      for (size_t i = 0; i < out.size(); ++i) {
+        if (layout.sums_parts()) {
+          ASSERT_NEAR(out[i], one[i], 1e-4 * std::abs(one[i]) + 1e-3) << i;
+        } else {
+          ASSERT_EQ(out[i], one[i]) << i;
+        }
+      }
+    }
+    std::vector<int64_t> load = runtime.load();
+    alone->reset_load();
+    for (const int64_t tokens : {0, 1, 23}) forward(*alone, tokens);
+    EXPECT_EQ(load, alone->load());
+  }
+}
+
+// M12: in rounds, where one rank gets all rows.
+TEST(MoeRuntime, RowBudgetsKeepTheBits) {
+  const auto wanted = forward(*make_runtime({}), 23);
+  const auto roomy = make_runtime({.ranks = 4, .row_budget = 0});
+  EXPECT_EQ(forward(*roomy, 23), wanted);
+  EXPECT_EQ(roomy->row_budget(), 0);
+  const auto tight = make_runtime({.ranks = 4, .row_budget = 1});
+  tight->place(0, std::vector<int32_t>{0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4});
+  EXPECT_EQ(forward(*tight, 23), wanted);
+  EXPECT_EQ(tight->row_budget(), 2048 / 4 * kTopK);
+  EXPECT_EQ(make_runtime({.ranks = 4})->row_budget(), 2 * tight->row_budget());
+  EXPECT_LT(tight->workspace_bytes(), roomy->workspace_bytes());
+}
+
+// What the constructor or add_layer() says.
+std::string refusal(const RuntimeOptions& options, ExpertParts parts = {}) {
+  try {
+    const auto table = make_table(kExperts, 0, kExperts, 1, parts);
+    MoeRuntime(*table, kTopK, options).add_layer(table);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MoeRuntimeErrors, LayoutsAndBudgetsThatMeanNothingAreRefused) {
+  const auto says = [](const std::string& text, const char* words) {
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
+  says(refusal({.ranks = 4, .layout = ParallelLayout{.tp = 2, .dp = 2}}), "take dp 1");
+  says(refusal({.ranks = 3, .layout = ParallelLayout{.tp = 2}}), "are not 3 ranks");
+  const ParallelLayout parts{.tp = 2, .ep = false}, all_tokens{.tp = 2, .sp = false};
+  says(refusal({.ranks = 2, .layout = parts}), "it takes all 2 parts");
+  says(refusal({.ranks = 2, .layout = parts}, {.parts = 2, .part = 1}), "the weights have one");
+  says(refusal({.ranks = 2}, {.parts = 2}), "it takes all 1 parts");
+  says(refusal({.ranks = 2, .layout = parts, .dispatcher = "pull"}, {.parts = 2}),
+       "takes dispatcher auto, not pull");
+  says(refusal({.ranks = 2, .layout = parts, .row_budget = 2}, {.parts = 2}), "row budget");
+  says(refusal({.ranks = 2, .layout = all_tokens, .row_budget = 2}), "row budget");
+  says(refusal({.ranks = 2, .dispatcher = "pull_batched", .row_budget = 2}),
+       "pull_batched takes no row budget, not 2; all_gather, ");
+  says(refusal({.ranks = 2, .dispatcher = "grouped", .row_budget = 2}), "no whole outputs");
+  says(refusal({.ranks = 2, .row_budget = -1}), "-1 times the level load");
+  says(refusal({}, {.parts = 3}), "expert 0: an expert of intermediate size 128");
+  says(refusal({}, {.parts = 2, .part = 2}), "part 2 of 2");
+  EXPECT_EQ(refusal({.ranks = 2, .layout = parts, .row_budget = 0}, {.parts = 2}), "");
+}
+
+TEST(MoeRuntimeErrors, PlacementsThatALayoutCannotHaveAreRefused) {
+  const std::vector<int32_t> once = {4, 3, 2, 1, 0}, twice = {0, 1, 2, 3, 4, 0, 1, 2, 3, 4};
+  const auto all_tokens =
+      make_runtime({.ranks = 5, .layout = ParallelLayout{.tp = 5, .sp = false}});
+  const auto wanted = forward(*all_tokens, 9);
+  EXPECT_THROW(all_tokens->place(0, twice), InvalidArgument);
+  all_tokens->place(0, once);
+  const auto moved = forward(*all_tokens, 9);
+  for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(moved[i], wanted[i], 1e-3) << i;
+  const ParallelLayout parts{.tp = 2, .ep = false};
+  const auto table = make_table(kExperts, 0, kExperts, 1, {.parts = 2});
+  MoeRuntime runtime(*table, kTopK, {.ranks = 2, .layout = parts});
+  runtime.add_layer(table);
+  runtime.place(0, twice);  // as it is: a part of each on either rank
+  const std::vector<int32_t> other = {1, 0, 2, 3, 4, 0, 1, 2, 3, 4};
+  EXPECT_THROW(runtime.place(0, other), InvalidArgument);
+}
+
 TEST(MoeRuntime, IdsMayHaveEitherWidth) {
   const auto runtime = make_runtime({.ranks = 2, .max_tokens = 10});
   const auto wanted = forward(*runtime, 23);

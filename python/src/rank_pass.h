@@ -11,6 +11,7 @@
 #include "trimtab/communicator.h"
 #include "trimtab/dispatcher.h"
 #include "trimtab/layer.h"
+#include "trimtab/layout.h"
 #include "trimtab/team.h"
 #include "trimtab/workspace.h"
 
@@ -39,30 +40,36 @@ struct RankLayer {
 
 // What a rank has for all of its passes.
 struct RankState {
-  RankState(std::unique_ptr<Communicator> end, const Dispatcher& dispatcher, size_t workspace_bytes,
-            int threads);
+  // Collective over end, whose ranks have the same layout. The dispatcher is made for the ranks
+  // that hold the layout's experts.
+  RankState(std::unique_ptr<Communicator> end, const ParallelLayout& layout,
+            const Dispatcher& dispatcher, size_t workspace_bytes, int threads);
 
   std::unique_ptr<Communicator> comm;
-  std::vector<std::unique_ptr<Communicator>> owned_groups;
+  LayoutGroups layout_groups;
+  std::vector<std::unique_ptr<Communicator>> owned_groups;  // the dispatcher's
   std::vector<Communicator*> groups;
   Workspace workspace;
   Team team;  // its helpers are visitors
   Lane lane;
   std::exception_ptr error;  // of the last pass
+
+ private:
+  Communicator& experts_comm() const {
+    return layout_groups.experts ? *layout_groups.experts : *comm;
+  }
 };
+
+// Says what becomes of the output of a pass. It is kDropped on a rank whose output another one has
+// too, and which would write it to the same place.
+enum class Output { kWritten, kDropped };
 
 // Workspace of a pass with at most so many tokens of this rank.
-size_t pass_bytes(const MoeLayer& layer, int64_t max_tokens);
-
-// The tokens [first, last).
-struct TokenRange {
-  int64_t first = 0, last = 0;
-};
-// This rank's even share of so many tokens that all ranks have.
-TokenRange even_share(int64_t tokens, const Communicator& comm);
+size_t pass_bytes(const MoeLayer& layer, int64_t max_tokens, Output output = Output::kWritten);
 
 // Takes this rank's tokens through the layer. Every rank of the group does so at the same time. An
 // exception fails the group and is left in state.error.
-void run_pass(RankLayer& layer, const RoutedTokens& tokens, RankState& state) noexcept;
+void run_pass(RankLayer& layer, const RoutedTokens& tokens, RankState& state,
+              Output output = Output::kWritten) noexcept;
 
 }  // namespace trimtab::python

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "base/cat.h"
-#include "trimtab/dispatch_choice.h"
-#include "trimtab/dispatcher_kind.h"
+#include "rank_layout.h"
 #include "trimtab/error.h"
 #include "trimtab/require_equal.h"
 #include "trimtab/split.h"
@@ -22,7 +21,8 @@ RankRuntimeOptions checked_ranks(RankRuntimeOptions options, int num_experts, in
   };
   check(options.threads >= 1, "threads of a rank must be at least 1, is ", options.threads);
   check(options.max_tokens >= 1, "max_tokens must be at least 1, is ", options.max_tokens);
-  check(num_experts >= 1 && num_experts % ranks == 0, num_experts,
+  const bool in_parts = options.layout && !options.layout->ep;
+  check(num_experts >= 1 && (in_parts || num_experts % ranks == 0), num_experts,
         " experts can't be dealt evenly to ", ranks, " ranks");
   check(options.redundant >= 0 && options.redundant % ranks == 0, options.redundant,
         " redundant experts can't be dealt evenly to ", ranks, " ranks");
@@ -30,6 +30,20 @@ RankRuntimeOptions checked_ranks(RankRuntimeOptions options, int num_experts, in
         "redundant experts are of use only with a balancer");
   check(top_k >= 1 && top_k <= num_experts, "top_k must be in [1, ", num_experts, "], is ", top_k);
   return options;
+}
+
+ParallelLayout checked_layout(const RankRuntimeOptions& options, int ranks) {
+  const ParallelLayout layout = options.layout.value_or(data_parallel(ranks));
+  check_layout(layout, ranks);
+  if (options.layout && options.same_tokens) {
+    throw InvalidArgument(cat("same_tokens leaves the sum over ranks to the caller, with layout ",
+                              name(layout), " outputs are whole; take one of the two"));
+  }
+  if (layout.sums_parts() && !options.balancer.empty()) {
+    throw InvalidArgument(cat("layout ", name(layout),
+                              ": a balancer needs whole experts and slices of tokens (ep and sp)"));
+  }
+  return layout;
 }
 
 BalancerConfig balancer_config(const std::string& json) {
@@ -43,8 +57,8 @@ BalancerConfig balancer_config(const std::string& json) {
   return config;
 }
 
-void clear(Rows rows, TokenRange range) {
-  for (int64_t r = range.first; r < range.last; ++r) {
+void clear(Rows rows) {
+  for (int64_t r = 0; r < rows.rows; ++r) {
     const Rows row = rows.slice(r, 1);
     std::memset(row.data, 0, shape_bytes(row.dtype, 1, row.cols));
   }
@@ -69,6 +83,7 @@ RankRuntime::RankRuntime(std::shared_ptr<Communicator> comm, int num_experts, in
       num_experts_(num_experts),
       top_k_(top_k),
       options_(checked_ranks(std::move(options), num_experts, top_k, comm_->size())),
+      layout_(checked_layout(options_, comm_->size())),
       balancer_config_(balancer_config(options_.balancer)),
       threads_(options_.threads, options_.share_openmp),
       step_words_(comm_->size()),
@@ -79,11 +94,11 @@ RankRuntime::~RankRuntime() = default;
 
 int RankRuntime::add_layer(std::shared_ptr<const ExpertTable> table) {
   if (started_) throw InvalidArgument("a layer can't be added after start()");
-  if (table->num_experts() != num_experts_ / ranks()) {
-    throw InvalidArgument(cat("a layer of ", table->num_experts(), " experts, wanted ",
-                              num_experts_ / ranks(), ": ", num_experts_, " of ", ranks(),
-                              " ranks"));
+  if (table->num_experts() != num_own()) {
+    throw InvalidArgument(cat("a layer of ", table->num_experts(), " experts, wanted ", num_own(),
+                              ": ", num_experts_, " of ", ranks(), " ranks, ", name(layout_)));
   }
+  check_parts(*table);
   if (!tables_.empty() && (table->hidden() != tables_.front()->hidden() ||
                            table->format() != tables_.front()->format())) {
     throw InvalidArgument(cat("a layer of hidden size ", table->hidden(), " in ",
@@ -92,6 +107,16 @@ int RankRuntime::add_layer(std::shared_ptr<const ExpertTable> table) {
   }
   tables_.push_back(std::move(table));
   return static_cast<int>(tables_.size()) - 1;
+}
+
+void RankRuntime::check_parts(const ExpertTable& table) const {
+  const auto [parts, part] = table.parts();
+  // A table of all parts has this rank's as well.
+  if (parts == layout_.expert_parts() && (part < 0 || part == own_part())) return;
+  throw InvalidArgument(cat("layout ", name(layout_), ": rank ", comm_->rank(), " holds part ",
+                            own_part(), " of ", layout_.expert_parts(),
+                            " of each expert; the weights have ",
+                            part < 0 ? std::string("all") : cat("part ", part), " of ", parts));
 }
 
 void RankRuntime::start() {
@@ -103,7 +128,7 @@ void RankRuntime::start() {
   if (!options_.balancer.empty()) make_slots(num_spares(balancer_config_, *placement_));
   make_layers(dispatcher);
   const int64_t share = dispatcher->shape().max_tokens;
-  state_ = std::make_unique<RankState>(comm_->duplicate(), *dispatcher,
+  state_ = std::make_unique<RankState>(comm_->duplicate(), layout_, *dispatcher,
                                        pass_bytes(layers_.front().layer, share), options_.threads);
   if (!options_.balancer.empty()) make_balancer();
   weight_bytes_ = slots_ ? slots_->bytes() : 0;
@@ -122,7 +147,10 @@ void RankRuntime::require_same_ranks() {
                     named_value("hidden size", empty ? "none" : cat(tables_.front()->hidden())),
                     named_value("weight format", empty ? "none" : name(tables_.front()->format())),
                     named_value("dispatcher", options_.dispatcher),
+                    named_value("layout", options_.layout ? name(layout_) : std::string("none")),
                     named_value("max_tokens", cat(options_.max_tokens)),
+                    named_value("row_budget", options_.row_budget ? cat(*options_.row_budget)
+                                                                  : std::string("none")),
                     named_value("same_tokens", cat(static_cast<int>(options_.same_tokens))),
                     named_value("redundant experts", cat(options_.redundant)),
                     named_value("balancer", options_.balancer)});
@@ -131,59 +159,62 @@ void RankRuntime::require_same_ranks() {
 // Each rank's experts in order, and the first of them once more in its redundant slots: what a rank
 // has loaded is all it needs. The first plan gives those slots other experts.
 Placement RankRuntime::first_placement() const {
-  const int own = num_experts_ / ranks(), slots = own + options_.redundant / ranks();
+  const auto layers = static_cast<int>(tables_.size());
+  if (!layout_.ep) return placement_of_layout(layout_, layers, num_experts_);
+  const int own = num_own(), slots = own + options_.redundant / ranks();
   std::vector<int32_t> logical;
-  for (size_t layer = 0; layer < tables_.size(); ++layer) {
+  for (int layer = 0; layer < layers; ++layer) {
     for (int r = 0; r < ranks(); ++r) {
       for (int s = 0; s < slots; ++s) logical.push_back(r * own + s % own);
     }
   }
-  return {static_cast<int>(tables_.size()), num_experts_, std::vector<int>(ranks(), slots),
-          std::move(logical)};
+  return {layers, num_experts_, std::vector<int>(ranks(), slots), std::move(logical)};
 }
 
-std::shared_ptr<const Dispatcher> RankRuntime::make_dispatcher() const {
+std::shared_ptr<const Dispatcher> RankRuntime::make_dispatcher() {
+  const int slices = options_.same_tokens ? ranks() : layout_.token_slices();
+  const Placement of_lane = placement_of_lane(layout_, *placement_);
   DispatchShape shape;
-  shape.max_tokens =
-      options_.same_tokens ? (options_.max_tokens + ranks() - 1) / ranks() : options_.max_tokens;
+  shape.max_tokens = token_slice(options_.max_tokens, slices, 0).count;
   shape.hidden = static_cast<int>(tables_.front()->hidden());
   shape.top_k = top_k_;
   shape.dtype = tables_.front()->format().rows();
-  shape.first_slots = placement_->first_slots();
+  shape.first_slots = of_lane.first_slots();
   const bool shares_out =
       !options_.balancer.empty() && balancer_config_.split != SplitRule::kStatic;
   if (shares_out) shape.num_experts = num_experts_;
-  const DispatchRule rule = choose_dispatcher(
-      {.ranks = ranks(), .hosts = 1, .shares_out = shares_out}, options_.dispatcher);
-  auto made = trimtab::make_dispatcher(rule.dispatcher, shape, comm_->rank(), comm_->hosts());
-  if (!made->output_is_reduced()) {
-    throw InvalidArgument(
-        cat("dispatcher ", rule.dispatcher, " gives no whole outputs, which are wanted here"));
-  }
-  return made;
+  auto made = make_rank_dispatcher(layout_, shape, comm_->rank(), comm_->hosts(),
+                                   {.dispatcher = options_.dispatcher,
+                                    .row_budget = options_.row_budget,
+                                    .shares_out = shares_out});
+  dispatcher_name_ = made->name();
+  if (layout_.token_slices() == 1) return made;
+  return make_sliced_dispatcher(std::move(made), options_.max_tokens, layout_.token_slices());
 }
 
 void RankRuntime::make_slots(int spares) {
   const int first = placement_->first_slot(comm_->rank());
-  const int own = num_experts_ / ranks();
   const auto source = [&](int layer, int slot) {
     const int32_t logical = placement_->logical(layer)[first + slot];
-    return ExpertSlots::Expert{tables_[layer]->experts()[logical - comm_->rank() * own], logical};
+    return ExpertSlots::Expert{tables_[layer]->experts()[logical - first_own()], logical};
   };
   slots_ = std::make_unique<ExpertSlots>(
       placement_->num_layers(), placement_->slots_of_rank(comm_->rank()), spares, source, *comm_);
 }
 
 void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatcher) {
+  const Placement of_lane = placement_of_lane(layout_, *placement_);
+  const auto hosts = comm_->hosts().first(of_lane.num_ranks());
   for (int l = 0; l < placement_->num_layers(); ++l) {
     MoeLayer::Parts parts;
-    parts.replicas = std::make_shared<const SplitTable>(*placement_, l, comm_->hosts());
+    parts.replicas = std::make_shared<const SplitTable>(of_lane, l, hosts);
     if (dispatcher->shares_out()) parts.split = balancer_config_.split;
     parts.dispatcher = dispatcher;
     const ExpertTable& table = *tables_[l];
+    const auto own = table.experts(own_part());
     parts.experts = slots_ ? slots_->experts(l, dispatcher->format())
-                           : make_grouped_experts(table.experts(), table.hidden(), table.format(),
-                                                  dispatcher->format());
+                           : make_grouped_experts({own.begin(), own.end()}, table.hidden(),
+                                                  table.format(), dispatcher->format());
     parts.layer = l;
     const int slots = placement_->slots_of_rank(comm_->rank());
     layers_.push_back(
@@ -234,13 +265,14 @@ void RankRuntime::forward(int layer, const RoutedTokens& call, bool counts) {
   if (layer == 0) begin_step(counts);
   RankLayer& own = layers_[layer];
   const int64_t tokens = call.x.rows;
-  const TokenRange share =
-      options_.same_tokens ? even_share(tokens, *comm_) : TokenRange{0, tokens};
-  const RoutedTokens mine = call.slice(share.first, share.last - share.first);
+  const TokenSlice share =
+      options_.same_tokens ? token_slice(tokens, ranks(), comm_->rank()) : TokenSlice{0, tokens};
+  const RoutedTokens mine = call.slice(share.first, share.count);
   on_threads([&] { run_pass(own, mine, *state_); });
   if (state_->error) rethrow(state_->error, layer);
-  clear(call.out, {0, share.first});
-  clear(call.out, {share.last, tokens});
+  const int64_t end = share.first + share.count;
+  clear(call.out.slice(0, share.first));
+  clear(call.out.slice(end, tokens - end));
   if (!balancer_ || !step_is_open_) return;
   const std::span<int32_t> recorded = balancer_->recorder().counts(layer);
   for (size_t s = 0; s < own.counts.size(); ++s) recorded[s] += own.counts[s];
@@ -254,6 +286,16 @@ void RankRuntime::on_threads(const std::function<void()>& body) {
     body();
     team.dismiss();
   });
+}
+
+std::string RankRuntime::dispatcher() const {
+  if (!started_) throw InvalidArgument("there is no dispatcher before start()");
+  return dispatcher_name_;
+}
+
+int64_t RankRuntime::row_budget() const {
+  if (!started_) throw InvalidArgument("there is no dispatcher before start()");
+  return layers_.front().layer.dispatcher().shape().row_budget;
 }
 
 const Placement& RankRuntime::placement() const {

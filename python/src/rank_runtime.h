@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,17 +21,22 @@
 #include "trimtab/communicator.h"
 #include "trimtab/expert_slots.h"
 #include "trimtab/layer.h"
+#include "trimtab/layout.h"
 #include "trimtab/placement.h"
 
 namespace trimtab::python {
 
 struct RankRuntimeOptions {
-  int threads = 1;                  // of this rank
-  std::string dispatcher = "auto";  // as choose_dispatcher()
-  int64_t max_tokens = 2048;        // of this rank in one call
-  bool share_openmp = true;         // as RankThreads
+  int threads = 1;                        // of this rank
+  std::string dispatcher = "auto";        // as choose_dispatcher()
+  int64_t max_tokens = 2048;              // of this rank in one call
+  std::optional<double> row_budget = {};  // as DispatchWish
+  // Ranks with the same sequences all bring the same tokens, and each gets the whole output. None:
+  // each rank has tokens of its own (dp), or as same_tokens says.
+  std::optional<ParallelLayout> layout = {};
+  bool share_openmp = true;  // as RankThreads
   // All ranks bring the same tokens: each takes an even share through the layer, and the rows of
-  // the others are zero in its output, so that the sum over the ranks is whole.
+  // the others are zero in its output, so that the sum over the ranks is whole. Without a layout.
   bool same_tokens = false;
   // A balancer's configuration as JSON (parse_balancer_config()); empty: experts stay where they
   // are.
@@ -42,7 +48,8 @@ struct RankRuntimeOptions {
 class RankRuntime {
  public:
   // num_experts: of all ranks; rank r begins with those from r * num_experts / ranks on, as many on
-  // each. Throws InvalidArgument.
+  // each. Where the layout has experts in parts, a rank has its part of all of them. Throws
+  // InvalidArgument.
   RankRuntime(std::shared_ptr<Communicator> comm, int num_experts, int top_k,
               RankRuntimeOptions options);
   ~RankRuntime();
@@ -63,6 +70,11 @@ class RankRuntime {
   int num_layers() const { return static_cast<int>(tables_.size() + layers_.size()); }
   int top_k() const { return top_k_; }
   const Communicator& comm() const { return *comm_; }
+  const ParallelLayout& layout() const { return layout_; }
+  // The dispatcher's name and the most rows that this rank's experts get at once (0: no budget).
+  // Both throw InvalidArgument before start().
+  std::string dispatcher() const;
+  int64_t row_budget() const;
   // [layers][slots] the experts in the slots now.
   const Placement& placement() const;
   // The text for Prometheus; empty without a balancer. Complete on rank 0.
@@ -79,9 +91,14 @@ class RankRuntime {
   };
 
   int ranks() const { return comm_->size(); }
+  // This rank's experts at the beginning: the first one's number, how many, and which part.
+  int num_own() const { return layout_.ep ? num_experts_ / ranks() : num_experts_; }
+  int first_own() const { return layout_.ep ? comm_->rank() * num_own() : 0; }
+  int own_part() const { return layout_.ep ? 0 : layout_.tp_rank(comm_->rank()); }
+  void check_parts(const ExpertTable& table) const;
   void require_same_ranks();
   Placement first_placement() const;
-  std::shared_ptr<const Dispatcher> make_dispatcher() const;
+  std::shared_ptr<const Dispatcher> make_dispatcher();
   void make_slots(int spares);
   void make_layers(const std::shared_ptr<const Dispatcher>& dispatcher);
   void make_balancer();
@@ -91,11 +108,13 @@ class RankRuntime {
   std::shared_ptr<Communicator> comm_;
   const int num_experts_, top_k_;
   const RankRuntimeOptions options_;
+  const ParallelLayout layout_;
   BalancerConfig balancer_config_;
   RankThreads threads_;
   std::vector<std::shared_ptr<const ExpertTable>> tables_;  // until start()
 
   bool started_ = false;
+  std::string dispatcher_name_;
   std::unique_ptr<Placement> placement_;
   std::unique_ptr<ExpertSlots> slots_;
   std::vector<RankLayer> layers_;

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,9 +65,12 @@ std::unique_ptr<RankRuntime> start(Communicator& comm, RankRuntimeOptions option
   options.share_openmp = false;  // ranks are threads, which would share a pool
   auto runtime = std::make_unique<RankRuntime>(
       std::shared_ptr<Communicator>(std::shared_ptr<void>(), &comm), kExperts, kTopK, options);
-  constexpr int kOwn = kExperts / kRanks;
+  const ParallelLayout& layout = runtime->layout();
+  const int own = layout.ep ? kExperts / comm.size() : kExperts;
+  const ExpertParts parts{.parts = layout.expert_parts(),
+                          .part = layout.ep ? 0 : layout.tp_rank(comm.rank())};
   for (int layer = 0; layer < kLayers; ++layer)
-    runtime->add_layer(make_table(kExperts, comm.rank() * kOwn, kOwn));
+    runtime->add_layer(make_table(kExperts, layout.ep ? comm.rank() * own : 0, own, 1, parts));
   runtime->start();
   return runtime;
 }
@@ -82,6 +87,110 @@ TEST(RankRuntime, EachRankHasTokensOfItsOwn) {
           runtime->forward(layer, batch.into(out), true);
           EXPECT_EQ(out, expected(batch)) << tokens << " tokens, " << threads << " threads";
         }
+      }
+    });
+  }
+}
+
+// Each rank of a group that has the same tokens gets their whole output: with the bits of one rank,
+// or, where ranks sum parts, but for rounding.
+TEST(RankRuntime, LayoutsGiveWhatOneRankGives) {
+  for (const ParallelLayout layout : {ParallelLayout{.tp = 2},
+                                      {.dp = 2},
+                                      {.tp = 2, .dp = 2},
+                                      {.tp = 2, .sp = false},
+                                      {.tp = 2, .ep = false},
+                                      {.tp = 2, .dp = 2, .ep = false},
+                                      {.ep = false, .pcp = 2},
+                                      {.tp = 2, .ep = false, .pcp = 2}}) {
+    SCOPED_TRACE(name(layout));
+    run_ranks(layout.ranks(), [layout](Communicator& comm) {
+      const auto runtime = start(comm, {.threads = 2, .row_budget = {}, .layout = layout});
+      Reference expected;
+      for (const int64_t tokens : {int64_t{0}, int64_t{1}, int64_t{5}, kMaxTokens}) {
+        const int group = layout.dp_rank(comm.rank());
+        const Batch batch(group == 0 ? tokens : kMaxTokens - tokens, 10 + group);
+        std::vector<float> out;
+        runtime->forward(1, batch.into(out), true);
+        const std::vector<float> wanted = expected(batch);
+        for (size_t i = 0; i < out.size(); ++i) {
+          if (layout.sums_parts()) {
+            ASSERT_NEAR(out[i], wanted[i], 1e-4 * std::abs(wanted[i]) + 1e-3) << i;
+          } else {
+            ASSERT_EQ(out[i], wanted[i]) << i;
+          }
+        }
+      }
+    });
+  }
+}
+
+// With a budget of the level load, and nearly all picks on the first rank's experts.
+TEST(RankRuntime, RowBudgetsKeepTheBits) {
+  run_ranks(kRanks, [](Communicator& comm) {
+    const auto tight = start(comm, {.row_budget = 1}), roomy = start(comm, {.row_budget = 0});
+    EXPECT_EQ(tight->row_budget(), kMaxTokens * kTopK);
+    EXPECT_EQ(roomy->row_budget(), 0);
+    Reference expected;
+    Batch batch(kMaxTokens, 10 + comm.rank());
+    for (int32_t& id : batch.ids) id = id < 0 ? id : id % 3;
+    for (const auto& runtime : {tight.get(), roomy.get()}) {
+      std::vector<float> out;
+      runtime->forward(0, batch.into(out), true);
+      EXPECT_EQ(out, expected(batch));
+    }
+  });
+}
+
+// The error of a rank's start, the same on every rank.
+std::string refusal(const std::function<RankRuntimeOptions(int rank)>& options) {
+  std::string text;
+  try {
+    run_ranks(kRanks, [&](Communicator& comm) { start(comm, options(comm.rank())); });
+  } catch (const InvalidArgument& error) {
+    text = error.what();
+  }
+  return text;
+}
+
+TEST(RankRuntime, RanksAgreeOnLayoutsAndBudgets) {
+  const auto says = [](const std::string& text, const char* words) {
+    EXPECT_NE(text.find(words), std::string::npos) << text;
+  };
+  const ParallelLayout slices{.tp = 2}, sums{.tp = 2, .sp = false};
+  says(refusal([&](int rank) { return RankRuntimeOptions{.layout = rank == 0 ? slices : sums}; }),
+       "layout");
+  says(refusal([](int rank) { return RankRuntimeOptions{.row_budget = 1.0 + rank}; }),
+       "row_budget");
+  says(refusal([&](int) { return RankRuntimeOptions{.row_budget = 2, .layout = sums}; }),
+       "a row budget is for layouts that send rows");
+  says(refusal(
+           [](int) { return RankRuntimeOptions{.dispatcher = "pull_batched", .row_budget = 2}; }),
+       "takes no row budget");
+  says(refusal([&](int) { return RankRuntimeOptions{.layout = slices, .same_tokens = true}; }),
+       "take one of the two");
+  says(refusal([&](int) {
+         return RankRuntimeOptions{.layout = sums, .balancer = R"({"interval": 4})"};
+       }),
+       "a balancer needs whole experts");
+  says(refusal([](int) { return RankRuntimeOptions{.layout = ParallelLayout{.tp = 3}}; }),
+       "are not 2 ranks");
+  EXPECT_EQ(refusal([&](int) { return RankRuntimeOptions{.layout = sums}; }), "");
+}
+
+// Ranks of a group must bring the same tokens.
+TEST(RankRuntime, UnequalTokensInAGroupAreRefused) {
+  for (const bool sp : {false, true}) {
+    run_ranks(kRanks, [sp](Communicator& comm) {
+      const auto runtime = start(comm, {.layout = ParallelLayout{.tp = 2, .sp = sp}});
+      std::vector<float> out;
+      try {
+        runtime->forward(0, Batch(3 + comm.rank(), 1).into(out), true);
+        ADD_FAILURE() << "they were not refused";
+      } catch (const InvalidArgument& error) {
+        EXPECT_NE(std::string(error.what()).find("all must have the same"), std::string::npos);
+      } catch (const CommError&) {
+        // A peer has found it first.
       }
     });
   }

@@ -41,11 +41,11 @@ inline ExpertArrays arrays_of(const std::vector<float>& gate_up, const std::vect
 
 // The experts [first, first + count) of a layer of `experts`, in f32.
 inline std::shared_ptr<const ExpertTable> make_table(int experts, int first, int count,
-                                                     int threads = 1) {
+                                                     int threads = 1, ExpertParts parts = {}) {
   const auto gate_up = random_floats(experts * 2 * kIntermediate * kHidden, 1);
   const auto down = random_floats(experts * kHidden * kIntermediate, 2);
   return std::make_shared<const ExpertTable>(arrays_of(gate_up, down, first, count), Activation{},
-                                             Scheme::kF32, threads);
+                                             Scheme::kF32, threads, parts);
 }
 
 }  // namespace trimtab::python

@@ -96,6 +96,12 @@ def test_transformers(workplace, capsys):
     assert names["out"].any()
 
 
+def test_layouts(workplace, capsys):
+    names = run("layouts.md", blocks("layouts.md", "python"))
+    assert capsys.readouterr().out == "tp 2 x dp 1, experts in parts summed 0\n"
+    assert names["out"].any()
+
+
 def test_sglang(workplace):
     torch = pytest.importorskip("torch")
     (snippet,) = blocks("engines/sglang.md", "python")

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import rank_processes
 
-from trimtab import ExpertWeights, MoeRuntime, RankGroup, RankRuntime
+from trimtab import ExpertWeights, MoeRuntime, ParallelLayout, RankGroup, RankRuntime
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, INTERMEDIATE, TOKENS = 3, 12, 3, 64, 32, 40
 
 
-def weights_of(layer, experts=range(EXPERTS)):
+def weights_of(layer, experts=range(EXPERTS), **options):
     rng = np.random.default_rng(layer)
     gate_up = rng.normal(0, 0.2, (EXPERTS, 2 * INTERMEDIATE, HIDDEN)).astype(np.float32)
     down = rng.normal(0, 0.2, (EXPERTS, HIDDEN, INTERMEDIATE)).astype(np.float32)
     experts = list(experts)
-    return ExpertWeights(gate_up[experts], down[experts], format="f32")
+    return ExpertWeights(gate_up[experts], down[experts], format="f32", **options)
 
 
 def batch(seed, tokens=TOKENS, favourites=EXPERTS):
@@ -33,9 +33,14 @@ def runtime_of(rank, ranks, exchange, timeout=60.0, **options):
     runtime = RankRuntime(
         RankGroup(rank, exchange, timeout), EXPERTS, TOP_K, max_tokens=TOKENS, **options
     )
+    layout = runtime.layout
     own = EXPERTS // ranks
     for layer in range(LAYERS):
-        runtime.add_layer(weights_of(layer, range(rank * own, (rank + 1) * own)))
+        if layout.ep:
+            weights = weights_of(layer, range(rank * own, (rank + 1) * own))
+        else:
+            weights = weights_of(layer, parts=layout.tp, part=rank % layout.tp)
+        runtime.add_layer(weights)
     runtime.start()
     return runtime
 
@@ -77,6 +82,69 @@ def test_all_ranks_have_the_same_tokens():
     for layer in range(LAYERS):
         total = outputs[0][layer] + outputs[1][layer]
         assert np.array_equal(total, expected(layer, *batch(9)))
+
+
+def tokens_of_groups(rank, ranks, exchange, sizes, tokens, budget):
+    """Ranks of a group that has the same tokens come with as many as tokens[group] says."""
+    layout = ParallelLayout(**sizes)
+    runtime = runtime_of(rank, ranks, exchange, layout=layout, row_budget=budget)
+    group = rank // (layout.tp * layout.pcp)
+    outs = [forward(runtime, layer, *batch(group, tokens[group], 4)) for layer in range(LAYERS)]
+    return outs, runtime.dispatcher, runtime.row_budget
+
+
+@pytest.mark.parametrize(
+    "sizes, tokens, budget",
+    [
+        ({"tp": 2, "dp": 2}, [TOKENS, 0], None),
+        ({"tp": 2, "dp": 2}, [TOKENS, 1], 1),
+        ({"tp": 4, "sp": False}, [TOKENS], None),
+        ({"tp": 2, "dp": 2, "ep": False}, [5, TOKENS], None),
+        ({"tp": 2, "pcp": 2, "ep": False}, [TOKENS], None),
+    ],
+    ids=str,
+)
+def test_layouts_over_four_processes(sizes, tokens, budget):
+    layout = ParallelLayout(**sizes)
+    results = rank_processes.run(tokens_of_groups, 4, sizes, tokens, budget)
+    for rank, result in enumerate(results):
+        assert not isinstance(result, str), result
+        outs, dispatcher, rows = result
+        sums = not (layout.ep and layout.sp)
+        assert (dispatcher, rows) == (
+            ("summed", 0) if sums else ("pull", TOKENS // 2 * TOP_K * (budget or 2))
+        )
+        group = rank // (layout.tp * layout.pcp)
+        for layer, out in enumerate(outs):
+            wanted = expected(layer, *batch(group, tokens[group], 4))
+            if sums:
+                np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-5)
+            else:
+                assert np.array_equal(out, wanted)
+
+
+def other_layout(rank, ranks, exchange):
+    runtime_of(rank, ranks, exchange, layout=ParallelLayout(tp=ranks, sp=rank == 0))
+
+
+def other_budget(rank, ranks, exchange):
+    runtime_of(rank, ranks, exchange, row_budget=1 + rank)
+
+
+@pytest.mark.parametrize("body, what", [(other_layout, "layout"), (other_budget, "row_budget")])
+def test_ranks_with_other_layouts_or_budgets_are_refused(body, what):
+    errors = rank_processes.run(body, 2)
+    assert errors[0] == errors[1]
+    assert errors[0].startswith("ValueError") and what in errors[0]
+
+
+def no_budget(rank, ranks, exchange):
+    runtime_of(rank, ranks, exchange, dispatcher="pull_batched", row_budget=2)
+
+
+def test_a_dispatcher_without_a_budget_is_refused():
+    for error in rank_processes.run(no_budget, 2):
+        assert error.startswith("ValueError: dispatcher pull_batched takes no row budget")
 
 
 BALANCER = '{"interval": 4, "gate": false, "use_async": false}'

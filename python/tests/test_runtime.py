@@ -81,6 +81,78 @@ def test_same_as_numpy_for_any_ranks_and_threads(rng, ranks, threads, tokens, sh
     assert np.array_equal(out, alone), "bits depend on ranks or threads"
 
 
+LAYOUTS = [
+    {"tp": 2},
+    {"tp": 2, "pcp": 2},
+    {"tp": 3, "sp": False},
+    {"tp": 2, "ep": False},
+    {"tp": 2, "pcp": 2, "ep": False},
+]
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 37])
+@pytest.mark.parametrize("sizes", LAYOUTS, ids=str)
+def test_layouts_give_what_one_rank_gives(rng, sizes, tokens):
+    gate_up, down = arrays(rng)
+    layout = trimtab.ParallelLayout(**sizes)
+    packed = trimtab.ExpertWeights(gate_up, down, format="f32", parts=layout.expert_parts)
+    assert (packed.parts, packed.part) == (layout.expert_parts, None)
+    assert packed.intermediate_size == INTERMEDIATE
+    runtime = trimtab.MoeRuntime([packed], TOP_K, layout=layout, threads=2, max_tokens=10)
+    assert runtime.ranks == layout.ranks and runtime.layout == layout
+    x, ids, weights = routed(rng, tokens)
+    out = forward(runtime, x, ids, weights)
+    np.testing.assert_allclose(out, reference(gate_up, down, x, ids, weights), rtol=1e-4, atol=1e-5)
+    if layout.ep and layout.sp:
+        assert np.array_equal(out, forward(runtime_of(gate_up, down), x, ids, weights))
+    assert runtime.load().sum() == tokens * TOP_K
+
+
+def test_row_budgets_keep_the_bits(rng):
+    gate_up, down = arrays(rng)
+    x, ids, weights = routed(rng, 50)
+    ids[:] = 0  # all picks are one rank's
+    wanted = forward(runtime_of(gate_up, down), x, ids, weights)
+    rows = {}
+    for budget in (None, 0, 1):
+        runtime = runtime_of(gate_up, down, ranks=3, row_budget=budget)
+        assert np.array_equal(forward(runtime, x, ids, weights), wanted)
+        rows[budget] = runtime.row_budget
+    level = -(-2048 // 3) * TOP_K
+    assert rows == {None: 2 * level, 0: 0, 1: level}
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"layout": {"tp": 2, "dp": 2}}, "take dp 1"),
+        ({"layout": {"tp": 2}, "ranks": 3}, "are not 3 ranks"),
+        ({"layout": {"tp": 2, "ep": False}}, "it takes all 2 parts"),
+        ({"layout": {"tp": 2, "sp": False}, "row_budget": 2}, "row budget"),
+        ({"layout": {"tp": 2, "sp": False}, "dispatcher": "pull"}, "dispatcher auto, not pull"),
+        ({"ranks": 2, "dispatcher": "pull_batched", "row_budget": 2}, "takes no row budget"),
+        ({"ranks": 2, "row_budget": -1}, "-1 times the level load"),
+    ],
+    ids=str,
+)
+def test_layouts_and_budgets_that_mean_nothing_are_refused(rng, options, text):
+    if "layout" in options:
+        options = {**options, "layout": trimtab.ParallelLayout(**options["layout"])}
+    with pytest.raises(ValueError, match=text):
+        runtime_of(*arrays(rng), **options)
+
+
+def test_values_of_layouts():
+    layout = trimtab.ParallelLayout(tp=2, dp=3, pcp=2, ep=False)
+    assert (layout.ranks, layout.expert_parts) == (12, 2)
+    assert eval(repr(layout), {"ParallelLayout": trimtab.ParallelLayout}) == layout
+    assert layout != trimtab.ParallelLayout(tp=2, dp=3, pcp=2) and layout != "tp 2"
+    assert hash(layout) == hash(trimtab.ParallelLayout(tp=2, dp=3, pcp=2, ep=False))
+    for wrong in ({"tp": 0}, {"tp": 1 << 16, "dp": 1 << 16}, {"tp": 2, "dp": 2, "sp": False}):
+        with pytest.raises(ValueError, match="layout"):
+            trimtab.ParallelLayout(**wrong)
+
+
 def test_long_calls_take_several_passes(rng):
     gate_up, down = arrays(rng)
     x, ids, weights = routed(rng, 50)
