@@ -14,6 +14,7 @@ void bind_cost(nb::module_& m);
 void bind_policy(nb::module_& m);
 void bind_formats(nb::module_& m);
 void bind_split(nb::module_& m);
+void bind_router(nb::module_& m);
 void bind_layout(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_rank_runtime(nb::module_& m);

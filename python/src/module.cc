@@ -13,6 +13,7 @@ NB_MODULE(_core, m) {
   bind_policy(m);
   bind_formats(m);
   bind_split(m);
+  bind_router(m);
   bind_layout(m);
   bind_runtime(m);
   bind_rank_runtime(m);
