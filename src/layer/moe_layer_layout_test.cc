@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers whose ranks sum parts: parts of every expert, routed and shared, or whole experts and the
-// same tokens on every rank. They give what the layer on one rank gives.
+// Layers in every layout: slices of tokens through whole experts, parts of every expert, routed and
+// shared, or whole experts and the same tokens on every rank. They give what the layer on one rank
+// gives.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,22 +64,31 @@ struct LayoutModel {
     for (uint64_t e = 0; e < kNumExperts; ++e) experts.emplace_back(40 + e);
   }
 
-  // The layer of a rank. layout: of one group. The router is left out: ids are ready.
+  // The layer of a rank. The router is left out: ids are ready.
   MoeLayer layer(const ParallelLayout& layout, int rank, WeightFormat format) const {
     const Placement placement = placement_of_layout(layout, 1, kNumExperts);
-    const int parts = layout.expert_parts(), part = layout.ep ? 0 : rank;
+    const Placement of_lane =
+        layout.ep ? placement : placement_of_layout({.tp = layout.tp, .ep = false}, 1, kNumExperts);
+    const int parts = layout.expert_parts(), part = layout.ep ? 0 : layout.tp_rank(rank);
     std::vector<std::shared_ptr<const Mlp>> slots;
     for (int s = placement.first_slot(rank); s < placement.first_slot(rank + 1); ++s)
       slots.push_back(experts[placement.logical(0)[s]].packed(part, parts, format));
-    const DispatchShape shape{kMost, kWidth, kPicks, format.rows(), placement.first_slots()};
-    MoeLayer::Parts made{.replicas = std::make_shared<const SplitTable>(placement, 0),
-                         .dispatcher = layout.ranks() == 1 ? make_dispatcher("pull", shape, rank)
-                                                           : make_summed_dispatcher(shape, rank),
+    const int slices = layout.token_slices();
+    const DispatchShape shape{token_slice(kMost, slices, 0).count, kWidth, kPicks, format.rows(),
+                              of_lane.first_slots()};
+    auto dispatcher = layout.sums_parts()
+                          ? make_summed_dispatcher(shape, layout.ep ? rank : layout.tp_rank(rank))
+                          : make_dispatcher("pull", shape, rank);
+    if (slices > 1) dispatcher = make_sliced_dispatcher(std::move(dispatcher), kMost, slices);
+    // Slices are gathered whole, so shared experts are whole there.
+    const bool shared_in_parts = parts > 1 && slices == 1;
+    MoeLayer::Parts made{.replicas = std::make_shared<const SplitTable>(of_lane, 0),
+                         .dispatcher = std::move(dispatcher),
                          .experts = make_grouped_experts(std::move(slots), kWidth, format)};
     made.shared.emplace(
-        shared.packed(part, parts, format),
+        shared_in_parts ? shared.packed(part, parts, format) : shared.packed(0, 1, format),
         std::make_shared<const Linear>(matrix(gate, 1, kWidth), VectorSource{}, DType::kF32));
-    made.shared_in_parts = parts > 1;
+    made.shared_in_parts = shared_in_parts;
     return MoeLayer(std::move(made));
   }
 
@@ -103,14 +114,15 @@ Calls calls(int64_t tokens, bool one_expert) {
   return c;
 }
 
-std::vector<float> output_of(const MoeLayer& layer, Communicator& comm, const Calls& c,
-                             bool apart) {
+std::vector<float> output_of(const MoeLayer& layer, Communicator& comm, const Calls& c, bool apart,
+                             Communicator* slices = nullptr) {
   const int64_t tokens = std::ssize(c.x) / kWidth;
   std::vector<float> out(2 * c.x.size(), -1.0F);
   Team team(1 + comm.rank() % 2);
   Workspace workspace(
       comm.allocate(layer.workspace_bytes(tokens, {.routed = true, .apart = apart})));
   Lane lane{comm, workspace, team};
+  if (slices != nullptr) lane.groups = {&slices, 1};
   const Rows routed(out.data(), tokens, kWidth), shared(out.data() + c.x.size(), tokens, kWidth);
   const LayerInput in(ConstRows(c.x.data(), tokens, kWidth), c.ids, c.weights);
   run(layer.forward(in, apart ? LayerOutput(routed, shared) : LayerOutput(routed), lane));
@@ -126,9 +138,32 @@ void expect_near(const std::vector<float>& out, const std::vector<float>& wanted
       error += std::pow(double{out[i]} - double{wanted[i]}, 2);
       norm += std::pow(double{wanted[i]}, 2);
     }
-    EXPECT_LE(std::sqrt(error), bound * std::sqrt(norm) + 1e-12) << "row " << row / kWidth;
+    EXPECT_LE(std::sqrt(error), bound * std::sqrt(norm) + (bound > 0 ? 1e-12 : 0))
+        << "row " << row / kWidth;
   }
 }
+
+// On all ranks of the group.
+void expect_same_bits(const std::vector<float>& out, Communicator& comm) {
+  std::vector<float> all(out.size() * static_cast<size_t>(comm.size()));
+  std::vector<int64_t> bytes(static_cast<size_t>(comm.size()));
+  Pending gather = comm.all_gather_v(std::as_bytes(std::span(out)),
+                                     std::as_writable_bytes(std::span(all)), bytes);
+  gather.wait();
+  gather.wait_released();
+  for (size_t i = 0; i < all.size(); ++i)
+    ASSERT_EQ(all[i], out[i % out.size()]) << "rank " << i / out.size();
+}
+
+const ParallelLayout kLayouts[] = {{.tp = 4},
+                                   {.dp = 4},
+                                   {.tp = 2, .dp = 2},
+                                   {.tp = 2, .pcp = 2},
+                                   {.tp = 4, .sp = false},
+                                   {.tp = 2, .ep = false},
+                                   {.tp = 4, .ep = false},
+                                   {.tp = 2, .dp = 2, .ep = false},
+                                   {.tp = 2, .ep = false, .pcp = 2}};
 
 class LayoutsOfLayers : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Formats, LayoutsOfLayers,
@@ -139,36 +174,31 @@ INSTANTIATE_TEST_SUITE_P(Formats, LayoutsOfLayers,
                            return text;
                          });
 
+// P1: slices may be empty, also all of a data-parallel group.
 // P7: parts are summed over the tensor-parallel ranks, so that outputs are whole.
 // S3: tensor-parallel shared experts: their parts are summed with the routed
 //     output, or apart from it.
 TEST_P(LayoutsOfLayers, GiveWhatOneRankGives) {
   const auto& [format, bound] = kFormats[GetParam()];
   const LayoutModel model;
-  for (const ParallelLayout layout :
-       {ParallelLayout{.tp = 2, .ep = false}, ParallelLayout{.tp = 4, .ep = false},
-        ParallelLayout{.tp = 4, .sp = false}}) {
-    if (!can_have_ranks(layout.tp)) continue;
-    run_group(layout.tp, [&](Communicator& comm) {
+  for (const ParallelLayout& layout : kLayouts) {
+    if (!can_have_ranks(layout.ranks())) continue;
+    run_group(layout.ranks(), [&](Communicator& comm) {
       const auto self = comm.split(comm.rank(), 0);
+      const LayoutGroups groups = make_layout_groups(layout, comm);
+      Communicator& of_lane = groups.experts ? *groups.experts : comm;
+      const int group = layout.dp_rank(comm.rank());
+      const auto same_tokens = comm.split(group, comm.rank());
       const MoeLayer alone = model.layer({}, 0, format);
       const MoeLayer layer = model.layer(layout, comm.rank(), format);
       for (const int64_t tokens : {int64_t{0}, int64_t{1}, int64_t{3}, kMost}) {
         for (const bool one_expert : {false, true}) {
-          const Calls c = calls(tokens, one_expert);
+          const Calls c = calls(group == 0 ? tokens : kMost - tokens, one_expert);
           for (const bool apart : {false, true}) {
             SCOPED_TRACE(name(layout) + ", " + std::to_string(tokens) + " tokens");
-            const std::vector<float> out = output_of(layer, comm, c, apart);
-            expect_near(out, output_of(alone, *self, c, apart), bound);
-            // All ranks get the same bits.
-            std::vector<float> all(out.size() * static_cast<size_t>(comm.size()));
-            std::vector<int64_t> bytes(static_cast<size_t>(comm.size()));
-            Pending gather = comm.all_gather_v(std::as_bytes(std::span(out)),
-                                               std::as_writable_bytes(std::span(all)), bytes);
-            gather.wait();
-            gather.wait_released();
-            for (size_t i = 0; i < all.size(); ++i)
-              ASSERT_EQ(all[i], out[i % out.size()]) << "rank " << i / out.size();
+            const std::vector<float> out = output_of(layer, of_lane, c, apart, groups.tokens.get());
+            expect_near(out, output_of(alone, *self, c, apart), layout.sums_parts() ? bound : 0.0);
+            expect_same_bits(out, *same_tokens);
           }
         }
       }
