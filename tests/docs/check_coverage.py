@@ -5,7 +5,7 @@
 A case is named in the comment above the test that shows it, as "// R12: what the case is". Each id
 below must be named so in some test of the project in FOLDER, or stand in the first column of a
 table of docs/coverage.md, which lists what is in part or not there. Files that pages name must
-exist."""
+exist, and so must the tests of docs/from-fused-moe.md and the names in its second column."""
 
 import pathlib
 import re
@@ -21,6 +21,9 @@ TO_BE_WRITTEN = {"src/policy/coldest.cc"}
 FILE = re.compile(
     r"`((?:src|include|cli|bench|python|tests|tools|docs)/[\w./-]+\.\w+)`"
     r"|\]\(([\w./-]+)(?:#[\w-]+)?\)")
+# A test as a page names it: its file and its name.
+TEST = re.compile(r"`([\w./-]+\.(?:cc|py)): ([\w.]+)`")
+ENTRIES = "docs/from-fused-moe.md"
 
 
 def tests_of(root):
@@ -52,10 +55,46 @@ def files_that_are_not_there(root):
                     yield f"{page.relative_to(root)}:{number}: there is no {from_root or linked}"
 
 
+def has_test(file, name):
+    text = file.read_text()
+    if file.suffix == ".py":
+        return re.search(rf"^ *def {name}\(", text, re.MULTILINE)
+    suite, test = name.split(".")
+    return re.search(rf"^(?:TYPED_)?TEST(?:_[FP])?\({suite}, {test}\)", text, re.MULTILINE)
+
+
+def public_words(root):
+    """The words of headers, the command and the Python package, by which pages name calls."""
+    files = [*(root / "include").rglob("*.h"), *(root / "cli").rglob("*.cc"),
+             *(root / "src/policy").glob("*.h"), *(root / "src/dispatch").glob("kinds.h"),
+             *(root / "python").rglob("*.cc"), *(root / "python/trimtab").rglob("*.py")]
+    return {word for file in files for word in re.findall(r"[\w-]+", file.read_text())}
+
+
+def entries_without_a_counterpart(root):
+    words = public_words(root)
+    for number, line in enumerate((root / ENTRIES).read_text().splitlines(), 1):
+        cells = [cell.strip() for cell in line.split(" | ")]
+        if not line.startswith("| ") or len(cells) != 3 or cells[0] == "| there":
+            continue
+        calls, tests = re.findall(r"`([^`]+)`", cells[1]), TEST.findall(cells[2])
+        if not tests:
+            yield f"{ENTRIES}:{number}: no test is named"
+        for call in calls:
+            for word in re.findall(r"--[\w-]+|[A-Za-z]\w+", call):
+                if word not in words:
+                    yield f"{ENTRIES}:{number}: there is no {word}"
+        for file, name in tests:
+            if not (root / file).exists() or not has_test(root / file, name):
+                yield f"{ENTRIES}:{number}: there is no test {name} in {file}"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    problems = [*cases_without_a_test(root), *files_that_are_not_there(root)]
-    print("\n".join(problems) or "Every case has a test or a row, and every file is there.")
+    problems = [*cases_without_a_test(root), *files_that_are_not_there(root),
+                *entries_without_a_counterpart(root)]
+    print("\n".join(problems) or "Every case has a test or a row, and every file, test and call "
+          "that pages name is there.")
     return 1 if problems else 0
 
 
