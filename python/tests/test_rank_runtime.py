@@ -202,19 +202,24 @@ def test_ranks_with_other_settings_are_refused():
     assert errors[0].startswith("ValueError") and "dispatcher" in errors[0]
 
 
-def one_dies(rank, ranks, exchange):
-    runtime = runtime_of(rank, ranks, exchange, timeout=20)
-    forward(runtime, 0, *batch(rank))
+def one_dies(rank, ranks, exchange, layer, balancer):
+    runtime = runtime_of(rank, ranks, exchange, timeout=20, balancer=balancer)
+    for earlier in range(LAYERS):
+        forward(runtime, earlier, *batch(rank))
+    for earlier in range(layer):
+        forward(runtime, earlier, *batch(rank))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    forward(runtime, 1, *batch(rank))
+    forward(runtime, layer, *batch(rank))
 
 
-def test_a_rank_that_dies_is_an_error_on_the_others():
+@pytest.mark.parametrize(("layer", "balancer"), [(1, ""), (0, BALANCER)])
+def test_a_rank_that_dies_is_an_error_on_the_others(layer, balancer):
+    """Also where they wait to begin a step."""
     before = set(os.listdir("/dev/shm"))
-    error, dead = rank_processes.run(one_dies, 2)
+    error, dead = rank_processes.run(one_dies, 2, layer, balancer)
     assert dead is None
-    assert error.startswith("CommError: rank 0, MoE layer 1, ") and "peer 1: " in error
+    assert error.startswith(f"CommError: rank 0, MoE layer {layer}, ") and "peer 1: " in error
     assert error.endswith("its process has ended; start all ranks again")
     assert {name for name in os.listdir("/dev/shm") if "trimtab" in name} <= before
 

@@ -186,8 +186,10 @@ def test_layers_that_are_alike_share_a_runtime(additional_config):
         assert_near(applied(one, layer, x, weights, ids), expected(of_layer, x, weights, ids), 1e-5)
 
 
-def test_ids_of_other_ranks_experts_count_as_nobody(additional_config):
+def test_ids_of_other_ranks_experts_count_as_nobody(additional_config, monkeypatch):
     """Two ranks, each with every other expert: the outputs add up to that of all experts."""
+    watched = []
+    monkeypatch.setattr(experts, "watch_ranks", lambda: watched.append(True))
     num_experts = 2 * EXPERTS
     x, weights, ids = batch(num_experts)
     ids[4, 0] = -1
@@ -203,6 +205,7 @@ def test_ids_of_other_ranks_experts_count_as_nobody(additional_config):
         assert_near(out, expected(tensors, x, weights, local), 1e-5)
         total += out
         wanted += expected(tensors, x, weights, local)
+    assert watched  # each tells when the other one dies
     assert_near(total, wanted, 1e-5)
 
 
@@ -332,6 +335,7 @@ def test_which_layers_are_spread(
     additional_config, monkeypatch, parallel, settings, spread, same_tokens
 ):
     monkeypatch.setattr(experts, "RankLayers", Spread)
+    monkeypatch.setattr(experts, "watch_ranks", lambda: None)
     additional_config.update(settings)
     expert_map = torch.cat([torch.arange(EXPERTS), torch.full((EXPERTS,), -1)]).to(torch.int32)
     config = moe_config(use_ep=True, num_experts=2 * EXPERTS, **parallel)

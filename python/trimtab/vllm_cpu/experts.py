@@ -13,7 +13,7 @@ from .._moe_modules import FORMATS
 from .._options import Options
 from . import seams
 from .flags import Flags
-from .ranks import RankLayers
+from .ranks import RankLayers, watch_ranks
 
 # vLLM's name of an activation -> Trimtab's, and whether the rows of gate and up take turns.
 _ACTIVATIONS = {
@@ -230,6 +230,8 @@ def _pack(layer, experts, flags):
     alike = (packed.num_experts, packed.hidden_size, packed.format, config.max_num_tokens, spread)
     if alike not in _groups:
         _groups[alike] = _make_group(config, flags) if spread else _Local(config.max_num_tokens)
+        if config.moe_parallel_config.use_ep and not spread:
+            watch_ranks()
         seams.logger.info(
             "Trimtab runs layers of %d experts, %d -> %d, in %s%s",
             *(packed.num_experts, packed.hidden_size, packed.intermediate_size, packed.format),

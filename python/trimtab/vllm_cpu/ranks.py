@@ -12,21 +12,38 @@ import torch
 from .._core import RankGroup, RankRuntime
 from . import seams
 from .metrics import Writer
+from .watch import Watch
 
 
 @functools.cache
 def rank_group(timeout):
     """This process's end of the group of all expert-parallel ranks. Collective. timeout: the
     longest that a rank waits for its peers, in seconds."""
+    return RankGroup(seams.expert_parallel_ranks().rank_in_group, _exchange, timeout)
+
+
+@functools.cache
+def watch_ranks():
+    """Lets this rank say when the process of another expert-parallel rank has died. Collective."""
+    rank = seams.expert_parallel_ranks().rank_in_group
+
+    def lost(peer):
+        seams.logger.error(
+            "CommError: rank %d, expert parallelism, peer %d: its process has ended; start all "
+            "ranks again",
+            *(rank, peer),
+        )
+
+    return Watch(rank, _exchange, lost)
+
+
+def _exchange(mine):
+    """An all-gather of bytes, as many on each rank."""
     ranks = seams.expert_parallel_ranks()
-
-    def exchange(mine):
-        sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-        received = [torch.empty_like(sent) for _ in range(ranks.world_size)]
-        torch.distributed.all_gather(received, sent, group=ranks.cpu_group)
-        return b"".join(bytes(part.numpy()) for part in received)
-
-    return RankGroup(ranks.rank_in_group, exchange, timeout)
+    sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+    received = [torch.empty_like(sent) for _ in range(ranks.world_size)]
+    torch.distributed.all_gather(received, sent, group=ranks.cpu_group)
+    return b"".join(bytes(part.numpy()) for part in received)
 
 
 class RankLayers:
@@ -62,6 +79,7 @@ class RankLayers:
         """The runtime. The first call, which all ranks make together, starts it."""
         if self._runtime is None:
             group = rank_group(self._timeout)
+            watch_ranks()
             runtime = RankRuntime(group, self._num_experts, top_k, **self._arguments)
             while self._weights:  # no longer than needed: a balancer copies them
                 runtime.add_layer(self._weights.pop(0))
