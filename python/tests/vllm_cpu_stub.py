@@ -54,6 +54,7 @@ def install(monkeypatch, release, without=None, additional_config=None):
     out. Returns the module of the oracle."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setenv("TRIMTAB_VLLM_METRICS", "")  # what an engine makes of it ends with the test
     record = RECORDED[release]
     for module, names in record["names"].items():
         for path, parameters in names.items():
@@ -113,6 +114,8 @@ def _give_life(record, without, additional_config):
     put(f"{_MOE}.activation", "MoEActivation", MoEActivation)
     put(f"{_MOE}.topk_weight_and_reduce", "TopKWeightAndReduceNoOP", NoWeightsLeft)
     put("vllm.config.parallel", "EPLBConfig", EPLBConfig)
+    registry = types.SimpleNamespace(register=lambda collector: None)
+    put("vllm.v1.metrics.prometheus", "get_prometheus_registry", lambda: registry)
     oracle = f"{_MOE}.oracle.unquantized"
     put(oracle, "UnquantizedMoeBackend.CPU", Backend.CPU)
     put(oracle, "backend_to_kernel_cls", lambda backend: [OwnExperts])

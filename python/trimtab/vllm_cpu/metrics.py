@@ -24,8 +24,7 @@ STALL_SECONDS = 120.0
 def offer():
     """Puts the metrics on the page of the engine that is about to be made. May be called any number
     of times; not in processes that run a part of an engine."""
-    folder = os.environ.get(FOLDER)
-    if folder is None or not os.path.isdir(folder):
+    if not os.path.isdir(os.environ.get(FOLDER, "")):
         folder = tempfile.mkdtemp(prefix="trimtab-metrics-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         os.environ[FOLDER] = folder
@@ -66,7 +65,7 @@ class Writer:
 
     def __init__(self, number, interval, clock=time.monotonic):
         folder = os.environ.get(FOLDER)
-        self._file = None if folder is None else pathlib.Path(folder, f"{number}.prom")
+        self._file = pathlib.Path(folder, f"{number}.prom") if folder else None
         self._interval = interval
         self._clock = clock
         self._written_at = None
