@@ -26,6 +26,9 @@ Json eplb_json(const RunResult& result) {
                {"par_by_third", result.par_by_third},
                {"predicted_gain", metrics.predicted_gain},
                {"realised_gain", metrics.realised_gain}};
+  if (result.metrics) json["par_rows"] = metrics.par_rows;
+  if (metrics.par_time) json["par_time"] = *metrics.par_time;
+  if (!result.par_time_by_third.empty()) json["par_time_by_third"] = result.par_time_by_third;
   if (!result.verdict.empty()) json["verdict"] = result.verdict;
   return json;
 }

@@ -242,13 +242,17 @@ void add_levels(const Job& job, RunRecorder& recorder, RunResult& result) {
     for (const std::vector<int64_t>& ranks : recorder.rank_times())
       result.par_time_per_layer.push_back(par(ranks));
   }
-  if (job.eplb.mode.kind != EplbMode::Kind::kOff) result.par_by_third = recorder.par_by_third();
+  if (job.eplb.mode.kind != EplbMode::Kind::kOff) {
+    result.par_by_third = recorder.par_by_third();
+    if (!job.options.cost.empty()) result.par_time_by_third = recorder.par_time_by_third();
+  }
   if (!job.options.report.empty()) result.loads = recorder.rank_loads();
 }
 
 StepWants step_wants(const Job& job) {
   const EplbMode::Kind mode = job.eplb.mode.kind;
   return {.rank_rows = mode != EplbMode::Kind::kOff || !job.options.report.empty(),
+          .rank_times = mode != EplbMode::Kind::kOff && !job.options.cost.empty(),
           .expert_rows = mode == EplbMode::Kind::kRecord || !job.options.trace_out.empty()};
 }
 

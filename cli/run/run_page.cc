@@ -55,6 +55,16 @@ void add_level_headlines(const RankLoads& loads, bool shared_exactly, Report& re
   report.headlines.push_back(std::move(single));
 }
 
+void add_time_headline(const std::vector<double>& pars, Report& report) {
+  if (pars.empty()) return;
+  report.headlines.push_back({"PAR of a step in time",
+                              "by the cost model, mean over the steps of a third and layers",
+                              true,
+                              {{"par_time_by_third", "first", pars[0], 3},
+                               {"par_time_by_third", "middle", pars[1], 3},
+                               {"par_time_by_third", "last", pars[2], 3}}});
+}
+
 void add_speed_headline(const RunResult& result, Report& report) {
   report.headlines.push_back(
       {"Speed",
@@ -66,6 +76,12 @@ void add_speed_headline(const RunResult& result, Report& report) {
 
 void add_balance_headlines(const BalanceMetrics& m, Report& report) {
   const auto number = [](int64_t n) { return static_cast<double>(n); };
+  ReportHeadline last{"PAR of the last window",
+                      "of its loads in rows, and of a step in time where there is a cost model",
+                      true,
+                      {{"par_rows", "rows", m.par_rows, 3}}};
+  if (m.par_time) last.numbers.push_back({"par_time", "time", *m.par_time, 3});
+  report.headlines.push_back(std::move(last));
   report.headlines.push_back({"Replans",
                               "plans that were applied, and those that were not",
                               false,
@@ -236,6 +252,7 @@ Report run_page(const RunResult& result) {
   report.expert_load = result.expert_load;
   report.split = result.split;
   add_level_headlines(result.loads, result.split == "split", report);
+  add_time_headline(result.par_time_by_third, report);
   add_speed_headline(result, report);
   if (result.metrics) add_balance_headlines(*result.metrics, report);
   add_states(result, report);

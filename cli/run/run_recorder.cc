@@ -20,6 +20,17 @@ void add_to(std::vector<To>& sum, const From& values) {
   std::ranges::transform(sum, values, sum.begin(), std::plus());
 }
 
+// A time in two halves, for logs of 32-bit numbers.
+int32_t low_half(int64_t time) {
+  return static_cast<int32_t>(static_cast<uint32_t>(time));
+}
+int32_t high_half(int64_t time) {
+  return static_cast<int32_t>(time >> 32);
+}
+int64_t of_halves(int32_t low, int32_t high) {
+  return (int64_t{high} << 32) | static_cast<uint32_t>(low);
+}
+
 }  // namespace
 
 std::vector<StepRange> thirds(int64_t num_steps) {
@@ -40,6 +51,7 @@ RunRecorder::RunRecorder(const Placement& start, int ranks, int writers, StepWan
     writer.rank_rows.resize(layers_);
     writer.rank_times.resize(layers_);
     writer.of_layers.resize(layers_);
+    writer.times.resize(cells(layers_, 2));
     writer.expert_rows.resize(cells(layers_, experts_));
     writer.of_experts.resize(cells(layers_, experts_));
   }
@@ -47,6 +59,10 @@ RunRecorder::RunRecorder(const Placement& start, int ranks, int writers, StepWan
   if (wants.rank_rows) {
     rank_log_.emplace(writers, layers_);
     all_rank_log_.emplace(1, int64_t{layers_} * ranks);
+  }
+  if (wants.rank_times) {
+    time_log_.emplace(writers, int64_t{layers_} * 2);
+    all_time_log_.emplace(1, int64_t{layers_} * 2 * ranks);
   }
   if (wants.expert_rows) {
     expert_log_.emplace(writers, of_experts);
@@ -70,11 +86,16 @@ void RunRecorder::add_step(int rank, int writer, const Placement& now, LoadRecor
       if (cost != nullptr) work += cost->time(rows[slot]);
     }
     own.of_layers[layer] = sum;
-    if (cost != nullptr) own.rank_times[layer] += cost->time_on_rank(work, rank);
+    if (cost == nullptr) continue;
+    const int64_t time = cost->time_on_rank(work, rank);
+    own.rank_times[layer] += time;
+    own.times[cells(layer, 2)] = low_half(time);
+    own.times[cells(layer, 2) + 1] = high_half(time);
   }
   add_to(own.rank_rows, own.of_layers);
   add_to(own.expert_rows, own.of_experts);
   if (rank_log_) rank_log_->append(writer, own.of_layers);
+  if (time_log_) time_log_->append(writer, own.times);
   if (expert_log_) expert_log_->append(writer, own.of_experts);
   ++own.steps;
 }
@@ -83,6 +104,7 @@ void RunRecorder::merge(Communicator* comm) {
   steps_ = writers_[0].steps;
   merge_sums(comm);
   if (rank_log_) merge_log(comm, *rank_log_, *all_rank_log_, false);
+  if (time_log_) merge_log(comm, *time_log_, *all_time_log_, false);
   if (expert_log_) merge_log(comm, *expert_log_, *all_expert_log_, true);
 }
 
@@ -113,7 +135,7 @@ void RunRecorder::merge_sums(Communicator* comm) {
 
 // sums: the row of a step is the sum of the ranks' rows; else they stand side by side.
 void RunRecorder::merge_log(Communicator* comm, StepLog& from, StepLog& to, bool sums) {
-  const int64_t row = sums ? int64_t{layers_} * experts_ : layers_;
+  const int64_t row = from.row();
   std::vector<int32_t> block;  // [steps, the row of `to`]
   const auto take = [&](int rank, std::span<const int32_t> rows) {
     if (rank == 0) block.assign(rows.size() * (sums ? 1 : ranks_), 0);
@@ -138,13 +160,11 @@ void RunRecorder::merge_log(Communicator* comm, StepLog& from, StepLog& to, bool
 }
 
 void RunRecorder::each_step(
-    const std::function<void(int64_t step, std::span<const int32_t> rows)>& take) {
-  StepLog& log = *all_rank_log_;
-  const int64_t row = int64_t{layers_} * ranks_;
+    StepLog& log, const std::function<void(int64_t step, std::span<const int32_t> values)>& take) {
   for (int64_t first = 0; first < steps_; first += log.block_steps()) {
     const auto block = log.read(0, first);
-    for (int64_t at = 0; at < std::ssize(block); at += row)
-      take(first + at / row, block.subspan(at, row));
+    for (int64_t at = 0; at < std::ssize(block); at += log.row())
+      take(first + at / log.row(), block.subspan(at, log.row()));
   }
 }
 
@@ -157,7 +177,7 @@ std::vector<double> RunRecorder::par_by_third() {
   if (steps_ < 3) return {};
   std::array<std::vector<int64_t>, 3> sums;  // [layers, ranks] each
   for (auto& sum : sums) sum.resize(cells(layers_, ranks_));
-  each_step([&](int64_t step, std::span<const int32_t> rows) {
+  each_step(*all_rank_log_, [&](int64_t step, std::span<const int32_t> rows) {
     const int third = step < steps_ / 3 ? 0 : step < 2 * steps_ / 3 ? 1 : 2;
     add_to(sums[third], rows);
   });
@@ -171,9 +191,26 @@ std::vector<double> RunRecorder::par_by_third() {
   return pars;
 }
 
+std::vector<double> RunRecorder::par_time_by_third() {
+  const std::vector<StepRange> parts = thirds(steps_);
+  if (parts.empty()) return {};
+  std::vector<double> pars(parts.size());
+  std::vector<int64_t> times(ranks_);
+  each_step(*all_time_log_, [&](int64_t step, std::span<const int32_t> values) {
+    const Table<const int32_t> halves(values, ranks_);
+    const size_t third = step < parts[0].last ? 0 : step < parts[1].last ? 1 : 2;
+    for (int layer = 0; layer < layers_; ++layer) {
+      for (int rank = 0; rank < ranks_; ++rank)
+        times[rank] = of_halves(halves(2 * layer, rank), halves(2 * layer + 1, rank));
+      pars[third] += par(times) / static_cast<double>(layers_ * parts[third].size());
+    }
+  });
+  return pars;
+}
+
 RankLoads RunRecorder::rank_loads() {
   RankLoads loads(steps_, layers_, ranks_);
-  each_step([&](int64_t step, std::span<const int32_t> rows) {
+  each_step(*all_rank_log_, [&](int64_t step, std::span<const int32_t> rows) {
     const Table<const int32_t> of_layers(rows, ranks_);
     for (int layer = 0; layer < layers_; ++layer)
       std::ranges::copy(of_layers[layer], loads.at(step, layer).begin());

@@ -25,6 +25,7 @@ std::vector<StepRange> thirds(int64_t num_steps);
 // What is kept of each step, beside the sums.
 struct StepWants {
   bool rank_rows = false;    // [layers, ranks]
+  bool rank_times = false;   // [layers, ranks] by the cost
   bool expert_rows = false;  // [layers, experts]
 };
 
@@ -53,9 +54,12 @@ class RunRecorder {
   const std::vector<int64_t>& expert_rows() const { return expert_rows_; }
   // [layers][ranks] picoseconds by the cost, summed over the steps; all 0 without one.
   const std::vector<std::vector<int64_t>>& rank_times() const { return rank_times_; }
-  // PAR of each third of the steps, mean over the layers; empty for less than three steps. Needs
-  // StepWants::rank_rows.
+  // PAR of the summed rows of each third of the steps, mean over the layers; empty for less than
+  // three steps. Needs StepWants::rank_rows.
   std::vector<double> par_by_third();
+  // PAR of a step in time, mean over the steps of each third and the layers; empty for less than
+  // three steps. Needs StepWants::rank_times.
+  std::vector<double> par_time_by_third();
   RankLoads rank_loads();
   // Calls back for one block of steps after the other: [steps, layers, experts]. Needs
   // StepWants::expert_rows.
@@ -68,18 +72,21 @@ class RunRecorder {
     std::vector<int64_t> rank_times;   // [layers]
     std::vector<int64_t> expert_rows;  // [layers, experts]
     std::vector<int32_t> of_layers;    // scratch: [layers] of the step
+    std::vector<int32_t> times;        // scratch: [layers, 2] of the step, each in two halves
     std::vector<int32_t> of_experts;   // scratch: [layers, experts] of the step
     int64_t steps = 0;
   };
-  void each_step(const std::function<void(int64_t step, std::span<const int32_t> rows)>& take);
+  // Calls back for one step after the other: [the log's row].
+  void each_step(StepLog& log,
+                 const std::function<void(int64_t step, std::span<const int32_t> values)>& take);
   void merge_sums(Communicator* comm);
   void merge_log(Communicator* comm, StepLog& from, StepLog& to, bool sums);
 
   int layers_, experts_, ranks_;
   std::vector<OfRank> writers_;
-  std::optional<StepLog> rank_log_, expert_log_;  // by writer
-  std::optional<StepLog> all_rank_log_,
-      all_expert_log_;  // one writer: [layers, ranks], and the sum
+  std::optional<StepLog> rank_log_, time_log_, expert_log_;  // by writer
+  // One writer: [layers, ranks], [layers, 2, ranks], and the sum.
+  std::optional<StepLog> all_rank_log_, all_time_log_, all_expert_log_;
   int64_t steps_ = 0;
   std::vector<std::vector<int64_t>> rank_rows_, rank_times_;
   std::vector<int64_t> expert_rows_;

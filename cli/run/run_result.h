@@ -58,6 +58,7 @@ struct RunResult {
   std::string split = {};  // the rule that shared tokens out over replicas; empty: none did
   std::string eplb_mode = "off";
   std::vector<double> par_by_third;       // [3]; empty: off, or less than 3 steps
+  std::vector<double> par_time_by_third;  // the same of steps in time; empty without --cost
   std::optional<BalanceMetrics> metrics;  // none: the run did not balance
   std::vector<BalanceEvent> events;       // of rank 0, in the order of their steps
   int64_t layers_switched = 0;

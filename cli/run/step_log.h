@@ -22,6 +22,7 @@ class StepLog {
   // Appends the writer's row of its next step: [row]. Throws Error when the file can't take it.
   void append(int writer, std::span<const int32_t> values);
 
+  int64_t row() const { return row_; }
   // Steps that a block holds; reading goes block by block.
   int64_t block_steps() const { return block_steps_; }
   // The writer's rows of the steps from `first` on, a multiple of block_steps(): [steps, row],

@@ -63,6 +63,15 @@ void append_rank_load(std::string& to, const RunResult& result) {
 
 void append_eplb(std::string& to, const RunResult& result) {
   to += "\n";
+  if (result.metrics) {
+    const BalanceMetrics& metrics = *result.metrics;
+    fmt::format_to(
+        std::back_inserter(to), "last window, for rule {}: PAR {:.3f}{}\n", metrics.split,
+        metrics.par_rows,
+        metrics.par_time ? fmt::format(", of a step in time {:.3f}", *metrics.par_time) : "");
+    fmt::format_to(std::back_inserter(to), "plans not applied: {} rejected, {} failed, {} late\n",
+                   metrics.plans_rejected, metrics.plans_failed, metrics.plans_late);
+  }
   if (result.eplb_mode == "dynamic") {
     const BalanceMetrics& metrics = *result.metrics;
     fmt::format_to(std::back_inserter(to),
@@ -83,6 +92,10 @@ void append_eplb(std::string& to, const RunResult& result) {
     fmt::format_to(std::back_inserter(to),
                    "PAR of each third of the steps, mean over layers: {:.3f}\n",
                    fmt::join(result.par_by_third, ", "));
+  }
+  if (!result.par_time_by_third.empty()) {
+    fmt::format_to(std::back_inserter(to), "PAR of a step in time, of each third: {:.3f}\n",
+                   fmt::join(result.par_time_by_third, ", "));
   }
 }
 

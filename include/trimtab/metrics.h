@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,14 @@ std::string_view name(BalanceEvent::Kind kind);
 // The metrics of one run so far. Totals only grow; the other values describe the last window or the
 // last plan.
 struct BalanceMetrics {
+  std::string split = {};   // the rule that shares tokens out over replicas, by name
+  std::string policy = {};  // the policy that plans, by name
+  // PAR of the last window, mean over the layers. In rows: of what the ranks got in all its steps
+  // together.
+  double par_rows = 1;
+  // In time, by the cost model: of what the ranks took in a step for the rows they got, mean over
+  // the steps, or over one step of each part where the parts are several. None without a model.
+  std::optional<double> par_time = std::nullopt;
   // 1 / PAR of the last window's rank loads: mean and least over the layers. 1 is level.
   double balancedness_mean = 1;
   double balancedness_min = 1;
@@ -63,7 +72,8 @@ struct BalanceMetrics {
 };
 
 // Returns the metrics in the text exposition format of Prometheus, 0.0.4: names trimtab_..., each
-// with HELP and TYPE. There are as many series as ranks, and 13 more; none per layer or expert.
+// with HELP and TYPE. There are as many series as ranks, and 15 more, or 16 with a cost model; none
+// per layer or expert.
 std::string prometheus_text(const BalanceMetrics& metrics);
 // Writes them to a new file that replaces path when complete, as the node exporter's textfile
 // collector wants it: a path that ends in .prom, in its directory. Throws Error on I/O failure.

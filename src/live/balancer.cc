@@ -96,7 +96,7 @@ struct Balancer::State {
   // The window that has been gathered and what it says, on rank 0. The gathering job writes it.
   Window gathered;
   Screening::Gains measured;
-  std::vector<double> balancednesses;  // [layers]
+  std::vector<double> pars, pars_in_time;  // [layers]; in time: empty without a cost model
 
   bool is_finished = false;
   At at = At::kCollecting;
@@ -137,6 +137,8 @@ Balancer::State::State(const BalancerConfig& configuration, Parts given, Communi
       worker(parts.trace) {
   for (int layer = 0; layer < placement.num_layers(); ++layer)
     recorder.begin_epoch(layer, placement.version());
+  metrics.split = name(config.split);
+  metrics.policy = policy->name();
   metrics.rank_tokens.resize(comm.size());
   events.reserve(1024);
 }
@@ -292,12 +294,13 @@ void Balancer::State::gather(const RecordedSteps& recorded) {
 // Unpacks and measures the window that has just been gathered. Where it throws, the job has failed.
 // What it reads does not change while a window is gathered.
 void Balancer::State::measure() {
-  gathered = unpack_windows(placement, plan.windows());
+  gathered = unpack_windows(placement, plan.windows(), parts.cost.get());
   measured = screening.measure(placement, {gathered.load, gathered.single},
                                serving_of(config, parts.topology, parts.cost.get()));
-  balancednesses = {};
-  for (const double par : window_pars(gathered.rank_loads))
-    balancednesses.push_back(balancedness(par));
+  pars = window_pars(gathered.rank_loads);
+  pars_in_time = {};
+  for (int layer = 0; parts.cost && layer < placement.num_layers(); ++layer)
+    pars_in_time.push_back(mean_of(step_pars(gathered.rank_times, layer)));
 }
 
 void Balancer::State::start_planning() {
@@ -331,8 +334,12 @@ PlanTask Balancer::State::make_task() {
 // What the window that has been gathered says of the ranks, and of the plan before this one.
 void Balancer::State::take_measured() {
   metrics.rank_tokens = gathered.rank_rows;
-  metrics.balancedness_mean = mean_of(balancednesses);
-  metrics.balancedness_min = std::ranges::min(balancednesses);
+  metrics.par_rows = mean_of(pars);
+  if (parts.cost) metrics.par_time = mean_of(pars_in_time);
+  metrics.balancedness_mean = 0;
+  for (const double par : pars)
+    metrics.balancedness_mean += balancedness(par) / static_cast<double>(pars.size());
+  metrics.balancedness_min = balancedness(std::ranges::max(pars));
 
   screening.take(measured);
   if (measured.in_force) life.measured(*measured.in_force);

@@ -288,6 +288,38 @@ TEST(BalancerTest, RowsAreCountedWithEachWindow) {
   });
 }
 
+// Each of 3 layers has 2 hot experts on one of 2 ranks. In rows one rank has nearly all; a cost of
+// reading weights alone makes them level, since each rank has as many experts that get rows.
+TEST(BalancerTest, MetricsAreInRowsAndInTime) {
+  TRIMTAB_NEEDS_RANKS(2);
+  Scenario scenario;
+  scenario.config.plan_above_par = 1000;
+  const Placement start = Placement::linear(kLayers, kExperts, 2);
+  const double in_rows = par_of(start, skewed);
+  for (const int64_t of_many : {int64_t{0}, int64_t{1000}, int64_t{300'000}}) {
+    scenario.cost =
+        of_many == 0
+            ? nullptr
+            : std::make_shared<const CostModel>(std::vector<CostPoint>{{1, 1000}, {300, of_many}});
+    run_group(2, [&](Communicator& comm) {
+      Server server(scenario, comm, start);
+      server.steps(10);
+      if (comm.rank() != 0) return;
+      const BalanceMetrics& metrics = server.balancer().metrics();
+      EXPECT_EQ(metrics.split, "round_robin");
+      EXPECT_EQ(metrics.policy, "trim");
+      EXPECT_NEAR(metrics.par_rows, in_rows, 1e-9);
+      ASSERT_EQ(metrics.par_time.has_value(), of_many > 0);
+      if (of_many == 1000) {
+        EXPECT_EQ(metrics.par_time, 1);
+      }
+      if (of_many == 300'000) {
+        EXPECT_NEAR(*metrics.par_time, in_rows, 1e-9);
+      }
+    });
+  }
+}
+
 TEST(BalancerTest, APlanInFlightEndsWithTheRun) {
   for (const int ranks : rank_counts({2, 4})) {
     for (const bool use_async : {false, true}) {

@@ -79,6 +79,7 @@ struct Scenario {
   BalancerConfig config = {
       .interval = 4, .use_async = false, .split = SplitRule::kRoundRobin, .gate = false};
   std::shared_ptr<const Policy> policy = nullptr;
+  std::shared_ptr<const CostModel> cost = nullptr;
   MigratorOptions migration = {};
   LoadOf load = skewed;
   int spares = 3;
@@ -109,6 +110,7 @@ class Server {
         balancer_(scenario.config,
                   {.placement = start,
                    .policy = scenario.policy,
+                   .cost = scenario.cost,
                    .slots = slots_.get(),
                    .place =
                        [this](int layer, std::shared_ptr<const Experts> experts,

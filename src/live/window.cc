@@ -78,22 +78,40 @@ int64_t same_count(std::span<Reader> readers, int64_t most) {
   return parts;
 }
 
-// Adds one rank's counts of all steps of the load. rank_loads: gets the rank's rows, or null.
+Load no_load(const Placement& placement, int64_t steps) {
+  Load load{steps, placement.num_layers(), placement.num_experts(), {}};
+  load.counts.resize(cells(steps, load.num_layers, load.num_experts));
+  return load;
+}
+
+// Where the rows of ranks go, and what they took by the cost; each may be null.
+struct OfRanks {
+  RankLoads* rows = nullptr;
+  RankLoads* times = nullptr;
+  const CostModel* cost = nullptr;  // of the times
+};
+
+// Adds one rank's counts of all steps of the load.
 void read_counts(const Placement& placement, int rank, Reader& reader, Load& load,
-                 RankLoads* rank_loads) {
+                 const OfRanks& of_ranks) {
   for (int64_t step = 0; step < load.num_steps; ++step) {
     for (int layer = 0; layer < load.num_layers; ++layer) {
       const auto logical = placement.logical(layer);
       int64_t* const loads =
           load.counts.data() + (step * load.num_layers + layer) * load.num_experts;
-      int64_t rows = 0;
+      int64_t rows = 0, work = 0;
       for (int slot = placement.first_slot(rank); slot < placement.first_slot(rank + 1); ++slot) {
         const int64_t count = reader.next();
         loads[logical[slot]] += count;
         rows += count;
+        if (of_ranks.times != nullptr) work += of_ranks.cost->time(count);
       }
-      if (rank_loads != nullptr)
-        rank_loads->at(step, layer)[cells(rank)] = static_cast<double>(rows);
+      if (of_ranks.rows != nullptr)
+        of_ranks.rows->at(step, layer)[cells(rank)] = static_cast<double>(rows);
+      if (of_ranks.times != nullptr) {
+        of_ranks.times->at(step, layer)[cells(rank)] =
+            static_cast<double>(of_ranks.cost->time_on_rank(work, rank));
+      }
     }
   }
 }
@@ -120,7 +138,8 @@ std::vector<std::byte> pack_window(const RecordedSteps& steps, std::optional<Pha
   return packed;
 }
 
-Window unpack_windows(const Placement& placement, std::span<const std::vector<std::byte>> packed) {
+Window unpack_windows(const Placement& placement, std::span<const std::vector<std::byte>> packed,
+                      const CostModel* cost) {
   if (std::ssize(packed) != placement.num_ranks()) {
     throw InvalidArgument(
         cat("windows of ", packed.size(), " ranks, the placement has ", placement.num_ranks()));
@@ -134,17 +153,21 @@ Window unpack_windows(const Placement& placement, std::span<const std::vector<st
   }
   const int64_t most = std::ssize(std::ranges::max(packed, {}, &std::vector<std::byte>::size));
   const int64_t parts = same_count(readers, most);
-  window.load = Load{parts, placement.num_layers(), placement.num_experts(), {}};
-  window.load.counts.resize(cells(parts, window.load.num_layers, window.load.num_experts));
+  window.load = no_load(placement, parts);
   window.rank_loads = RankLoads(parts, placement.num_layers(), placement.num_ranks());
+  // Those of the parts stay where these are single steps.
+  if (cost != nullptr) window.rank_times = window.rank_loads;
+  OfRanks of_ranks{&window.rank_loads, cost != nullptr ? &window.rank_times : nullptr, cost};
   for (int r = 0; r < placement.num_ranks(); ++r)
-    read_counts(placement, r, readers[r], window.load, &window.rank_loads);
+    read_counts(placement, r, readers[r], window.load, of_ranks);
   window.rank_loads.sum_up_window();
   const int64_t single = same_count(readers, most);
-  window.single = Load{single, placement.num_layers(), placement.num_experts(), {}};
-  window.single.counts.resize(cells(single, window.single.num_layers, window.single.num_experts));
+  window.single = no_load(placement, single);
+  of_ranks.rows = nullptr;
+  if (single > 0)
+    window.rank_times = RankLoads(single, placement.num_layers(), placement.num_ranks());
   for (int r = 0; r < placement.num_ranks(); ++r) {
-    read_counts(placement, r, readers[r], window.single, nullptr);
+    read_counts(placement, r, readers[r], window.single, of_ranks);
     readers[r].end();
   }
   return window;

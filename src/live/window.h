@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "trimtab/cost_model.h"
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
 #include "trimtab/rank_loads.h"
@@ -28,13 +29,18 @@ struct Window {
   Load load;             // its steps are the parts
   Load single;           // the last step of each part by itself; without steps where not packed
   RankLoads rank_loads;  // what the ranks really got: [parts, layers, ranks]
+  // What the ranks took for it by the cost, in picoseconds, in single steps: [steps, layers,
+  // ranks]. Without a cost it has no steps.
+  RankLoads rank_times;
   // The rows that each rank has got since it began, in all steps that were kept: [ranks]. Steps
   // between two windows count here too.
   std::vector<int64_t> rank_rows;
 };
 
 // packed: [ranks], recorded under this placement; empty from a rank that could not pack its own.
-// Throws InvalidArgument for such a rank, and when they do not fit the placement or each other.
-Window unpack_windows(const Placement& placement, std::span<const std::vector<std::byte>> packed);
+// cost: for rank_times, or null. Throws InvalidArgument for such a rank, and when they do not fit
+// the placement or each other.
+Window unpack_windows(const Placement& placement, std::span<const std::vector<std::byte>> packed,
+                      const CostModel* cost = nullptr);
 
 }  // namespace trimtab

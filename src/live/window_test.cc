@@ -143,6 +143,38 @@ TEST(Window, HasSingleStepsWhereAskedFor) {
   EXPECT_EQ(unpacked(9).single.num_steps, 0) << "the parts are single steps";
 }
 
+// What ranks took is of single steps and of the rows in each slot: not of sums of either.
+TEST(Window, RankTimesAreOfTheRowsInEachSlotOfAStep) {
+  const CostModel cost({{1, 100}, {10, 130}, {20, 400}}, {1000, 1000, 500});
+  const Placement placement = some_placement();
+  Recorded recorded(placement, 9);
+  const auto rows = [](int step, int layer, int slot) { return (step % 4) * (5 + layer + slot); };
+  for (int i = 0; i < 9; ++i)
+    recorded.step(Phase::kDecode, [&](int, int layer, int slot) { return rows(i, layer, slot); });
+  const auto unpacked = [&](int64_t parts, const CostModel* of) {
+    std::vector<std::vector<std::byte>> packed;
+    for (const LoadRecorder& recorder : recorded.recorders)
+      packed.push_back(pack_window(RecordedSteps(recorder, 9), {}, parts, of != nullptr));
+    return unpack_windows(placement, packed, of);
+  };
+  for (const int parts : {3, 9}) {
+    const Window window = unpacked(parts, &cost);
+    ASSERT_EQ(window.rank_times.num_steps(), parts);
+    for (int part = 0; part < parts; ++part) {
+      const int step = (part + 1) * 9 / parts - 1;
+      for (int layer = 0; layer < 2; ++layer) {
+        const int64_t work = cost.time(rows(step, layer, 0)) + cost.time(rows(step, layer, 1));
+        const auto times = window.rank_times.at(part, layer);
+        EXPECT_EQ(times[0], static_cast<double>(work)) << part << " " << layer;
+        EXPECT_EQ(times[1], 0);
+        EXPECT_EQ(times[2], static_cast<double>(2 * work)) << "at half the speed";
+      }
+    }
+    EXPECT_EQ(window.load.counts, unpacked(parts, nullptr).load.counts);
+  }
+  EXPECT_EQ(unpacked(3, nullptr).rank_times.num_steps(), 0);
+}
+
 TEST(Window, SmallCountsTakeOneByte) {
   Recorded recorded(some_placement(), 4);
   for (int i = 0; i < 4; ++i) recorded.step(Phase::kDecode, [](int, int, int) { return 30; });

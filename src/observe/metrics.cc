@@ -85,6 +85,13 @@ std::string_view name(BalanceEvent::Kind kind) {
 
 std::string prometheus_text(const BalanceMetrics& m) {
   Exposition out;
+  out.begin("balancing_info", "gauge", "How the ranks are balanced; always 1.");
+  out.sample(cat("{split=\"", m.split, "\",policy=\"", m.policy, "\"}"), 1);
+  out.gauge("par_rows", "Busiest rank's rows over the mean, last window; 1 is level.", m.par_rows);
+  if (m.par_time) {
+    out.gauge("par_time", "Busiest rank's time over the mean in a step of the last window.",
+              *m.par_time);
+  }
   out.begin("balancedness", "gauge", "Mean over busiest rank load of the last window; 1 is level.");
   out.sample("{stat=\"min\"}", m.balancedness_min);
   out.sample("{stat=\"mean\"}", m.balancedness_mean);

@@ -30,8 +30,9 @@ struct Exposition {
 Exposition parse(const std::string& text) {
   static const std::regex help(R"(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) \S[^\n\\]*)");
   static const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge)");
-  static const std::regex sample(R"re(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z_]+="[^"\\\n]*"\})? )re"
-                                 R"re((NaN|[+-]Inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?))re");
+  static const std::regex sample(
+      R"re(([a-zA-Z_:][a-zA-Z0-9_:]*)((?:\{[a-z_]+="[^"\\\n]*"(?:,[a-z_]+="[^"\\\n]*")*\})?) )re"
+      R"re((NaN|[+-]Inf|-?[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?))re");
   Exposition result;
   std::string current;
   bool typed = false;
@@ -63,6 +64,10 @@ Exposition parse(const std::string& text) {
 
 BalanceMetrics some_metrics() {
   BalanceMetrics m;
+  m.split = "time";
+  m.policy = "trim";
+  m.par_rows = 1.25;
+  m.par_time = 1.5;
   m.balancedness_mean = 0.1;
   m.balancedness_min = 1.0 / 3;
   m.rebalances = 2;
@@ -83,6 +88,9 @@ BalanceMetrics some_metrics() {
 TEST(Metrics, EveryNumberHasItsSeries) {
   const Exposition text = parse(prometheus_text(some_metrics()));
   const std::map<std::string, std::string> wanted = {
+      {"trimtab_balancing_info{split=\"time\",policy=\"trim\"}", "1"},
+      {"trimtab_par_rows", "1.25"},
+      {"trimtab_par_time", "1.5"},
       {"trimtab_balancedness{stat=\"min\"}", "0.3333333333333333"},
       {"trimtab_balancedness{stat=\"mean\"}", "0.1"},
       {"trimtab_rebalances_total", "2"},
@@ -101,7 +109,12 @@ TEST(Metrics, EveryNumberHasItsSeries) {
       {"trimtab_tokens_total{rank=\"2\"}", "12"},
   };
   EXPECT_EQ(text.samples, wanted);
-  EXPECT_EQ(text.types.size(), 13U);
+  EXPECT_EQ(text.types.size(), 16U);
+  BalanceMetrics in_rows = some_metrics();
+  in_rows.par_time.reset();
+  const Exposition rows = parse(prometheus_text(in_rows));
+  EXPECT_EQ(rows.types.size(), 15U);
+  EXPECT_FALSE(rows.samples.contains("trimtab_par_time"));
 }
 
 TEST(Metrics, WhatIsNoNumberHasTheFormatsName) {

@@ -70,6 +70,41 @@ TEST(RunEplb, TimesStandBesideRowsWhereThereAreCosts) {
   for (const double par : measured) EXPECT_GE(par, 1);
 }
 
+// The metrics, the JSON and the text say the same, in rows and in time.
+TEST(RunEplb, BalancingSpeaksOfRowsAndTime) {
+  const Scratch scratch;
+  const std::string metrics = scratch.file("m.prom");
+  const std::string config =
+      scratch.file("c.json", R"({"interval": 8, "gate": false, "use_async": false})");
+  const std::string balanced =
+      kShortShift + "--eplb dynamic --eplb-config " + config + " --metrics " + metrics;
+  const auto sample = [&](const std::string& name) {
+    const std::string text = "\n" + read_file(metrics);
+    const size_t at = text.find("\n" + name + " ");
+    return at == text.npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+  };
+  const Json rows = run(balanced).at("eplb");
+  EXPECT_EQ(rows.at("par_rows"), sample("trimtab_par_rows"));
+  EXPECT_FALSE(rows.contains("par_time"));
+  EXPECT_FALSE(rows.contains("par_time_by_third"));
+  EXPECT_EQ(sample("trimtab_par_time"), -1);
+  EXPECT_EQ(sample("trimtab_balancing_info{split=\"split\",policy=\"trim\"}"), 1);
+
+  const Json times = run(balanced + " --split time --cost measure").at("eplb");
+  EXPECT_EQ(times.at("par_rows"), sample("trimtab_par_rows"));
+  EXPECT_EQ(times.at("par_time"), sample("trimtab_par_time"));
+  EXPECT_GE(times.at("par_time"), 1);
+  ASSERT_EQ(times.at("par_time_by_third").size(), 3U);
+  EXPECT_EQ(sample("trimtab_balancing_info{split=\"time\",policy=\"trim\"}"), 1);
+  const std::string text =
+      trimtab("run " + kTinyMoe + " --ranks 4 --steps 40 --eplb dynamic --eplb-config " + config +
+              " --split time --cost measure")
+          .out;
+  EXPECT_TRUE(contains(text, "last window, for rule time: PAR 1.")) << text;
+  EXPECT_TRUE(contains(text, ", of a step in time 1.")) << text;
+  EXPECT_TRUE(contains(text, "plans not applied: 0 rejected, 0 failed, 0 late")) << text;
+}
+
 TEST(RunEplb, BalancesWhenTheDomainChangesAndChangesNoToken) {
   const Scratch scratch;
   const Json off = run(kShift);

@@ -142,7 +142,8 @@ TEST(RunPage, OfARunThatDidNotBalance) {
 TEST(RunPage, OfARunThatBalanced) {
   const Placement start = Placement::linear(2, 4, 2), end(2, 4, {2, 2}, {0, 2, 1, 3, 0, 1, 3, 2});
   RunResult result = some_result(some_loads(), start, end);
-  result.metrics = BalanceMetrics{.rebalances = 1};
+  result.metrics = BalanceMetrics{.par_rows = 1.5, .par_time = 1.25, .rebalances = 1};
+  result.par_time_by_third = {3, 2, 1};
   result.events = some_events();
   const Report report = run_page(result);
   const std::string page = report_html(report);
@@ -155,6 +156,16 @@ TEST(RunPage, OfARunThatBalanced) {
   EXPECT_EQ(report.timeline.marks.size(), 5U);
   EXPECT_EQ(report.timeline.series[0].moves, moves_at(some_events(), 6));
   EXPECT_EQ(report.tables.size(), 2U);
+  const auto numbers = [&](const std::string& label) {
+    std::vector<double> values;
+    for (const ReportHeadline& headline : report.headlines) {
+      for (const ReportNumber& number : headline.numbers)
+        if (headline.label == label) values.push_back(number.value);
+    }
+    return values;
+  };
+  EXPECT_EQ(numbers("PAR of a step in time"), (std::vector<double>{3, 2, 1}));
+  EXPECT_EQ(numbers("PAR of the last window"), (std::vector<double>{1.5, 1.25}));
 }
 
 TEST(RunPage, OfVeryShortRuns) {

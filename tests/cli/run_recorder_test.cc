@@ -50,7 +50,11 @@ TEST(StepLog, MayBeEmpty) {
 TEST(RunRecorder, SumsAndStepsAreThoseOfAllRanks) {
   constexpr int kLayers = 3, kExperts = 500, kRanks = 4, kSteps = 41;
   const Placement placement = Placement::linear(kLayers, kExperts, kRanks);
-  RunRecorder recorder(placement, kRanks, kRanks, {.rank_rows = true, .expert_rows = true});
+  RunRecorder recorder(placement, kRanks, kRanks,
+                       {.rank_rows = true, .rank_times = true, .expert_rows = true});
+  // Long enough that a step's time does not fit in 32 bits.
+  const CostModel cost({{1, 1'000'000'000}, {8, 9'000'000'000}}, {1000, 900, 1100, 1000});
+  std::vector<double> step_pars(kSteps);  // in time, mean over layers
   std::mt19937 random(11);
   std::vector<std::vector<int64_t>> rank_rows(kLayers, std::vector<int64_t>(kRanks));
   std::vector<int64_t> expert_rows(cells(kLayers, kExperts));
@@ -62,20 +66,24 @@ TEST(RunRecorder, SumsAndStepsAreThoseOfAllRanks) {
   for (int step = 0; step < kSteps; ++step) {
     for (int rank = 0; rank < kRanks; ++rank) loads[rank].begin_step();
     for (int layer = 0; layer < kLayers; ++layer) {
+      std::vector<int64_t> times(kRanks);
       for (int rank = 0; rank < kRanks; ++rank) {
-        int64_t sum = 0;
+        int64_t sum = 0, work = 0;
         for (int32_t& count : loads[rank].counts(layer)) {
           count = static_cast<int32_t>(random() % 9);
           sum += count;
+          work += cost.time(count);
           expert_rows[layer * kExperts + std::ssize(steps_of_experts) % kExperts] += count;
           steps_of_experts.push_back(count);
         }
         rank_rows[layer][rank] += sum;
         steps_of_ranks.push_back(sum);
+        times[rank] = cost.time_on_rank(work, rank);
       }
+      step_pars[step] += par(times) / kLayers;
     }
     for (int rank = 0; rank < kRanks; ++rank) {
-      recorder.add_step(rank, rank, placement, loads[rank]);
+      recorder.add_step(rank, rank, placement, loads[rank], &cost);
       loads[rank].keep_step();
     }
   }
@@ -98,6 +106,13 @@ TEST(RunRecorder, SumsAndStepsAreThoseOfAllRanks) {
   std::vector<double> pars;
   for (const StepRange third : thirds(kSteps)) pars.push_back(window_par(all, third));
   EXPECT_EQ(recorder.par_by_third(), pars);
+  const std::vector<double> in_time = recorder.par_time_by_third();
+  ASSERT_EQ(in_time.size(), 3U);
+  for (size_t i = 0; i < in_time.size(); ++i) {
+    const StepRange third = thirds(kSteps)[i];
+    const auto steps = std::span(step_pars).subspan(third.first, third.size());
+    EXPECT_NEAR(in_time[i], mean_of(steps), 1e-12);
+  }
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 A case is named in the comment above the test that shows it, as "// R12: what the case is". Each id
 below must be named so in some test of the project in FOLDER, or stand in the first column of a
 table of docs/coverage.md, which lists what is in part or not there. Files that pages name must
-exist, and so must the tests of docs/from-fused-moe.md and the names in its second column."""
+exist, and so must the tests of docs/from-fused-moe.md and the names in its second column.
+docs/live.md names every metric."""
 
 import pathlib
 import re
@@ -15,6 +16,7 @@ CASES = {"R": range(1, 18), "P": range(1, 10), "C": range(1, 8), "D": range(13),
          "K": range(1, 14), "S": range(1, 7), "E": range(1, 11), "B": range(1, 29)}
 NAMED = re.compile(r"^\s*// ([A-Z]\d+):", re.MULTILINE)
 ROW = re.compile(r"^\| ([A-Z]\d+) \|", re.MULTILINE)
+METRIC = re.compile(r'out\.(?:begin|counter|gauge)\(\s*"([a-z_]+)"')
 # Files that docs/policies.md shows how to write.
 TO_BE_WRITTEN = {"src/policy/coldest.cc"}
 # Files as pages name them, in backticks or as the target of a link.
@@ -89,10 +91,17 @@ def entries_without_a_counterpart(root):
                 yield f"{ENTRIES}:{number}: there is no test {name} in {file}"
 
 
+def metrics_without_a_row(root):
+    page = (root / "docs/live.md").read_text()
+    for name in METRIC.findall((root / "src/observe/metrics.cc").read_text()):
+        if f"`trimtab_{name}" not in page:
+            yield f"docs/live.md: there is no row for the metric trimtab_{name}"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
     problems = [*cases_without_a_test(root), *files_that_are_not_there(root),
-                *entries_without_a_counterpart(root)]
+                *entries_without_a_counterpart(root), *metrics_without_a_row(root)]
     print("\n".join(problems) or "Every case has a test or a row, and every file, test and call "
           "that pages name is there.")
     return 1 if problems else 0
