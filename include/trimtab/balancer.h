@@ -49,7 +49,8 @@ struct BalancerConfig {
   int64_t max_episodes = 64;
 
   // Chance alone leaves some PAR above 1 (noise_floor()). A window whose PAR is above that by no
-  // more than this value less 1 is not planned on. 0: every window is.
+  // more than this value less 1, or by no more than chance may well leave, is not planned on
+  // (is_worth_planning()). 0: every window is.
   double plan_above_par = 1.02;
   std::string policy = "trim";
   PolicyOptions policy_options = {};
@@ -149,9 +150,9 @@ class Balancer {
   LoadRecorder& recorder();  // a step is open between before_step() and after_step()
   // Ends the balancing. Collective: every rank may call it once after the same step, its last one.
   // The background ends as follows, on all ranks alike: a window that is on its way to rank 0 is
-  // measured; a plan that is being made is dropped; of a plan that is being carried out the layer
-  // that is on its way is switched, or rolled back, and no other layer begins. Then rank 0 hears
-  // how many rows each rank has had, so that BalanceMetrics::rank_tokens counts every step that was
+  // measured; a plan that is being made is dropped; of a plan that is being carried out the layers
+  // that are on their way are switched, or rolled back, and no other begins. Then rank 0 hears how
+  // many rows each rank has had, so that BalanceMetrics::rank_tokens counts every step that was
   // recorded. before_step() throws InvalidArgument afterwards. Throws CommError when a peer fails.
   void finish();
 

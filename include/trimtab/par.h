@@ -64,7 +64,8 @@ double noise_floor(std::span<const int64_t> step_tokens, int num_ranks);
 double noise_floor(const Load& load, int layer, int num_ranks);
 double noise_floor(const RankLoads& loads, int layer, StepRange steps);
 
-// How much higher PAR is than the PAR that chance alone leaves, as a mean over the layers.
+// How much higher PAR is than the PAR that chance alone leaves, as a mean over the layers; 0 where
+// chance may well leave as much, within 4 standard deviations of independent Poisson counts.
 struct AboveChance {
   double steps = 0;   // for the mean PAR of single steps
   double window = 0;  // for the PAR of all steps together

@@ -123,8 +123,8 @@ float64 [layers].)",
       R"(Whether a window of loads is more uneven than chance makes it.
 
 True if its PAR, as the mean over its steps or of all of them together, is above noise_floor() by
-more than plan_above_par - 1, mean over the layers; replicas share equally. Raises ValueError when
-the sizes do not fit.)",
+more than plan_above_par - 1, mean over the layers, and by more than chance may well leave, which is
+4 standard deviations; replicas share equally. Raises ValueError when the sizes do not fit.)",
       nb::sig("def is_worth_planning(placement: Placement, load: Load, plan_above_par: float) -> "
               "bool"));
   m.def(

@@ -6,7 +6,7 @@
 //
 //   collecting -> gathering -> planning -> sharing -> staging -> collecting
 //   steps are     loads go     rank 0      all ranks  experts move and layers
-//   recorded      to rank 0    plans       hear of it are switched, one by one
+//   recorded      to rank 0    plans       hear of it are switched, a few at a time
 #include "trimtab/balancer.h"
 
 #include <algorithm>
@@ -503,7 +503,7 @@ void Balancer::State::end_plan() {
   end_window();
 }
 
-// What the background does ends, on all ranks alike. A layer that is on its way is switched, or
+// What the background does ends, on all ranks alike. Layers that are on their way are switched, or
 // rolled back; no other begins.
 void Balancer::State::end_background() {
   if (at == At::kCollecting) return;

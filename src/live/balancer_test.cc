@@ -78,6 +78,49 @@ TEST(BalancerTest, LevelLoadMovesNothingInAThousandSteps) {
   });
 }
 
+// In each phase 100 windows of level load, without the second gate. A decode window has 32 rows for
+// each rank, of which chance alone makes a PAR far above 1.02.
+TEST(BalancerTest, LevelLoadMovesNothingInAHundredWindowsOfAPhase) {
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    SCOPED_TRACE(phase == Phase::kPrefill ? "prefill" : "decode");
+    Scenario scenario;
+    scenario.config.interval = 8;
+    scenario.config.phase = phase;
+    scenario.phase_of = [](int64_t step) {
+      return step % 2 == 0 ? Phase::kPrefill : Phase::kDecode;
+    };
+    scenario.load = [](int64_t step, int layer) {
+      // On every rank the same.
+      std::mt19937 random(static_cast<unsigned>(step * kLayers + layer));
+      std::vector<int64_t> load(kExperts);
+      for (int token = 0; token < (step % 2 == 0 ? 400 : 16); ++token) ++load[random() % kExperts];
+      return load;
+    };
+    const int ranks = rank_counts({4, 2, 1}).front();
+    run_group(ranks, [&](Communicator& comm) {
+      Server server(scenario, comm, Placement::linear(kLayers, kExperts, ranks));
+      std::vector<int64_t> counted;
+      int windows = 0;
+      for (int step = 0; step < 3000 && windows < 100; ++step) {
+        server.step();
+        const std::vector<int64_t>& now = server.balancer().metrics().rank_tokens;
+        if (comm.rank() == 0 && now != counted) ++windows;
+        counted = now;
+        const int32_t all = windows;
+        std::vector<int32_t> of_ranks(cells(comm.size()));
+        std::vector<int64_t> bytes(of_ranks.size());
+        comm.all_gather_v(std::as_bytes(std::span(&all, 1)),
+                          std::as_writable_bytes(std::span(of_ranks)), bytes)
+            .wait_released();
+        windows = of_ranks[0];
+      }
+      EXPECT_EQ(windows, 100);
+      EXPECT_EQ(server.balancer().metrics().moves, 0);
+      EXPECT_EQ(server.count(Kind::kSwitched), 0);
+    });
+  }
+}
+
 // Prompts and new tokens have hot experts of their own: prefill those of skewed(), decode the last
 // and the first of each layer. Every third step is prefill, and has ten times the tokens.
 Phase mixed_phase(int64_t step) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One plan on its way from loads to slots: the loads of a window are gathered on rank 0, a plan is
-// made there and shared with all ranks, and then the layers that change are staged and switched one
-// by one. This object makes the background jobs of these steps and keeps what they bring about.
-// Which job runs when is the Balancer's decision (balancer.cc), by what the ranks agree on
+// made there and shared with all ranks, and then the layers that change are staged and switched, a
+// few at a time. This object makes the background jobs of these steps and keeps what they bring
+// about. Which job runs when is the Balancer's decision (balancer.cc), by what the ranks agree on
 // (agreement.h).
 #pragma once
 

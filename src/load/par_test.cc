@@ -236,5 +236,80 @@ TEST(AboveChance, TellsASkewFromChance) {
   EXPECT_TRUE(is_worth_planning(above_chance(skewed), 1.02));
 }
 
+// Level windows by the thousand: next to none of them is above chance.
+TEST(AboveChance, IsNothingInLevelWindows) {
+  constexpr int kWindows = 2000, kLayers = 2;
+  for (const int ranks : {2, 8}) {
+    for (const int tokens : {24, 400}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, " << tokens << " tokens");
+      std::mt19937 random(5);
+      int planned = 0;
+      for (int i = 0; i < kWindows; ++i) {
+        RankLoads loads(4, kLayers, ranks);
+        for (int step = 0; step < 4; ++step) {
+          for (int layer = 0; layer < kLayers; ++layer) {
+            for (int t = 0; t < tokens; ++t) loads.at(step, layer)[random() % cells(ranks)] += 1;
+          }
+        }
+        loads.sum_up_window();
+        planned += is_worth_planning(above_chance(loads), 1.001) ? 1 : 0;
+      }
+      EXPECT_LE(planned, kWindows / 200);
+    }
+  }
+}
+
+// A PAR is taken for chance up to 4 of the standard deviations that a simulation shows.
+TEST(AboveChance, IsJudgedByHowFarChanceGoes) {
+  constexpr int kRanks = 8;
+  for (const int64_t mean : {int64_t{12}, int64_t{500}}) {
+    std::mt19937 random(7);
+    double sum = 0, squares = 0;
+    constexpr int kDraws = 4000;
+    for (int i = 0; i < kDraws; ++i) {
+      std::vector<int64_t> loads(kRanks);
+      for (int64_t t = 0; t < kRanks * mean; ++t) ++loads[random() % kRanks];
+      const double value = par(loads);
+      sum += value;
+      squares += value * value;
+    }
+    const double chance = sum / kDraws, deviation = std::sqrt(squares / kDraws - chance * chance);
+    const auto above = [&](double deviations) {
+      RankLoads loads(1, 1, kRanks);
+      const auto row = loads.at(0, 0);
+      row[3] = (chance + deviations * deviation) * static_cast<double>(mean);
+      for (int r = 0; r < kRanks; ++r) {
+        if (r != 3) row[r] = (kRanks * static_cast<double>(mean) - row[3]) / (kRanks - 1);
+      }
+      loads.sum_up_window();
+      return above_chance(loads).window;
+    };
+    EXPECT_EQ(above(3.5), 0) << mean;
+    EXPECT_NEAR(above(4.5), 4.5 * deviation, 0.2 * deviation) << mean;
+    EXPECT_LT(above(-0.5), 0) << mean;
+  }
+}
+
+// Where means are large the deviation is not summed up any more, and goes on as it was.
+TEST(AboveChance, OfManyTokensGoesOn) {
+  const auto above = [](double mean, double par) {
+    RankLoads loads(1, 1, 8);
+    for (double& load : loads.at(0, 0)) load = mean * (8 - par) / 7;
+    loads.at(0, 0)[0] = mean * par;
+    loads.sum_up_window();
+    return above_chance(loads).window;
+  };
+  const auto least = [&](double mean) {  // the least PAR that is above chance
+    double low = 1, high = 2;
+    while (high - low > 1e-9) {
+      const double middle = (low + high) / 2;
+      (above(mean, middle) > 0 ? high : low) = middle;
+    }
+    return high;
+  };
+  EXPECT_NEAR(least(9'990), least(10'010), 1e-4);
+  EXPECT_NEAR((least(1e7) - 1) * std::sqrt(1e7), (least(9'990) - 1) * std::sqrt(9'990), 0.1);
+}
+
 }  // namespace
 }  // namespace trimtab
