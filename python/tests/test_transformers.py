@@ -169,6 +169,17 @@ def test_logits_in_f32(family, ranks, threads, ids):
     )
 
 
+def test_row_budgets_change_no_bit(ids):
+    original = make_model("qwen3_moe")
+    rows, found = [], []
+    for budget in (0, 1):
+        model = copy.deepcopy(original)
+        report = tt.enable(model, ranks=3, row_budget=budget)
+        found.append(logits(model, ids))
+        rows.append(report.runtimes[0].row_budget)
+    assert torch.equal(found[0], found[1]) and rows[0] == 0 < rows[1]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_in_bf16(family, ids):
     """Not farther from the same model in f32 than transformers' own experts in bf16, with some
@@ -451,6 +462,7 @@ def test_an_interruption_leaves_a_model_that_answers(ids, monkeypatch):
         ({"max_tokens": 0}, "max_tokens must be"),
         ({"quantization": ""}, "unknown weight format ''"),
         ({"dispatcher": ""}, "dispatcher"),
+        ({"row_budget": -1}, "row budget of -1"),
         ({"eplb": ""}, "eplb is None"),
     ],
 )

@@ -49,6 +49,7 @@ class LayerGroup:
                 threads=o.threads,
                 dispatcher=o.dispatcher,
                 max_tokens=o.max_tokens,
+                row_budget=o.row_budget,
             )
             for layer, row in enumerate(self.rows):
                 if row is not None:

@@ -26,6 +26,8 @@ class Options:
         with as many slots on each rank, or array-like [MoE layers, slots] of logical experts, the
         slots of rank r being those from r * (slots / ranks) on.
     max_tokens: of one pass; longer prompts take several. Memory for activations grows with it.
+    row_budget: a rank's experts get at most so many times the rows of level loads at once; None: 2
+        where the dispatcher takes a budget, 0: none. Memory for activations grows with it.
     free_originals: give the memory of the packed tensors back: they become meta tensors. False
         keeps both.
     """
@@ -36,6 +38,7 @@ class Options:
     dispatcher: str = "auto"
     eplb: object = None
     max_tokens: int = 2048
+    row_budget: float | None = None
     free_originals: bool = True
 
     def resolved(self):
@@ -95,6 +98,7 @@ def check_options(options):
         threads=options.threads,
         dispatcher=options.dispatcher,
         max_tokens=options.max_tokens,
+        row_budget=options.row_budget,
     )
     if isinstance(options.eplb, dict):
         try:
