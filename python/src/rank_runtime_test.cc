@@ -69,8 +69,8 @@ std::unique_ptr<RankRuntime> start(Communicator& comm, RankRuntimeOptions option
   const int own = layout.ep ? kExperts / comm.size() : kExperts;
   const ExpertParts parts{.parts = layout.expert_parts(),
                           .part = layout.ep ? 0 : layout.tp_rank(comm.rank())};
-  for (int layer = 0; layer < kLayers; ++layer)
-    runtime->add_layer(make_table(kExperts, layout.ep ? comm.rank() * own : 0, own, 1, parts));
+  const auto table = make_table(kExperts, layout.ep ? comm.rank() * own : 0, own, 1, parts);
+  for (int layer = 0; layer < kLayers; ++layer) runtime->add_layer(table);
   runtime->start();
   return runtime;
 }
