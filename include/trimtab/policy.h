@@ -19,19 +19,10 @@
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
 #include "trimtab/split.h"
+#include "trimtab/topology.h"
 #include "trimtab/traffic.h"
 
 namespace trimtab {
-
-// The node of each rank. Empty: all ranks are on one node.
-struct Topology {
-  std::vector<int32_t> node_of_rank;
-  // Ranks numbered node by node, equally many on each. Throws InvalidArgument when nodes do not
-  // divide ranks.
-  static Topology even(int num_ranks, int num_nodes);
-  int num_nodes() const;
-  int node(int rank) const { return node_of_rank.empty() ? 0 : node_of_rank[rank]; }
-};
 
 // A placement to start from when there is none: experts 0..E-1 in slot order, then 0..E-1 again as
 // replicas (what vLLM and its relatives load first). slots_per_rank: [ranks]. Throws
@@ -84,14 +75,17 @@ struct Problem {
   // Another thread sets it to end planning early: rebalance() then throws PlanningStopped, within
   // about 100 ms. Null: nobody will.
   const std::atomic<bool>* stop = nullptr;
-  // Sampled tokens, for the traffic between nodes; null: it is not known. Where the topology has
-  // several nodes, it is predicted, and `trim` seeks, among plans whose peak loads are at most
-  // wire_slack (a part, >= 0) above those of its best, the one that sends least between nodes.
+  // Sampled tokens, for the traffic between ranks and nodes; null: it is not known. Where the
+  // topology has several nodes or prices, it is predicted, and `trim` seeks, among plans whose peak
+  // loads are at most wire_slack (a part, >= 0) above those of its best, the one whose copies cost
+  // least, or without prices the one that sends least between nodes.
   const TokenSample* tokens = nullptr;
   double wire_slack = kWireSlack;
   static constexpr double kWireSlack = 0.003;
 
-  bool has_wires() const { return tokens != nullptr && topology.num_nodes() > 1; }
+  bool has_wires() const {
+    return tokens != nullptr && (topology.num_nodes() > 1 || topology.has_prices());
+  }
 };
 
 // Planning was told to end by Problem::stop; there is no plan.
@@ -138,6 +132,9 @@ struct LayerPrediction {
   // With sampled tokens and several nodes: the copies of a token that go between nodes, one for
   // each other node that it visits (Traffic::between_nodes()).
   double node_copies_before = 0, node_copies_after = 0;
+  // With sampled tokens and prices: what the copies of a token cost, one copy for each rank that it
+  // visits (Traffic::cost()).
+  double copies_cost_before = 0, copies_cost_after = 0;
 };
 
 // What a plan with fewer moves would reach, or one with more.

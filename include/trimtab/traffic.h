@@ -11,6 +11,7 @@
 
 #include "trimtab/placement.h"
 #include "trimtab/table.h"
+#include "trimtab/topology.h"
 
 namespace trimtab {
 
@@ -22,7 +23,12 @@ struct TokenSample {
   std::vector<int32_t> ids;          // [tokens, layers, top_k]
   std::vector<int32_t> source_rank;  // [tokens] where a token comes from; empty: it is not known,
                                      // and each rank sends the same part of every token
+  int num_ranks = 0;                 // ranks that tokens come from; 0: sources are not known
   int64_t tokens_seen = 0;           // tokens of the recording, of which these are a sample
+  int64_t stride = 1;                // every so many-th token of a source is in the sample
+  // The recording has counts of pairs and no tokens: each "token" here is a pair of experts that
+  // one token picked, as often as the counts say. Copies are then those of pairs.
+  bool is_of_pairs = false;
 
   int64_t num_tokens() const {
     return num_layers * top_k == 0 ? 0 : std::ssize(ids) / (int64_t{num_layers} * top_k);
@@ -62,6 +68,12 @@ struct Traffic {
   double rank_copies_between_nodes(std::span<const int32_t> node_of_rank) const;
   double between_nodes() const;
   double picks_between_nodes() const;
+
+  // The sum of prices x rank_copies. prices: [ranks, ranks], as in Topology.
+  double cost(std::span<const double> prices) const;
+
+  // Scales all values, so that they are those of a step, say.
+  Traffic& operator*=(double factor);
 };
 
 // logical: [slots] one layer's placement; first_slots: [ranks + 1]. node_of_rank: [ranks], or empty
@@ -72,7 +84,11 @@ Traffic traffic_of(std::span<const int32_t> logical, std::span<const int32_t> fi
 double copies_between_nodes(std::span<const int32_t> logical, std::span<const int32_t> first_slots,
                             std::span<const int32_t> node_of_rank, const TokenSample& tokens,
                             int layer);
-// The mean over the layers.
+// Traffic::cost() alone, for a topology with prices.
+double cost_of_copies(std::span<const int32_t> logical, std::span<const int32_t> first_slots,
+                      const Topology& topology, const TokenSample& tokens, int layer);
+// The mean over the layers. The matrix of a step is this times the layers and the tokens of a step.
+// Throws InvalidArgument as above and as check_tokens().
 Traffic mean_traffic(const Placement& placement, std::span<const int32_t> node_of_rank,
                      const TokenSample& tokens);
 

@@ -28,18 +28,12 @@ class Shares {
     }
   }
 
-  // [experts] the parts by rank, ascending, each rank once.
-  std::vector<std::vector<Part>> by_rank(int source) const {
+  // [experts] the parts by rank, ascending, each rank once, for sources on this node that do not
+  // hold the expert themselves.
+  std::vector<std::vector<Part>> by_rank(int source_node) const {
     std::vector<std::vector<Part>> all;
-    for (const std::vector<int32_t>& replicas : replicas_) {
-      std::vector<int32_t> chosen;
-      if (std::ranges::find(replicas, source) != replicas.end()) {
-        chosen = {source};
-      } else {
-        chosen = near(replicas, node(source));
-      }
-      all.push_back(merged(chosen));
-    }
+    for (const std::vector<int32_t>& replicas : replicas_)
+      all.push_back(merged(near(replicas, source_node)));
     return all;
   }
 
@@ -55,9 +49,14 @@ class Shares {
     return all;
   }
 
- private:
+  // The ranks that hold an expert, ascending; a rank that holds it twice comes twice.
+  std::span<const int32_t> ranks_of(int32_t expert) const { return replicas_[cells(expert)]; }
+  bool holds(int rank, int32_t expert) const {
+    return std::ranges::binary_search(ranks_of(expert), rank);
+  }
   int32_t node(int rank) const { return node_of_rank_.empty() ? 0 : node_of_rank_[cells(rank)]; }
 
+ private:
   // The replicas on a node, or, where it has none, all.
   std::vector<int32_t> near(const std::vector<int32_t>& replicas, int32_t source_node) const {
     std::vector<int32_t> own;
@@ -81,15 +80,31 @@ class Shares {
   std::span<const int32_t> node_of_rank_;
 };
 
-// Adds to copies[to] the probability that `to` gets a pick of the token.
-void add_copies(std::span<const int32_t> picks, const std::vector<std::vector<Part>>& parts,
-                double weight, std::vector<double>& missed, std::span<double> copies) {
-  std::ranges::fill(missed, 1.0);
-  for (const int32_t e : picks) {
-    for (const Part& part : parts[cells(e)]) missed[cells(part.to)] *= 1 - part.share;
+// The probability, for each rank or node, that one token reaches it.
+class Reached {
+ public:
+  explicit Reached(int places) : missed_(cells(places), 1.0) {}
+
+  void send(std::span<const Part> parts) {
+    for (const Part& part : parts) {
+      double& missed = missed_[cells(part.to)];
+      if (missed == 1.0) touched_.push_back(part.to);
+      missed *= 1 - part.share;
+    }
   }
-  for (size_t i = 0; i < copies.size(); ++i) copies[i] += weight * (1 - missed[i]);
-}
+  // Adds the probabilities to copies, and is as new afterwards.
+  void add_to(std::span<double> copies, double weight) {
+    for (const int32_t to : touched_) {
+      copies[cells(to)] += weight * (1 - missed_[cells(to)]);
+      missed_[cells(to)] = 1;
+    }
+    touched_.clear();
+  }
+
+ private:
+  std::vector<double> missed_;
+  std::vector<int32_t> touched_;
+};
 
 double off_diagonal(const std::vector<double>& matrix, int n) {
   double sum = 0;
@@ -152,6 +167,19 @@ double Traffic::picks_between_nodes() const {
   return off_diagonal(node_picks, num_nodes);
 }
 
+double Traffic::cost(std::span<const double> prices) const {
+  double sum = 0;
+  for (size_t i = 0; i < rank_copies.size(); ++i) sum += prices[i] * rank_copies[i];
+  return sum;
+}
+
+Traffic& Traffic::operator*=(double factor) {
+  for (std::vector<double>* values : {&rank_copies, &node_copies, &node_picks}) {
+    for (double& value : *values) value *= factor;
+  }
+  return *this;
+}
+
 namespace {
 
 Traffic empty_traffic(std::span<const int32_t> first_slots, std::span<const int32_t> node_of_rank) {
@@ -165,20 +193,94 @@ Traffic empty_traffic(std::span<const int32_t> first_slots, std::span<const int3
   return traffic;
 }
 
-void add_ranks(const Shares& shares, const TokenSample& tokens, int layer, Traffic& traffic) {
-  const int ranks = traffic.num_ranks;
-  traffic.rank_copies.resize(cells(ranks, ranks));
-  const bool known = !tokens.source_rank.empty();
-  const double weight = (known ? 1.0 : 1.0 / ranks) / static_cast<double>(tokens.num_tokens());
-  std::vector<double> missed(cells(ranks));
-  for (int source = 0; source < ranks; ++source) {
-    const std::vector<std::vector<Part>> parts = shares.by_rank(source);
-    const std::span row =
-        std::span(traffic.rank_copies).subspan(cells(source, ranks), cells(ranks));
-    for (int64_t t = 0; t < tokens.num_tokens(); ++t) {
-      if (known && tokens.source_rank[cells(t)] != source) continue;
-      add_copies(tokens.picks(t, layer), parts, weight, missed, row);
+// Adds up what each source rank sends to each rank. Where sources are not known, a token's picks go
+// the same way from all ranks of a node that hold none of them, so that only those which hold one
+// are looked at one by one.
+class RankCopies {
+ public:
+  RankCopies(const Shares& shares, const TokenSample& tokens, int layer, int num_ranks)
+      : shares_(shares), tokens_(tokens), layer_(layer), reached_(num_ranks) {
+    int nodes = 0;
+    for (int r = 0; r < num_ranks; ++r) nodes = std::max(nodes, shares.node(r) + 1);
+    for (int n = 0; n < nodes; ++n) parts_.push_back(shares.by_rank(n));
+  }
+
+  void from_known_sources(Table<double> copies) {
+    const double weight = 1.0 / static_cast<double>(tokens_.num_tokens());
+    for (int64_t t = 0; t < tokens_.num_tokens(); ++t) {
+      const int32_t source = tokens_.source_rank[cells(t)];
+      send(t, source);
+      reached_.add_to(copies[source], weight);
     }
+  }
+
+  void from_all_ranks(Table<double> copies) {
+    const auto ranks = static_cast<int>(copies.rows());
+    const double weight = 1.0 / ranks / static_cast<double>(tokens_.num_tokens());
+    std::vector<double> by_node(cells(std::ssize(parts_), ranks));
+    const Table from_node(by_node, ranks);
+    for (int64_t t = 0; t < tokens_.num_tokens(); ++t) {
+      for (int n = 0; n < std::ssize(parts_); ++n) {
+        for (const int32_t e : tokens_.picks(t, layer_)) reached_.send(parts_[cells(n)][cells(e)]);
+        reached_.add_to(from_node[n], weight);
+      }
+      for (const int32_t source : holders(t)) {
+        for (const int32_t e : tokens_.picks(t, layer_))
+          reached_.send(parts_[cells(shares_.node(source))][cells(e)]);
+        reached_.add_to(copies[source], -weight);
+        send(t, source);
+        reached_.add_to(copies[source], weight);
+      }
+    }
+    for (int source = 0; source < ranks; ++source) {
+      const std::span<const double> common = from_node[shares_.node(source)];
+      for (int to = 0; to < ranks; ++to) {
+        double& sum = copies(source, to);
+        sum = std::max(0.0, sum + common[cells(to)]);  // rounding may leave a little below 0
+      }
+    }
+  }
+
+ private:
+  void send(int64_t token, int32_t source) {
+    for (const int32_t e : tokens_.picks(token, layer_)) {
+      const Part own{source, 1};
+      if (shares_.holds(source, e)) {
+        reached_.send({&own, 1});
+      } else {
+        reached_.send(parts_[cells(shares_.node(source))][cells(e)]);
+      }
+    }
+  }
+
+  // The ranks that hold some pick of a token, each once.
+  std::span<const int32_t> holders(int64_t token) {
+    holders_.clear();
+    for (const int32_t e : tokens_.picks(token, layer_)) {
+      const std::span<const int32_t> ranks = shares_.ranks_of(e);
+      holders_.insert(holders_.end(), ranks.begin(), ranks.end());
+    }
+    std::ranges::sort(holders_);
+    holders_.erase(std::ranges::unique(holders_).begin(), holders_.end());
+    return holders_;
+  }
+
+  const Shares& shares_;
+  const TokenSample& tokens_;
+  const int layer_;
+  Reached reached_;
+  std::vector<std::vector<std::vector<Part>>> parts_;  // [nodes][experts]
+  std::vector<int32_t> holders_;
+};
+
+void add_ranks(const Shares& shares, const TokenSample& tokens, int layer, Traffic& traffic) {
+  traffic.rank_copies.resize(cells(traffic.num_ranks, traffic.num_ranks));
+  const Table copies(traffic.rank_copies, traffic.num_ranks);
+  RankCopies adder(shares, tokens, layer, traffic.num_ranks);
+  if (tokens.source_rank.empty()) {
+    adder.from_all_ranks(copies);
+  } else {
+    adder.from_known_sources(copies);
   }
 }
 
@@ -191,7 +293,7 @@ void add_nodes(const Shares& shares, std::span<const int32_t> node_of_rank,
     return node_of_rank.empty() ? 0 : node_of_rank[cells(rank)];
   };
   const bool known = !tokens.source_rank.empty();
-  std::vector<double> missed(cells(nodes));
+  Reached reached(nodes);
   for (int source = 0; source < nodes; ++source) {
     int on_node = 0;
     for (int r = 0; r < traffic.num_ranks; ++r) on_node += node_of(r) == source ? 1 : 0;
@@ -204,10 +306,11 @@ void add_nodes(const Shares& shares, std::span<const int32_t> node_of_rank,
         std::span(traffic.node_picks).subspan(cells(source, nodes), cells(nodes));
     for (int64_t t = 0; t < tokens.num_tokens(); ++t) {
       if (known && node_of(tokens.source_rank[cells(t)]) != source) continue;
-      add_copies(tokens.picks(t, layer), parts, weight, missed, row);
       for (const int32_t e : tokens.picks(t, layer)) {
+        reached.send(parts[cells(e)]);
         for (const Part& part : parts[cells(e)]) picks[cells(part.to)] += weight * part.share;
       }
+      reached.add_to(row, weight);
     }
   }
 }
@@ -232,6 +335,14 @@ double copies_between_nodes(std::span<const int32_t> logical, std::span<const in
   return traffic.between_nodes();
 }
 
+double cost_of_copies(std::span<const int32_t> logical, std::span<const int32_t> first_slots,
+                      const Topology& topology, const TokenSample& tokens, int layer) {
+  Traffic traffic = empty_traffic(first_slots, topology.node_of_rank);
+  const Shares shares(logical, first_slots, topology.node_of_rank, tokens.num_experts);
+  add_ranks(shares, tokens, layer, traffic);
+  return traffic.cost(topology.prices);
+}
+
 Traffic mean_traffic(const Placement& placement, std::span<const int32_t> node_of_rank,
                      const TokenSample& tokens) {
   check_tokens(tokens, placement.num_layers(), placement.num_experts(), placement.num_ranks());
@@ -247,10 +358,7 @@ Traffic mean_traffic(const Placement& placement, std::span<const int32_t> node_o
       for (size_t i = 0; i < (mean.*field).size(); ++i) (mean.*field)[i] += (one.*field)[i];
     }
   }
-  for (const auto field : {&Traffic::rank_copies, &Traffic::node_copies, &Traffic::node_picks}) {
-    for (double& value : mean.*field) value /= placement.num_layers();
-  }
-  return mean;
+  return mean *= 1.0 / placement.num_layers();
 }
 
 }  // namespace trimtab

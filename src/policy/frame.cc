@@ -167,13 +167,22 @@ class Finisher {
     p.par_time_after = p.par_time_before;
     p.step_seconds_after = p.step_seconds_before;
     p.node_copies_after = p.node_copies_before;
+    p.copies_cost_after = p.copies_cost_before;
   }
 
-  // Copies of a token between nodes; 0 where they are not known.
-  double node_copies(std::span<const int32_t> logical, int layer) const {
-    if (!problem_.has_wires()) return 0;
-    return copies_between_nodes(logical, first_slots(), problem_.topology.node_of_rank,
-                                *problem_.tokens, layer);
+  // Copies of a token between nodes, and their cost; 0 where they are not known.
+  void predict_wires(std::span<const int32_t> logical, int layer, double& node_copies,
+                     double& cost) const {
+    if (!problem_.has_wires()) return;
+    const Topology& topology = problem_.topology;
+    node_copies = copies_between_nodes(logical, first_slots(), topology.node_of_rank,
+                                       *problem_.tokens, layer);
+    if (topology.has_prices())
+      cost = cost_of_copies(logical, first_slots(), topology, *problem_.tokens, layer);
+  }
+  void predict_wires_after(int layer) {
+    LayerPrediction& p = predictions_[layer];
+    predict_wires(proposed(layer), layer, p.node_copies_after, p.copies_cost_after);
   }
 
   // What a change of the layer gains: PAR, or with a cost model seconds of a step.
@@ -191,7 +200,7 @@ class Finisher {
     high_before_[layer] = before.level.par_step_high;
     p.par_time_before = before.par_time;
     p.step_seconds_before = before.step_seconds;
-    p.node_copies_before = node_copies(current(layer), layer);
+    predict_wires(current(layer), layer, p.node_copies_before, p.copies_cost_before);
     predict_bounds(window, p);
     constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
     const bool in_rows = problem_.cost == nullptr || problem_.cost->is_proportional();
@@ -199,9 +208,11 @@ class Finisher {
     fit(layer, window);
     if (std::ranges::equal(proposed(layer), current(layer))) return keep(layer);
     predict_after(layer, proposed(layer), window, p);
-    // Fewer copies between nodes are a gain where the peak is as low as the slack allows.
-    const bool wires = p.node_copies_after < p.node_copies_before &&
-                       p.par_step_after <= p.par_step_before * (1 + problem_.wire_slack);
+    predict_wires_after(layer);
+    // Fewer or cheaper copies are a gain where the peak is as low as the slack allows.
+    const bool fewer = problem_.topology.has_prices() ? p.copies_cost_after < p.copies_cost_before
+                                                      : p.node_copies_after < p.node_copies_before;
+    const bool wires = fewer && p.par_step_after <= p.par_step_before * (1 + problem_.wire_slack);
     if (options_.require_gain && gain(p) <= 0 && !wires) return keep(layer);
     moves_[layer] = moves_to(layer, proposed(layer));
   }
@@ -214,7 +225,6 @@ class Finisher {
     p.par_step_after_high = after.level.par_step_high;
     p.par_time_after = after.par_time;
     p.step_seconds_after = after.step_seconds;
-    p.node_copies_after = node_copies(placement, layer);
   }
 
   int64_t moves_to(int layer, std::span<const int32_t> placement) const {
@@ -350,6 +360,7 @@ class Finisher {
       const Choice& choice = choices_[layer][cells(chosen[cells(layer)])];
       std::ranges::copy(choice.placement, proposed(layer).begin());
       predictions_[layer] = choice.prediction;
+      predict_wires_after(layer);
       moves_[layer] = choice.offer.moves;
     }
   }
@@ -455,17 +466,7 @@ void validate(const Problem& problem) {
                               current.num_experts(), " experts"));
   }
   validate_limits(problem.limits, problem.expert_bytes);
-  const std::vector<int32_t>& nodes = problem.topology.node_of_rank;
-  if (!nodes.empty() && std::ssize(nodes) != current.num_ranks()) {
-    throw InvalidArgument(
-        cat("a topology of ", nodes.size(), " ranks, placement of ", current.num_ranks()));
-  }
-  for (size_t r = 0; r < nodes.size(); ++r) {
-    if (nodes[r] < 0 || nodes[r] >= current.num_ranks()) {
-      throw InvalidArgument(
-          cat("rank ", r, " is on node ", nodes[r], ", expected 0 to ", current.num_ranks() - 1));
-    }
-  }
+  check_topology(problem.topology, current.num_ranks());
   validate_serving(problem);
   if (problem.tokens != nullptr) {
     check_tokens(*problem.tokens, load.num_layers, load.num_experts, current.num_ranks());

@@ -33,19 +33,6 @@ constexpr auto kNames = [] {
 
 }  // namespace
 
-Topology Topology::even(int num_ranks, int num_nodes) {
-  if (num_nodes < 1 || num_ranks < 1 || num_ranks % num_nodes != 0) {
-    throw InvalidArgument(cat(num_nodes, " nodes do not divide ", num_ranks, " ranks"));
-  }
-  Topology topology;
-  for (int r = 0; r < num_ranks; ++r) topology.node_of_rank.push_back(r / (num_ranks / num_nodes));
-  return topology;
-}
-
-int Topology::num_nodes() const {
-  return node_of_rank.empty() ? 1 : *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1;
-}
-
 Placement default_placement(int num_layers, int num_experts, std::vector<int> slots_per_rank) {
   if (num_layers < 1 || num_experts < 1 || slots_per_rank.empty()) {
     throw InvalidArgument(cat("a placement of ", num_layers, " layers x ", num_experts,

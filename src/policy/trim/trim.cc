@@ -99,7 +99,9 @@ class Trim : public Policy {
     // With a history the gain lies in the remembered episodes too, and the search has weighed it.
     // A placement that was chosen for the rule that serves keeps its ranks, whose speeds and nodes
     // it was chosen for.
-    const bool keeps_ranks = has_serving(problem) || (problem.has_wires() && has_sources(problem));
+    const bool wires_name_ranks =
+        problem.has_wires() && (has_sources(problem) || problem.topology.has_prices());
+    const bool keeps_ranks = has_serving(problem) || wires_name_ranks;
     FinishOptions finish{.align_ranks = !keeps_ranks, .require_gain = problem.history == nullptr};
     finish.alternatives = [&](int layer) { return alternatives(problem, layer, slots, noise); };
     if (problem.history != nullptr) {
@@ -171,7 +173,7 @@ class Trim : public Policy {
 
   static bool has_sources(const Problem& problem) { return !problem.tokens->source_rank.empty(); }
 
-  // The placement with less traffic between nodes, its peaks within the slack.
+  // The placement with less or cheaper traffic, its peaks within the slack.
   std::vector<int32_t> for_wires(const Problem& problem, int layer,
                                  std::vector<int32_t> placement) const {
     const std::span<const int32_t> current = problem.current.logical(layer);
@@ -186,7 +188,7 @@ class Trim : public Policy {
     const EpisodeCut cut = EpisodeCut::spread(problem.load.num_steps, effort_.wire_runs);
     for (int64_t i = 0; problem.load.num_steps > 1 && i < cut.count(); ++i) add(cut[i]);
     return search_wires({.slots = slots,
-                         .node_of_rank = problem.topology.node_of_rank,
+                         .topology = problem.topology,
                          .tokens = *problem.tokens,
                          .layer = layer,
                          .loads = loads,

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulated annealing. A token's cost is the number of (source node, other node) pairs for which
-// the token goes from the one to the other. Each expert has one bit for each such pair, so the cost
-// of a token is the number of bits in the union of its picks' bits. Where an expert has replicas on
-// some other nodes, but not on the source's own, one of them stands for all.
+// Simulated annealing. A token's cost is the sum, over the pairs of a source and a place where the
+// token goes from there, of the pair's weight. Sources and places are nodes, and the weight of
+// another node is 1; with prices, places are ranks, sources are ranks too or nodes, and weights
+// follow from the prices. Each expert has bits for the pairs where its picks go for certain, and
+// for those where half of them go; what a token reaches follows from the bits of its picks. Where a
+// pick may go to more than two replicas, two of them stand for all.
 #include "policy/trim/wire_search.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <utility>
 
 #include "base/random.h"
@@ -27,17 +30,23 @@ class WireSearch {
       : task_(task),
         placement_(std::move(start)),
         experts_(task.tokens.num_experts),
-        nodes_(*std::ranges::max_element(task.node_of_rank) + 1),
-        words_((nodes_ * nodes_ + 63) / 64),
+        nodes_(task.topology.num_nodes()),
+        known_sources_(!task.tokens.source_rank.empty()),
+        by_rank_(task.topology.has_prices()),
+        rows_(num_rows()),
+        places_(by_rank_ ? ranks() : nodes_),
+        words_((rows_ * places_ + 63) / 64),
         on_node_(cells(experts_, nodes_)),
         replicas_(cells(experts_)),
-        bits_(cells(experts_, words_)),
+        slots_of_(cells(experts_)),
+        bits_(cells(experts_, 2 * words_)),
         random_(0x7472696d77697265U + static_cast<uint64_t>(task.layer)) {
     for (int rank = 0; rank < ranks(); ++rank) {
       for (int s = task.slots.first(rank); s < task.slots.end(rank); ++s)
         rank_of_slot_.push_back(rank);
     }
     for (size_t s = 0; s < placement_.size(); ++s) count(static_cast<int>(s), 1);
+    if (task.topology.has_prices()) set_weights();
     for (int e = 0; e < experts_; ++e) set_bits(e);
     take_tokens();
     loads_.resize(cells(std::ssize(task.loads), ranks()));
@@ -50,8 +59,8 @@ class WireSearch {
   std::vector<int32_t> search() {
     if (cost_of_.empty()) return placement_;
     const auto tokens = static_cast<double>(cost_of_.size());
-    move_cost_ = task_.move_price * tokens * (known_sources_ ? 1 : nodes_);
-    const double scale = tokens * (known_sources_ ? 1.0 / nodes_ : 1.0);
+    move_cost_ = task_.move_price * tokens * (known_sources_ ? 1 : rows_) * unit_;
+    const double scale = tokens * (known_sources_ ? 1.0 / rows_ : 1.0) * unit_;
     double cost = total_;
     std::vector<int32_t> best = placement_;
     double least = cost;
@@ -68,9 +77,51 @@ class WireSearch {
     return best;
   }
 
+  // Goes on from `best`, a result of search(), with exchanges that are judged by `cost` itself.
+  // move_cost: of one move, in the unit of `cost`.
+  std::vector<int32_t> polish(const std::vector<int32_t>& best,
+                              const std::function<double(std::span<const int32_t>)>& cost,
+                              double move_cost, int64_t exchanges) {
+    changes_.clear();
+    for (int s = 0; s < std::ssize(best); ++s) {
+      if (placement_[cells(s)] != best[cells(s)]) changes_.push_back({s, best[cells(s)]});
+    }
+    swap_in();
+    for (int rank = 0; rank < ranks(); ++rank) add_up(rank);
+    double least = cost(placement_) + move_cost * moves_;
+    for (int64_t i = 0; i < exchanges; ++i) {
+      bool level = false;
+      if (!choose(static_cast<double>(i) / static_cast<double>(exchanges), level)) continue;
+      swap_in();
+      saved_loads_ = loads_;
+      add_up_touched();
+      const auto [window, runs] = peaks();
+      if (window <= window_limit_ && runs <= runs_limit_) {
+        const double now = cost(placement_) + move_cost * moves_;
+        if (now < least - 1e-12) {
+          least = now;
+          continue;
+        }
+      }
+      swap_in();
+      loads_ = saved_loads_;
+    }
+    return placement_;
+  }
+
  private:
   int ranks() const { return task_.slots.num_ranks(); }
-  int32_t node(int rank) const { return task_.node_of_rank[cells(rank)]; }
+  int32_t node(int rank) const { return task_.topology.node(rank); }
+  int32_t place(int rank) const { return by_rank_ ? rank : node(rank); }
+  // Rows are ranks, nodes, or one for all.
+  bool from_ranks() const { return by_rank_ && rows_ == ranks(); }
+  int32_t row(int rank) const { return from_ranks() ? rank : rows_ == nodes_ ? node(rank) : 0; }
+  int num_rows() const {
+    if (!by_rank_) return nodes_;
+    const int64_t bits = int64_t{ranks()} * ranks();
+    if (bits <= (known_sources_ ? kMostWireBits : kMostBitsOfToken)) return ranks();
+    return int64_t{nodes_} * ranks() <= kMostWireBits ? nodes_ : 1;
+  }
   std::span<const int32_t> held(int rank) const {
     return task_.slots.of(rank, std::span<const int32_t>(placement_));
   }
@@ -81,25 +132,74 @@ class WireSearch {
 
   void count(int slot, int32_t change) {
     const int32_t e = placement_[cells(slot)];
+    std::vector<int32_t>& slots = slots_of_[cells(e)];
+    if (change > 0) {
+      slots.push_back(slot);
+    } else {
+      slots.erase(std::ranges::find(slots, slot));
+    }
     on_node_[cells(e, nodes_) + cells(node(rank_of_slot_[cells(slot)]))] += change;
     replicas_[cells(e)] += change;
   }
 
+  // The weights of bits by the prices: what a copy costs to a place, on average from the ranks of a
+  // source, and from each rank, in parts of the highest price.
+  void set_weights() {
+    constexpr double kParts = 1 << 16;
+    const Table<const double> prices(task_.topology.prices, ranks());
+    const double highest = std::ranges::max(task_.topology.prices);
+    unit_ *= kParts;
+    std::vector<int> ranks_at(cells(places_)), ranks_in(cells(rows_));
+    for (int r = 0; r < ranks(); ++r) {
+      ++ranks_at[cells(place(r))];
+      ++ranks_in[cells(row(r))];
+    }
+    std::vector<double> from_row(cells(rows_, places_)), from_rank(cells(ranks(), places_));
+    for (int s = 0; s < ranks(); ++s) {
+      for (int r = 0; r < ranks(); ++r) {
+        const double price = highest > 0 ? prices(s, r) / highest / ranks_at[cells(place(r))] : 0;
+        from_rank[cells(s, places_) + cells(place(r))] += price;
+        from_row[cells(row(s), places_) + cells(place(r))] += price / ranks_in[cells(row(s))];
+      }
+    }
+    const auto rounded = [&](double weight) { return std::llround(weight * kParts); };
+    std::ranges::transform(from_row, std::back_inserter(row_weights_), rounded);
+    std::ranges::transform(from_rank, std::back_inserter(rank_weights_), rounded);
+  }
+
   void set_bits(int32_t e) {
-    const std::span bits = std::span(bits_).subspan(cells(e, words_), cells(words_));
+    const std::span bits = std::span(bits_).subspan(cells(e, 2 * words_), cells(2 * words_));
     std::ranges::fill(bits, 0);
-    const int32_t* on_node = on_node_.data() + cells(e, nodes_);
-    std::array<int32_t, kMostWireNodes> holders{};
-    int num_holders = 0;
-    for (int n = 0; n < nodes_; ++n) {
-      if (on_node[n] > 0) holders[cells(num_holders++)] = n;
+    const std::span certain = bits.first(cells(words_)), half = bits.last(cells(words_));
+    holders_.clear();
+    for (const int32_t slot : slots_of_[cells(e)])
+      holders_.push_back(place(rank_of_slot_[cells(slot)]));
+    std::ranges::sort(holders_);
+    holders_.erase(std::ranges::unique(holders_).begin(), holders_.end());
+    for (int source = 0; source < rows_ && !holders_.empty(); ++source) {
+      if (from_ranks() && std::ranges::binary_search(holders_, source)) continue;
+      const int on = from_ranks() ? node(source) : source;
+      const bool is_near =
+          (from_ranks() || rows_ == nodes_) && on_node_[cells(e, nodes_) + cells(on)] > 0;
+      if (is_near && !by_rank_) continue;
+      near_.clear();
+      for (const int32_t to : holders_) {
+        if (is_near && node(to) == on) near_.push_back(to);
+      }
+      const std::vector<int32_t>& choice = is_near ? near_ : holders_;
+      if (choice.size() == 1) {
+        set_bit(certain, source, choice[0]);
+        continue;
+      }
+      // Chance decides, so that the choices of two experts agree no more often than they should.
+      const size_t draw = split_mix64(cells(e, rows_) + cells(source)) % choice.size();
+      set_bit(half, source, choice[draw]);
+      set_bit(half, source, choice[(draw + choice.size() / 2) % choice.size()]);
     }
-    int turn = e;
-    for (int source = 0; source < nodes_ && num_holders > 0; ++source) {
-      if (on_node[source] > 0) continue;
-      const int bit = source * nodes_ + holders[cells(turn++ % num_holders)];
-      bits[cells(bit / 64)] |= uint64_t{1} << static_cast<unsigned>(bit % 64);
-    }
+  }
+  void set_bit(std::span<uint64_t> bits, int source, int32_t to) const {
+    const int bit = source * places_ + to;
+    bits[cells(bit / 64)] |= uint64_t{1} << static_cast<unsigned>(bit % 64);
   }
 
   // Lists the tokens, and those of each expert.
@@ -107,12 +207,11 @@ class WireSearch {
     const TokenSample& sample = task_.tokens;
     const int64_t stride = std::max<int64_t>(
         1, (sample.num_tokens() + task_.max_tokens - 1) / std::max<int64_t>(1, task_.max_tokens));
-    known_sources_ = !sample.source_rank.empty();
     std::vector<int32_t> number(cells(experts_) + 1);
     for (int64_t t = 0; t < sample.num_tokens(); t += stride) {
       const std::span<const int32_t> picks = sample.picks(t, task_.layer);
       picks_.insert(picks_.end(), picks.begin(), picks.end());
-      if (known_sources_) source_.push_back(node(sample.source_rank[cells(t)]));
+      if (known_sources_) source_.push_back(sample.source_rank[cells(t)]);
       for (const int32_t e : picks) ++number[cells(e) + 1];
       cost_of_.push_back(0);
     }
@@ -123,30 +222,46 @@ class WireSearch {
     for (size_t i = 0; i < picks_.size(); ++i)
       token_[cells(number[cells(picks_[i])]++)] = static_cast<int32_t>(i) / top_k;
     seen_.resize(cost_of_.size());
-    for (int32_t t = 0; t < std::ssize(cost_of_); ++t) total_ += cost_of_[cells(t)] = cost(t);
+    for (int32_t t = 0; t < std::ssize(cost_of_); ++t)
+      total_ += static_cast<double>(cost_of_[cells(t)] = cost(t));
   }
 
-  int32_t cost(int32_t token) const {
+  int64_t cost(int32_t token) const {
     const int top_k = task_.tokens.top_k;
     const int32_t* picks = picks_.data() + cells(token, top_k);
-    int32_t sum = 0;
-    for (int w = 0; w < words_; ++w) {
-      uint64_t reached = 0;
-      for (int k = 0; k < top_k; ++k) reached |= bits_[cells(picks[k], words_) + cells(w)];
-      if (known_sources_) reached &= row(source_[cells(token)], w);
-      sum += std::popcount(reached);
+    // The bits of the token's source, or of all.
+    const int source = known_sources_ ? source_[cells(token)] : 0;
+    const int first = known_sources_ ? row(source) * places_ : 0;
+    const int end = known_sources_ ? first + places_ : rows_ * places_;
+    const int64_t* weights = row_weights_.empty() ? nullptr
+                             : known_sources_     ? rank_weights_.data() + cells(source, places_)
+                                                  : row_weights_.data();
+    int64_t sum = 0;
+    for (int w = first / 64; 64 * w < end; ++w) {
+      // What is reached for certain, by one half, and by two or more, which are taken for two.
+      uint64_t certain = 0, half = 0, halves = 0;
+      for (int k = 0; k < top_k; ++k) {
+        const uint64_t* bits = bits_.data() + cells(picks[k], 2 * words_) + cells(w);
+        certain |= bits[0];
+        halves |= half & bits[words_];
+        half |= bits[words_];
+      }
+      uint64_t mine = ~uint64_t{0};
+      if (64 * w < first) mine <<= static_cast<unsigned>(first - 64 * w);
+      if (64 * w + 64 > end) mine &= ~uint64_t{0} >> static_cast<unsigned>(64 * w + 64 - end);
+      const auto sum_of = [&](uint64_t set) { return weigh(set & mine, weights, 64 * w - first); };
+      sum += 4 * sum_of(certain) + 3 * sum_of(halves & ~certain) +
+             2 * sum_of(half & ~halves & ~certain);
     }
     return sum;
   }
 
-  // The bits of one source node in a word.
-  uint64_t row(int source, int word) const {
-    uint64_t mask = 0;
-    for (int n = 0; n < nodes_; ++n) {
-      const int bit = source * nodes_ + n;
-      if (bit / 64 == word) mask |= uint64_t{1} << static_cast<unsigned>(bit % 64);
-    }
-    return mask;
+  // The sum of the weights of the bits that are set, bit 0 of weights[first]; null: all weigh 1.
+  static int64_t weigh(uint64_t bits, const int64_t* weights, int64_t first) {
+    if (weights == nullptr) return std::popcount(bits);
+    int64_t sum = 0;
+    for (; bits != 0; bits &= bits - 1) sum += weights[first + std::countr_zero(bits)];
+    return sum;
   }
 
   void add_up(int rank) {
@@ -181,24 +296,23 @@ class WireSearch {
 
   // Tries one exchange; returns whether it was made.
   bool propose(double progress) {
-    const uint32_t kind = random_.below(16);
-    changes_.clear();
-    bool level = false;  // the loads only change places
-    if (kind < 4 && progress < 0.5) {
-      if (!propose_ranks()) return false;
-      level = true;
-    } else if (kind < 13) {
-      if (!propose_slots()) return false;
-    } else if (!propose_replica()) {
-      return false;
-    }
-    return judge(level);
+    bool level = false;
+    return choose(progress, level) && judge(level);
   }
 
-  // Two ranks of different nodes change all they hold.
+  // Chooses an exchange. level: whether the loads only change places.
+  bool choose(double progress, bool& level) {
+    const uint32_t kind = random_.below(16);
+    changes_.clear();
+    level = kind < 4 && progress < 0.5;
+    if (level) return propose_ranks();
+    return kind < 13 ? propose_slots() : propose_replica();
+  }
+
+  // Two ranks, without prices of different nodes, change all they hold.
   bool propose_ranks() {
     const int a = below(ranks()), b = below(ranks());
-    if (node(a) == node(b) || task_.slots.count(a) != task_.slots.count(b)) return false;
+    if (place(a) == place(b) || task_.slots.count(a) != task_.slots.count(b)) return false;
     for (int i = 0; i < task_.slots.count(a); ++i) {
       const int s = task_.slots.first(a) + i, t = task_.slots.first(b) + i;
       changes_.push_back({s, placement_[cells(t)]});
@@ -284,7 +398,7 @@ class WireSearch {
         const int32_t token = token_[cells(i)];
         if (seen_[cells(token)] == stamp_) continue;
         seen_[cells(token)] = stamp_;
-        const int32_t now = cost(token);
+        const int64_t now = cost(token);
         if (now == cost_of_[cells(token)]) continue;
         old_.emplace_back(token, cost_of_[cells(token)]);
         change += now - cost_of_[cells(token)];
@@ -308,17 +422,24 @@ class WireSearch {
 
   const WireTask& task_;
   std::vector<int32_t> placement_;
-  const int experts_, nodes_, words_;
+  const int experts_, nodes_;
+  const bool known_sources_;
+  const bool by_rank_;               // places are ranks; else nodes
+  const int rows_, places_, words_;  // rows: a source each
   std::vector<int32_t> rank_of_slot_;
-  std::vector<int32_t> on_node_;   // [experts, nodes] replicas
-  std::vector<int32_t> replicas_;  // [experts]
-  std::vector<uint64_t> bits_;     // [experts, words]
+  std::vector<int32_t> on_node_;                // [experts, nodes] replicas
+  std::vector<int32_t> replicas_;               // [experts]
+  std::vector<std::vector<int32_t>> slots_of_;  // [experts] the slots that hold it
+  std::vector<uint64_t> bits_;                  // [experts, (certain, half), words]
+  std::vector<int32_t> holders_, near_;         // scratch of set_bits()
+  // [rows, places] and [ranks, places], in parts of the highest price; empty: all are 1.
+  std::vector<int64_t> row_weights_, rank_weights_;
+  double unit_ = 4;  // of a token's cost: one copy that goes for certain, of the highest price
   Random random_;
 
-  bool known_sources_ = false;
   std::vector<int32_t> picks_;        // [tokens, top_k]
-  std::vector<int32_t> source_;       // [tokens] node, where it is known
-  std::vector<int32_t> cost_of_;      // [tokens]
+  std::vector<int32_t> source_;       // [tokens] rank, where it is known
+  std::vector<int64_t> cost_of_;      // [tokens]
   std::vector<int32_t> first_token_;  // [experts + 1] into token_
   std::vector<int32_t> token_;
   std::vector<uint32_t> seen_;  // [tokens] the last stamp
@@ -326,27 +447,39 @@ class WireSearch {
 
   std::vector<double> loads_, saved_loads_;  // [loads, ranks]
   double window_limit_ = 0, runs_limit_ = 0;
-  double total_ = 0;      // cost of all tokens
+  double total_ = 0;      // cost of all tokens, a whole number
   double move_cost_ = 0;  // of one move
   int moves_ = 0;         // more than at the start
   double temperature_ = 0;
   std::vector<Change> changes_;
   std::vector<int32_t> touched_;                  // experts, ascending
-  std::vector<std::pair<int32_t, int32_t>> old_;  // tokens that changed, with their costs before
+  std::vector<std::pair<int32_t, int64_t>> old_;  // tokens that changed, with their costs before
 };
 
 }  // namespace
 
 std::vector<int32_t> search_wires(const WireTask& task, std::vector<int32_t> start) {
   const std::vector<int32_t> from = start;
-  std::vector<int32_t> found = WireSearch(task, std::move(start)).search();
-  // The search counts one replica for all on other nodes, so its result is judged once more as it
-  // is measured.
-  const auto copies = [&](std::span<const int32_t> placement) {
-    return copies_between_nodes(placement, task.slots.firsts(), task.node_of_rank, task.tokens,
-                                task.layer);
+  WireSearch search(task, std::move(start));
+  std::vector<int32_t> found = search.search();
+  // The search counts one replica for all that a pick may go to, so its result is judged once more
+  // as it is measured, and where that is cheap, it goes on so.
+  const bool prices = task.topology.has_prices();
+  const auto cost = [&](std::span<const int32_t> placement) {
+    return prices ? cost_of_copies(placement, task.slots.firsts(), task.topology, task.tokens,
+                                   task.layer)
+                  : copies_between_nodes(placement, task.slots.firsts(), task.topology.node_of_rank,
+                                         task.tokens, task.layer);
   };
-  return copies(found) < copies(from) ? found : from;
+  constexpr int64_t kPolishPicks = 20'000'000, kWorthwhile = 200;
+  const int64_t picks = task.tokens.num_tokens() * task.tokens.top_k *
+                        (task.tokens.source_rank.empty() ? 1 + task.topology.num_nodes() : 1);
+  const int64_t exchanges = std::min(task.steps, kPolishPicks / std::max<int64_t>(1, picks));
+  if (exchanges >= kWorthwhile) {
+    const double unit = prices ? std::ranges::max(task.topology.prices) : 1;
+    found = search.polish(found, cost, task.move_price * unit, exchanges);
+  }
+  return cost(found) < cost(from) ? found : from;
 }
 
 }  // namespace trimtab

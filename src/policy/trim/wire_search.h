@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The search for a placement of one layer that sends less between nodes. It starts from a plan that
-// is level and keeps its peak loads within limits, so that the order is level first, then wires.
+// The search for a placement of one layer whose copies of tokens cost less on the wires, or,
+// without prices, that sends less between nodes. It starts from a plan that is level and keeps its
+// peak loads within limits, so that the order is level first, then wires.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,18 @@
 
 namespace trimtab {
 
-// Bits for the nodes that a token reaches: for each source node a row of as many bits as there are
-// nodes. More nodes than this are not searched.
+// A token has a bit for each node that it reaches from each source node, and with prices a bit for
+// each rank. More nodes than this are not searched.
 constexpr int kMostWireNodes = 64;
+// With prices a source is a rank of its own where the bits of a token are at most so many, else a
+// node where they are at most kMostWireBits, else all sources are one, by the mean of their prices.
+// Where sources are known, a token has those of its own alone, and kMostWireBits bounds the memory.
+constexpr int kMostBitsOfToken = 256;
+constexpr int kMostWireBits = 8192;
 
 struct WireTask {
   SlotRanges slots;
-  std::span<const int32_t> node_of_rank;  // [ranks], at least two nodes
+  const Topology& topology;  // several nodes, or prices
   const TokenSample& tokens;
   int layer = 0;
   // Loads that must stay level, each [experts]: first that of the whole window, then runs of steps,
@@ -27,8 +33,9 @@ struct WireTask {
   // The peak of the window, and the mean peak of the runs, may exceed those of the start by this
   // part.
   double slack = 0;
-  // Copies per token between nodes that each weight which `current` does not have on its rank must
-  // gain, and the placement that counts as current; 0 and empty: moves are free.
+  // What each weight that `current` does not have on its rank must gain, in copies per token
+  // between nodes, or in copies per token of the highest price; and the placement that counts as
+  // current. 0 and empty: moves are free.
   double move_price = 0;
   std::span<const int32_t> current = {};
   int64_t max_tokens = 0;  // of the sample that are looked at, spread evenly
