@@ -38,6 +38,7 @@ std::string json_report(const CheckOptions& options, const Placement& placement,
       report["par_time_per_layer"] = result.par_time;
       report["step_seconds_per_layer"] = result.step_seconds;
     }
+    if (result.traffic) report["traffic"] = traffic_json(*result.traffic);
   }
   return report.dump(1) + "\n";
 }
@@ -63,6 +64,8 @@ std::string text_report(const CheckOptions& options, const Placement& placement,
     }
     report += '\n';
   }
+  report +=
+      result.traffic ? traffic_text(*result.traffic) : no_traffic_text(options.wires, nullptr);
   return report + fmt::format("\nPAR: peak-to-average rank load; 1 is level. {}\n",
                               serving_text(options.serving, result.served));
 }
@@ -83,7 +86,7 @@ void measure(const Placement& placement, const Load& load, int layer, CheckResul
 }  // namespace
 
 CheckResult check_placement(const CheckOptions& options, const PlacementFile& file,
-                            const Recording* loads) {
+                            Recording* loads) {
   CheckResult result;
   result.format = name(file.format);
   result.served = read_serving(options.serving);
@@ -97,6 +100,10 @@ CheckResult check_placement(const CheckOptions& options, const PlacementFile& fi
     result.duplicates.push_back(duplicate_slots(placement.logical(layer), placement.first_slots()));
     if (loads != nullptr) measure(placement, loads->load, layer, result);
   }
+  result.topology = topology_of(options.wires, placement.num_ranks());
+  if (loads == nullptr) return result;
+  result.traffic = step_traffic(*loads, tokens_of(*loads, placement.num_ranks()), options.wires,
+                                result.topology, {{"", placement}});
   return result;
 }
 

@@ -8,6 +8,7 @@
 
 #include "cli/plan/check_options.h"
 #include "cli/plan/inputs.h"
+#include "cli/plan/traffic.h"
 #include "trimtab/par.h"
 #include "trimtab/report.h"
 
@@ -23,11 +24,13 @@ struct CheckResult {
   // [layers] PAR of a step in time, and the seconds of its busiest rank, mean over the steps; empty
   // without costs.
   std::vector<double> par_time, step_seconds;
+  Topology topology;
+  std::optional<StepTraffic> traffic;  // none: there are no loads, or they have no tokens
 };
 
 // loads: what the ranks are measured with; null: they are not.
 CheckResult check_placement(const CheckOptions& options, const PlacementFile& file,
-                            const Recording* loads);
+                            Recording* loads);
 // The page of --report.
 Report check_page(const CheckOptions& options, const PlacementFile& file, const Recording* loads,
                   const CheckResult& result);

@@ -12,7 +12,8 @@ What it does. Reads a placement and refuses, with the place in the file, what an
 load: ids out of range, experts without a slot, lists of the wrong length. With --loads it also says
 how level the ranks would be: PAR is the busiest rank's load over the mean of all, tokens shared out
 over replicas as --split says. With --cost, and with --split time, the same in time, and how long a
-step waits for its busiest rank in each layer.
+step waits for its busiest rank in each layer. Where the loads have tokens, also the copies of
+tokens that a step sends from rank to rank and between nodes (--json: traffic).
 
 Exit status: 0 valid, 1 not valid or it failed, 2 wrong usage.
 
@@ -37,13 +38,19 @@ void add_check(Command& program, CheckOptions& options) {
   add_loads_format(command, options.loads, "--loads-format").needs(loads);
   for (Option size : add_sizes_of_loads(command, options.loads)) size.needs(loads);
   add_serving(command, options.serving);
+  add_nodes(command, options.wires);
+  add_token_bytes(command, options.wires);
   add_report(command, options.report);
   add_json(command, options.json);
   command.footer(kCheckFooter);
   command.runs([&options, command] {
-    for (const char* serving : {"--split", "--cost"}) {
+    for (const char* serving : {"--split", "--cost", "--token-bytes"}) {
       if (command.given(serving) && options.loads.files.empty())
         throw UsageError(std::string(serving) + ": it has no effect without --loads");
+    }
+    for (const char* nodes : {"--nodes", "--topology"}) {
+      if (command.given(nodes) && options.loads.files.empty() && options.report.empty())
+        throw UsageError(std::string(nodes) + ": it has no effect without --loads or --report");
     }
     check(options);
   });

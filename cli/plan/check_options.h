@@ -6,6 +6,7 @@
 
 #include "cli/plan/planning_options.h"
 #include "cli/plan/serving_options.h"
+#include "cli/plan/wire_options.h"
 
 namespace trimtab::cli {
 
@@ -15,6 +16,7 @@ struct CheckOptions {
   int ranks = 0;       // 0: the file says
   LoadsOptions loads;  // no files: none
   ServingOptions serving;
+  WireOptions wires;
   std::string report;  // file of a page; empty: nothing is written
   bool json = false;
 };

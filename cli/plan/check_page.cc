@@ -91,6 +91,8 @@ Report check_page(const CheckOptions& options, const PlacementFile& file, const 
         "step", loads->step_ids, {report_series("as placed", placement, loads->load)}};
   }
   report.tables = {layer_table(result)};
+  report.node_of_rank = result.topology.node_of_rank;
+  if (result.traffic) add_traffic(*result.traffic, report);
   return report;
 }
 

@@ -59,7 +59,7 @@ void write_page(const ConvertOptions& options, const PlacementFile& file) {
   set_title(page, "convert", options.in.files[0]);
   write_report(options.report, page);
 }
-void write_page(const ConvertOptions& options, const Recording& loads) {
+void write_page(const ConvertOptions& options, Recording& loads) {
   if (options.report.empty()) return;
   const InspectOptions as_inspect{.loads = options.in, .ranks = options.ranks};
   const PlacementFile file = inspected_placement(as_inspect, loads);

@@ -69,6 +69,7 @@ std::string json_report(const InspectOptions& options, const Recording& loads,
                  {"window", result.window},
                  {"per_layer", std::move(layers)}};
   add_serving_keys(options.serving, result.served, report);
+  if (result.traffic) report["traffic"] = traffic_json(*result.traffic);
   return report.dump(1) + "\n";
 }
 
@@ -114,6 +115,7 @@ std::string text_report(const InspectOptions& options, const Recording& loads,
                  result.window);
   append_layers(report, loads, result);
   if (result.served.cost) append_times(report, result);
+  report += result.traffic ? traffic_text(*result.traffic) : no_traffic_text(options.wires, &loads);
   report +=
       "\nPAR: peak-to-average rank load of the loads summed over all steps; 1 is level. Noise "
       "floor: the mean PAR of "
@@ -138,7 +140,7 @@ PlacementFile inspected_placement(const InspectOptions& options, const Recording
       Placement::linear(loads.load.num_layers, loads.load.num_experts, ranks), loads.layer_ids, {}};
 }
 
-Inspection inspect_loads(const InspectOptions& options, const Recording& loads,
+Inspection inspect_loads(const InspectOptions& options, Recording& loads,
                          const PlacementFile& file) {
   const Load& load = loads.load;
   Inspection result;
@@ -163,12 +165,15 @@ Inspection inspect_loads(const InspectOptions& options, const Recording& loads,
     one.hottest = hottest_experts(load, layer);
     result.layers.push_back(std::move(one));
   }
+  result.topology = topology_of(options.wires, result.ranks);
+  result.traffic = step_traffic(loads, tokens_of(loads, result.ranks), options.wires,
+                                result.topology, {{"", file.placement}});
   return result;
 }
 
 void inspect(const InspectOptions& options) {
   check_writable("--report", options.report);
-  const Recording loads = read_loads(options.loads);
+  Recording loads = read_loads(options.loads);
   const PlacementFile file = inspected_placement(options, loads);
   const Inspection result = inspect_loads(options, loads, file);
   if (!options.report.empty())

@@ -10,6 +10,7 @@
 
 #include "cli/plan/inputs.h"
 #include "cli/plan/inspect_options.h"
+#include "cli/plan/traffic.h"
 #include "load/drift.h"
 #include "trimtab/par.h"
 #include "trimtab/report.h"
@@ -38,11 +39,13 @@ struct Inspection {
   int64_t tokens = 0;  // of all layers
   ServedBy served;
   std::vector<InspectedLayer> layers;
+  Topology topology;
+  std::optional<StepTraffic> traffic;  // none: the recording has no tokens
 };
 
 // Where the experts are: as in --current, else in order.
 PlacementFile inspected_placement(const InspectOptions& options, const Recording& loads);
-Inspection inspect_loads(const InspectOptions& options, const Recording& loads,
+Inspection inspect_loads(const InspectOptions& options, Recording& loads,
                          const PlacementFile& file);
 // The page of --report.
 Report inspect_page(const InspectOptions& options, const Recording& loads,

@@ -18,6 +18,8 @@ before the step hardly gets below it. Drift: the part of the tokens that went to
 in the window before. The hottest experts with their share of the tokens. With --cost, and with
 --split time, also the mean PAR of a step in time and the time of its busiest rank (--json:
 par_time, step_seconds). --split says how tokens are shared out over the replicas of --current.
+Where FILE has tokens (top-k text, our JSON, TensorRT-LLM's raw statistics), also the copies of
+tokens that a step sends from rank to rank and between nodes (--json: traffic).
 
 Files. Loads in any format that docs/formats.md lists; what several ranks recorded of the same steps
 is summed.
@@ -45,6 +47,8 @@ void add_inspect(Command& program, InspectOptions& options) {
   add_loads_format(command, options.loads, "--from");
   add_sizes_of_loads(command, options.loads);
   add_serving(command, options.serving);
+  add_nodes(command, options.wires);
+  add_token_bytes(command, options.wires);
   add_report(command, options.report);
   add_json(command, options.json);
   command.footer(kInspectFooter);

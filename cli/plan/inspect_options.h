@@ -7,6 +7,7 @@
 
 #include "cli/plan/planning_options.h"
 #include "cli/plan/serving_options.h"
+#include "cli/plan/wire_options.h"
 
 namespace trimtab::cli {
 
@@ -16,6 +17,7 @@ struct InspectOptions {
   std::string current;         // file of a placement; empty: experts in order
   std::string current_format;  // empty: detected
   ServingOptions serving;
+  WireOptions wires;
   int64_t window = 0;  // steps; 0: a quarter of the recording
   std::string report;  // file of a page; empty: nothing is written
   bool json = false;

@@ -106,6 +106,8 @@ Report inspect_page(const InspectOptions& options, const Recording& loads,
                          "Half the sum over the experts of the change of their share of the tokens "
                          "from one window to the next: the "
                          "part of the tokens that went to other experts."}};
+  report.node_of_rank = result.topology.node_of_rank;
+  if (result.traffic) add_traffic(*result.traffic, report);
   return report;
 }
 

@@ -65,9 +65,14 @@ std::string json_report(const PlanOptions& options, const PlanResult& result) {
     report["curve"] = std::move(curve);
   }
   if (result.has_wires) {
+    if (result.has_prices) {
+      report["copies_cost_before"] = plan.mean(&LayerPrediction::copies_cost_before);
+      report["copies_cost_after"] = plan.mean(&LayerPrediction::copies_cost_after);
+    }
     report["node_copies_before"] = plan.mean(&LayerPrediction::node_copies_before);
     report["node_copies_after"] = plan.mean(&LayerPrediction::node_copies_after);
   }
+  if (result.traffic) report["traffic"] = traffic_json(*result.traffic);
   return report.dump(1) + "\n";
 }
 
@@ -139,6 +144,7 @@ std::string text_report(const PlanOptions& options, const Recording& loads,
   append_layers(report, result);
   if (result.served.cost) append_times(report, result);
   if (options.curve) append_curve(report, options, result);
+  report += result.traffic ? traffic_text(*result.traffic) : no_traffic_text(options.wires, &loads);
   const auto out = std::back_inserter(report);
   fmt::format_to(out, "\n{} expert weights move", result.plan.moves.size());
   if (options.expert_bytes > 0) fmt::format_to(out, " ({} bytes)", result.plan.bytes);
@@ -166,8 +172,8 @@ void plan(const PlanOptions& options) {
   Recording loads = read_loads(options.loads);
   PlacementFile current = starting_placement(options, loads);
   ServedBy served = read_serving(options.serving);
-  Problem problem = problem_of(options, loads.load, current.placement, served,
-                               tokens_of(loads, current.placement.num_ranks()));
+  const TokenSample* tokens = tokens_of(loads, current.placement.num_ranks());
+  Problem problem = problem_of(options, loads.load, current.placement, served, tokens);
   problem.wants_curve = options.curve;
 
   printer.status(fmt::format("planning {} layers with {}", loads.load.num_layers, options.policy));
@@ -182,8 +188,10 @@ void plan(const PlanOptions& options) {
     write_placement(options.out, {plan.placement, current.layer_ids, current.metadata},
                     file_format(options.format));
   }
-  const PlanResult result{std::move(plan), current.layer_ids, seconds, std::move(served),
-                          problem.has_wires()};
+  PlanResult result{std::move(plan),   current.layer_ids,   seconds,
+                    std::move(served), problem.has_wires(), problem.topology.has_prices()};
+  result.traffic = step_traffic(loads, tokens, options.wires, problem.topology,
+                                {{"before", current.placement}, {"after", result.plan.placement}});
   if (!options.report.empty()) {
     write_report(options.report, plan_page(options, loads, current.placement, result));
   }

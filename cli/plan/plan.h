@@ -6,6 +6,7 @@
 
 #include "cli/plan/plan_options.h"
 #include "cli/plan/planner.h"
+#include "cli/plan/traffic.h"
 #include "trimtab/report.h"
 
 namespace trimtab::cli {
@@ -15,7 +16,9 @@ struct PlanResult {
   std::vector<int> layer_ids;
   double seconds = 0;
   ServedBy served;
-  bool has_wires = false;  // whether traffic between nodes is predicted
+  bool has_wires = false;              // whether traffic between nodes is predicted
+  bool has_prices = false;             // whether the topology has prices
+  std::optional<StepTraffic> traffic;  // none: the recording has no tokens
 };
 
 // The page of --report. current: what the plan starts from.

@@ -24,6 +24,12 @@ rank receives in a layer), duplicates, plan_seconds. With --cost, and with --spl
 par_time_before, par_time_after (mean PAR of a step in time), step_seconds_before and
 step_seconds_after (the time of a step's busiest rank in a layer).
 
+Traffic. Where LOADS has tokens (top-k text, our JSON, TensorRT-LLM's raw statistics), also the
+copies of tokens that a step sends from rank to rank and between nodes, before and after; --json:
+node_copies_before and node_copies_after (of a token, mean over the layers), traffic, and with
+prices copies_cost_before and copies_cost_after. With several nodes, or prices by --topology, trim
+seeks the cheapest copies among plans whose peaks are within --wire-slack of its best.
+
 --curve adds what plans with fewer or more moves reach: moves over all layers, bytes where
 --expert-bytes is given, PAR of the window and of a step; in --json the list curve of moves, bytes,
 par, par_step (and step_seconds with --cost). A page of --report then draws it. Without limits, this
@@ -54,10 +60,11 @@ void add_plan(Command& program, PlanOptions& options) {
   Command command = program.add("plan", "Plan a better placement from recorded loads");
   add_load_files(command, options.loads, "LOADS");
   add_planner(command, options);
+  add_token_bytes(command, options.wires);
   command
       .number("--wire-slack", options.wire_slack,
-              "Part by which peak loads may be above the best for less traffic between nodes, for "
-              "trim with several --nodes and tokens in LOADS")
+              "Part by which peak loads may be above the best for less traffic between nodes, or "
+              "cheaper copies, for trim with tokens in LOADS and several --nodes or --topology")
       .between_reals(0.0, 1e6)
       .shows_default()
       .type("PART");

@@ -18,6 +18,7 @@ Report plan_page(const PlanOptions& options, const Recording& loads, const Place
   const std::string& preset = options.policy_options.preset;
   report.facts.push_back(
       {"Policy", preset.empty() ? options.policy : fmt::format("{}, {}", options.policy, preset)});
+  if (result.traffic) add_traffic(*result.traffic, report);
   return report;
 }
 

@@ -31,7 +31,7 @@ PlacementFile starting_placement(const PlannerOptions& options, const Recording&
 Problem problem_of(const PlannerOptions& options, const Load& load, const Placement& current,
                    const ServedBy& served, const TokenSample* tokens) {
   Problem problem{.load = load, .current = current};
-  problem.topology = Topology::even(current.num_ranks(), options.nodes);
+  problem.topology = topology_of(options.wires, current.num_ranks());
   problem.num_groups = options.groups;
   problem.limits = options.limits;
   problem.expert_bytes = options.expert_bytes;

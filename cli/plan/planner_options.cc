@@ -16,9 +16,7 @@ void add_planner(Command& command, PlannerOptions& options) {
               "Experts, replicas included, that each rank holds in a layer")
       .between(1, kMostSizes);
   add_current(command, options.current, options.current_format);
-  command.number("--nodes", options.nodes, "Nodes, equally many ranks on each in order")
-      .between(1, kMostSizes)
-      .shows_default();
+  add_nodes(command, options.wires);
   command
       .number("--groups", options.groups, "Groups of experts of the model's router, for deepseek")
       .between(1, kMostSizes)

@@ -10,6 +10,7 @@
 
 #include "cli/plan/planning_options.h"
 #include "cli/plan/serving_options.h"
+#include "cli/plan/wire_options.h"
 #include "trimtab/policy.h"
 
 namespace trimtab::cli {
@@ -17,7 +18,7 @@ namespace trimtab::cli {
 struct PlannerOptions {
   int ranks = 0;  // 0: `current` says
   int slots = 0;  // of each rank; 0: as in `current`
-  int nodes = 1;
+  WireOptions wires;
   std::string current;         // file; empty: default_placement()
   std::string current_format;  // empty: detected
   PlanLimits limits;

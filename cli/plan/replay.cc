@@ -27,7 +27,7 @@ ReplayConfig config_of(const ReplayOptions& options, const Placement& start,
   return {.window = options.window,
           .split = served.sharing,
           .cost = served.serving().cost,
-          .topology = Topology::even(start.num_ranks(), options.nodes),
+          .topology = topology_of(options.wires, start.num_ranks()),
           .limits = options.limits,
           .expert_bytes = options.expert_bytes,
           .num_groups = options.groups};

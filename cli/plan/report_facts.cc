@@ -66,8 +66,8 @@ Report report_on(const std::string& command, const LoadsOptions& options, const 
 
 void add_planner_facts(Report& report, const PlannerOptions& options, const Placement& current,
                        const std::string& name) {
-  report.node_of_rank = Topology::even(current.num_ranks(), options.nodes).node_of_rank;
-  report.facts.push_back({"Nodes", fmt::format("{}", options.nodes)});
+  report.node_of_rank = topology_of(options.wires, current.num_ranks()).node_of_rank;
+  report.facts.push_back({"Nodes", nodes_text(options.wires)});
   report.facts.push_back({name, options.current.empty() ? "experts in order, replicas behind"
                                                         : printable(valid_utf8(options.current))});
 }

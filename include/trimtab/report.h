@@ -3,8 +3,8 @@
 // no network, no other file - and that a browser shows light or dark. A Report is plain data that
 // whoever has something to show fills: a plan, a recording, a live run. The page has, in this order
 // and as far as there is data for it: headline numbers, rank bars, heat maps of ranks and of
-// experts, the placement, PAR over time, PAR against moves, moves, tables, and how each number is
-// defined. All functions here may run at the same time.
+// experts, the placement, traffic from rank to rank, PAR over time, PAR against moves, moves,
+// tables, and how each number is defined. All functions here may run at the same time.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +46,9 @@ struct ReportState {
   std::string name;  // e.g. "before"
   Placement placement;
   std::vector<double> rank_load;  // [layers, ranks] tokens; states may be of different ones
+  // [ranks, ranks] copies of tokens that a step sends from rank to rank, in all layers; empty: they
+  // are not known.
+  std::vector<double> rank_copies = {};
 };
 
 struct ReportSeries {
@@ -102,6 +105,7 @@ struct Report {
   // [layers, experts] tokens; where all are 0, only the placement is drawn, without loads.
   std::vector<int64_t> expert_load;
   std::vector<int32_t> node_of_rank;  // [ranks]; empty: all on one node
+  int64_t token_bytes = 0;            // of one copy of a token; 0: not known
   std::string split;  // rule that shares tokens out over replicas; empty: each gets as many
   // One or more with the same ranks; the others are compared with the first.
   std::vector<ReportState> states;

@@ -68,14 +68,14 @@ function panels(element, titles, least) {
 
 // Cells of rows x columns, coloured by of(row, column) -> class. Where a column would be less than a pixel wide, several
 // share one, and `of` gets the one that pick(row, columns) chooses.
-// map: rows, columns, height (about), of, pick, row_label(r), column_label(c), label, chosen (a row), boundaries (columns), tip(r, c),
-// click(r).
+// map: rows, columns, height (about), of, pick, row_label(r), column_label(c), label, chosen (a row), boundaries (columns),
+// row_boundaries, tallest (row, in pixels, else 22), tip(r, c), click(r).
 function heat_map(element, map) {
   const left = 34, foot = 20, width = element.clientWidth;
   const shared = Math.ceil(map.columns / Math.max(1, Math.floor(width - left)));
   const columns = Math.ceil(map.columns / shared);
   const cell = Math.min((width - left) / columns, 72);
-  const row = Math.max(4, Math.min(22, Math.floor(map.height / map.rows)));
+  const row = Math.max(4, Math.min(map.tallest || 22, Math.floor(map.height / map.rows)));
   const at = (r, c) => shared === 1 ? c : map.pick(r, Array.from({ length: Math.min(shared, map.columns - c * shared) }, (_, i) => c * shared + i));
   const paths = {};
   for (let r = 0; r < map.rows; ++r) {
@@ -90,6 +90,7 @@ function heat_map(element, map) {
   const height = map.rows * row, right = left + columns * cell;
   let content = Object.entries(paths).map(([style, all]) => `<path class="cell ${style}" d="${all.join('')}"/>`).join('');
   for (const c of map.boundaries || []) content += line(left + (c / shared) * cell, 0, left + (c / shared) * cell, height, 'boundary');
+  for (const r of map.row_boundaries || []) content += line(left, r * row, right, r * row, 'boundary');
   for (let r = 0; r < map.rows; r += every(map.rows, height, 12)) content += text(left - 5, r * row + row / 2 + 4, map.row_label(r), 'end');
   for (let c = 0; c < map.columns; c += every(map.columns, right - left, 34)) content += text(left + ((c + shared / 2) / shared) * cell, height + 14, map.column_label(c), 'middle');
   if (map.chosen >= 0) content += `<rect class="chosen" x="${left - 1}" y="${map.chosen * row - 1}" width="${right - left + 2}" height="${row + 2}"/>`;

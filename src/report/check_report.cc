@@ -36,6 +36,12 @@ void check_states(const Report& report) {
     expect(state.placement.num_experts(), report.num_experts, "experts of " + state.name);
     expect(state.placement.num_ranks(), ranks, "ranks of " + state.name);
     expect(state.rank_load.size(), cells(layers, ranks), "rank loads of " + state.name);
+    if (!state.rank_copies.empty())
+      expect(state.rank_copies.size(), cells(ranks, ranks), "traffic of " + state.name);
+    for (const double copies : state.rank_copies) {
+      expect_finite(copies, "traffic of " + state.name);
+      if (copies < 0) throw InvalidArgument(cat("report: traffic of ", state.name, " is ", copies));
+    }
     for (const double load : state.rank_load) {
       expect_finite(load, "a rank load of " + state.name);
       if (load < 0) throw InvalidArgument(cat("report: a rank load of ", state.name, " is ", load));

@@ -33,7 +33,50 @@ Json over_mean(std::span<const Value> loads, int parts) {
   return result;
 }
 
-Json state_data(const ReportState& state, std::span<const int> layers) {
+// The cells of the map of traffic: copies from some consecutive ranks to others.
+struct TrafficMap {
+  int ranks_in_row = 1;
+  int rows = 0;
+  std::vector<double> copies;  // [rows, rows]
+};
+
+TrafficMap traffic_map(const ReportState& state) {
+  const int ranks = state.placement.num_ranks();
+  TrafficMap map{.ranks_in_row = (ranks + kMostTrafficRows - 1) / kMostTrafficRows};
+  map.rows = (ranks + map.ranks_in_row - 1) / map.ranks_in_row;
+  if (state.rank_copies.empty()) return map;
+  map.copies.resize(cells(map.rows, map.rows));
+  const Table<const double> from(state.rank_copies, ranks);
+  const Table to(map.copies, map.rows);
+  for (int s = 0; s < ranks; ++s) {
+    for (int r = 0; r < ranks; ++r) to(s / map.ranks_in_row, r / map.ranks_in_row) += from(s, r);
+  }
+  return map;
+}
+
+// The mean of the cells beside the diagonal, in which copies leave a rank.
+double mean_copies(const TrafficMap& map) {
+  double sum = std::accumulate(map.copies.begin(), map.copies.end(), 0.0);
+  for (int r = 0; r < map.rows && !map.copies.empty(); ++r)
+    sum -= map.copies[cells(r, map.rows + 1)];
+  return map.rows < 2 ? 0 : std::max(0.0, sum) / map.rows / (map.rows - 1);
+}
+
+Json traffic_rows(const ReportState& state, double mean) {
+  const TrafficMap map = traffic_map(state);
+  Json rows = Json::array();
+  if (map.copies.empty()) return rows;
+  const Table<const double> copies(map.copies, map.rows);
+  for (int r = 0; r < map.rows; ++r) {
+    Json row = Json::array();
+    for (const double value : copies[r])
+      row.push_back(mean > 0 ? std::llround(value / mean * kRankParts) : 0);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Json state_data(const ReportState& state, std::span<const int> layers, double mean_traffic) {
   const Placement& placement = state.placement;
   const Table<const double> rank_load(state.rank_load, placement.num_ranks());
   Json slots = Json::array(), map = Json::array(), rank = Json::array(), tokens = Json::array();
@@ -44,11 +87,9 @@ Json state_data(const ReportState& state, std::span<const int> layers) {
     rank.push_back(over_mean(loads, kRankParts));
     tokens.push_back(std::llround(std::accumulate(loads.begin(), loads.end(), 0.0)));
   }
-  return {{"name", state.name},
-          {"tokens", std::move(tokens)},
-          {"slots", std::move(slots)},
-          {"map", std::move(map)},
-          {"rank", std::move(rank)}};
+  return {{"name", state.name},        {"tokens", std::move(tokens)},
+          {"slots", std::move(slots)}, {"map", std::move(map)},
+          {"rank", std::move(rank)},   {"traffic", traffic_rows(state, mean_traffic)}};
 }
 
 double rounded(double par) {
@@ -139,8 +180,11 @@ std::string report_data(const Report& report, std::span<const int> layers) {
     expert.push_back(over_mean(loads, kExpertParts));
     if (!report.moved.empty()) moved.push_back(report.moved[layer]);
   }
+  const TrafficMap traffic = traffic_map(report.states[0]);
+  const double mean_traffic = mean_copies(traffic);
   Json states = Json::array();
-  for (const ReportState& state : report.states) states.push_back(state_data(state, layers));
+  for (const ReportState& state : report.states)
+    states.push_back(state_data(state, layers, mean_traffic));
   const Json data = {{"ids", std::move(ids)},
                      {"tokens", std::move(tokens)},
                      {"experts", report.num_experts},
@@ -149,6 +193,10 @@ std::string report_data(const Report& report, std::span<const int> layers) {
                      {"nodes", report.node_of_rank},
                      {"expert", std::move(expert)},
                      {"states", std::move(states)},
+                     {"traffic",
+                      {{"mean", mean_traffic},
+                       {"ranks", traffic.ranks_in_row},
+                       {"token_bytes", report.token_bytes}}},
                      {"moved", std::move(moved)},
                      {"time", time_data(report.timeline)},
                      {"curve", curve_data(report.curve)}};

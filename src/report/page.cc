@@ -90,6 +90,11 @@ bool has_tokens(const Report& report) {
                      [](int64_t load) { return load > 0; });
 }
 
+bool has_traffic(const Report& report) {
+  return std::any_of(report.states.begin(), report.states.end(),
+                     [](const ReportState& state) { return !state.rank_copies.empty(); });
+}
+
 std::string drawings(const Report& report, size_t drawn) {
   const size_t layers = report.layer_ids.size();
   std::string out =
@@ -124,6 +129,12 @@ std::string drawings(const Report& report, size_t drawn) {
         cat("Node, rank, slot: the number is the expert",
             tokens ? ", the colour the tokens that its slot gets over those of the mean slot" : "",
             ". Point at an expert to see all its replicas."));
+  }
+  if (has_traffic(report)) {
+    out += section("traffic", "Traffic from rank to rank",
+                   "Copies of tokens that a rank (row) sends to another (column) in a step, over "
+                   "the mean of the first drawing; one for each rank that a token visits. What "
+                   "stays on a rank is left out. Lines are between nodes.");
   }
   if (!report.timeline.points.empty()) {
     out += section("time", cat("PAR over ", escaped(report.timeline.unit), "s"),

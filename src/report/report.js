@@ -182,6 +182,34 @@
     place.insertAdjacentHTML('beforeend', `${has_tokens ? legend(styles('h', kHeat), kHeat, 'tokens of a slot ÷ mean slot') : ''}<p class="legend">${kinds}</p>`);
   }
 
+  function draw_traffic() {
+    const place = element('traffic');
+    if (!place) return;
+    const states = shown().filter((state) => state.traffic.length > 0);
+    const { mean, ranks: in_row, token_bytes } = data.traffic;
+    const rows = states[0].traffic.length;
+    const boundaries = [];
+    for (let r = 1; r < rows; ++r) if (node(r * in_row) !== node(r * in_row - 1)) boundaries.push(r);
+    const ratio = (state, r, c) => state.traffic[r][c] / data.rank_parts;
+    const named = (r) => {
+      const first = r * in_row, last = Math.min(first + in_row, ranks) - 1;
+      const which = first === last ? `rank ${first}` : `ranks ${first} to ${last}`;
+      return one_node ? which : `${which}, node ${node(first)}`;
+    };
+    const bodies = panels(place, states.map(title), 330);
+    const size = (copies) => `${compact(copies)} copies${token_bytes > 0 ? `, ${compact(copies * token_bytes)}B` : ''} a step`;
+    states.forEach((state, i) => heat_map(bodies[i], {
+      rows, columns: rows, height: 420, tallest: 40, boundaries, row_boundaries: boundaries,
+      of: (r, c) => (r === c ? 'none' : grade('h', kHeat, ratio(state, r, c))),
+      row_label: (r) => r * in_row, column_label: (c) => c * in_row,
+      pick: (r, several) => several.reduce((a, b) => (state.traffic[r][b] > state.traffic[r][a] ? b : a)),
+      label: `Traffic from rank to rank, ${state.name}`,
+      tip: (r, c) => [`from ${named(r)}`, `to ${named(c)}`, size(ratio(state, r, c) * mean),
+        ...(r === c ? [] : [`${ratio(state, r, c).toFixed(3)} × mean`])],
+    }));
+    place.insertAdjacentHTML('beforeend', legend(styles('h', kHeat), kHeat, 'copies ÷ mean of the first drawing'));
+  }
+
   let marked;
   function mark_expert(place, expert) {
     if (expert === marked) return;
@@ -279,6 +307,7 @@
     draw_headlines();
     draw_time();
     draw_curve();
+    draw_traffic();
     if (num_layers === 0) return;
     draw_choice();
     draw_ranks();

@@ -305,6 +305,37 @@ TEST(Report, StaysSmallForLargeModels) {
   EXPECT_TRUE(contains(page, "A layer is too large to draw"));
 }
 
+TEST(Report, TrafficIsDrawnOverTheMeanOfTheFirstState) {
+  Report report = small_report();
+  EXPECT_FALSE(contains(report_html(report), "id=\"traffic\""));
+  report.states[0].rank_copies = {8, 1, 3, 5};
+  report.states[1].rank_copies = {8, 2, 4, 5};
+  report.token_bytes = 16;
+  const std::string page = report_html(report);
+  EXPECT_TRUE(contains(page, "id=\"traffic\""));
+  const Json data = data_of(page);
+  EXPECT_EQ(data.at("traffic"), Json({{"mean", 2.0}, {"ranks", 1}, {"token_bytes", 16}}));
+  EXPECT_EQ(data.at("states")[0].at("traffic"), Json({{40000, 5000}, {15000, 25000}}));
+  EXPECT_EQ(data.at("states")[1].at("traffic"), Json({{40000, 10000}, {20000, 25000}}));
+  report.states[1].rank_copies.pop_back();
+  EXPECT_EQ(error_of(report), "report: traffic of after: 3, expected 4");
+  report.states[1].rank_copies = {1, 1, -1, 1};
+  EXPECT_EQ(error_of(report), "report: traffic of after is -1");
+}
+
+TEST(Report, TrafficOfManyRanksIsDrawnForSeveralTogether) {
+  constexpr int kRanks = 300;
+  Report report = large_report(1, kRanks, kRanks);
+  report.states[0].rank_copies.assign(cells(kRanks, kRanks), 1.0);
+  const Json data = data_of(report_html(report));
+  EXPECT_EQ(data.at("traffic").at("ranks"), 3);
+  const Json rows = data.at("states")[0].at("traffic");
+  ASSERT_EQ(rows.size(), 100U);
+  ASSERT_EQ(rows[99].size(), 100U);
+  EXPECT_EQ(data.at("traffic").at("mean"), 9);
+  EXPECT_EQ(data.at("states")[1].at("traffic"), Json::array());
+}
+
 TEST(Report, TheSameReportGivesTheSameBytes) {
   EXPECT_EQ(report_html(small_report()), report_html(small_report()));
 }

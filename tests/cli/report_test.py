@@ -161,6 +161,25 @@ class ReportPage(unittest.TestCase):
         _, page, _ = self.run_both(*arguments, name="without.html")
         self.assertNotIn("curve", page.ids)
 
+    def test_traffic(self):
+        tokens = self.path("t.topk.txt")
+        with open(tokens, "w", encoding="utf-8") as file:
+            file.write("# layers=1 experts=4 topk=2\nS 0 3\n0 2\n0 1\n3 1\n")
+        text, page, result = self.run_both("inspect", tokens, "--ranks", "4", "--nodes", "2")
+        data = self.check_page(text, page)
+        self.assertIn("traffic", page.ids)
+        self.assertEqual(data["nodes"], [0, 0, 1, 1])
+        mean = data["traffic"]["mean"]
+        drawn = data["states"][0]["traffic"]
+        for row, copies in zip(drawn, result["traffic"]["rank_copies"]):
+            for cell, value in zip(row, copies):
+                self.assertAlmostEqual(cell / data["rank_parts"] * mean, value, 3)
+        text, page, plan = self.run_both("plan", tokens, "--ranks", "2", "--slots", "3")
+        states = self.check_page(text, page)["states"]
+        self.assertEqual([len(state["traffic"]) for state in states], [2, 2])
+        _, page, _ = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9")
+        self.assertNotIn("traffic", page.ids)
+
     def test_bytes(self):
         _, page, plan = self.run_both("plan", TRACE, "--ranks", "4", "--slots", "9",
                                       "--expert-bytes", "1000")
