@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "trimtab/error.h"
@@ -71,8 +70,7 @@ PlacementFile read_placement_for(const std::string& file, const std::string& for
 
 const TokenSample* tokens_of(Recording& loads, int num_ranks) {
   if (!loads.tokens) return nullptr;
-  std::vector<int32_t>& sources = loads.tokens->source_rank;
-  if (!sources.empty() && *std::ranges::max_element(sources) + 1 != num_ranks) sources.clear();
+  if (loads.tokens->num_ranks != num_ranks) loads.tokens->source_rank.clear();
   return &*loads.tokens;
 }
 

@@ -21,8 +21,8 @@ PlacementOptions placement_options(const std::string& file, const std::string& f
 PlacementFile read_placement_for(const std::string& file, const std::string& format, int ranks,
                                  const Recording* loads);
 
-// The sampled tokens of a recording, or null where it has none. Parts that were recorded by ranks
-// say where tokens come from only if there are as many parts as ranks.
+// The sampled tokens of a recording, or null where it has none. They say where tokens come from
+// only if they were recorded on as many ranks.
 const TokenSample* tokens_of(Recording& loads, int num_ranks);
 
 // The layers of loads and placement under the numbers of the file that has any: most formats only

@@ -30,6 +30,11 @@ Json eplb_json(const RunResult& result) {
   if (metrics.par_time) json["par_time"] = *metrics.par_time;
   if (!result.par_time_by_third.empty()) json["par_time_by_third"] = result.par_time_by_third;
   if (!result.verdict.empty()) json["verdict"] = result.verdict;
+  if (!result.record_file.empty()) {
+    json["tokens_sampled"] = result.tokens_sampled;
+    json["tokens_routed"] = result.tokens_routed;
+    json["sources"] = result.sources_recorded ? "recorded" : "even";
+  }
   return json;
 }
 

@@ -246,6 +246,14 @@ void add_levels(const Job& job, RunRecorder& recorder, RunResult& result) {
     result.par_by_third = recorder.par_by_third();
     if (!job.options.cost.empty()) result.par_time_by_third = recorder.par_time_by_third();
   }
+  if (job.eplb.mode.kind == EplbMode::Kind::kRecord) {
+    result.record_file = valid_utf8(job.eplb.mode.file);
+    if (const std::optional<TokenSample>& tokens = recorder.token_sample()) {
+      result.tokens_sampled = tokens->num_tokens();
+      result.tokens_routed = tokens->tokens_seen;
+      result.sources_recorded = tokens->num_ranks > 0;
+    }
+  }
   if (!job.options.report.empty()) result.loads = recorder.rank_loads();
 }
 
@@ -253,7 +261,9 @@ StepWants step_wants(const Job& job) {
   const EplbMode::Kind mode = job.eplb.mode.kind;
   return {.rank_rows = mode != EplbMode::Kind::kOff || !job.options.report.empty(),
           .rank_times = mode != EplbMode::Kind::kOff && !job.options.cost.empty(),
-          .expert_rows = mode == EplbMode::Kind::kRecord || !job.options.trace_out.empty()};
+          .expert_rows = mode == EplbMode::Kind::kRecord || !job.options.trace_out.empty(),
+          .sampled_picks = records_tokens(job.eplb.mode) ? job.config.router.top_k : 0,
+          .layout = job.layout};
 }
 
 // What is known before the first step.

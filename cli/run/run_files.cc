@@ -46,6 +46,7 @@ Recording recording_of(RunRecorder& rows, const ModelConfig& model) {
   rows.each_block([&](std::span<const int32_t> block) {
     recording.load.counts.insert(recording.load.counts.end(), block.begin(), block.end());
   });
+  recording.tokens = rows.token_sample();
   recording.layer_ids = moe_layer_ids(model);
   recording.step_ids.resize(rows.steps());
   std::iota(recording.step_ids.begin(), recording.step_ids.end(), int64_t{0});
@@ -95,6 +96,11 @@ std::vector<std::vector<int32_t>> read_routes(const std::string& file, size_t nu
   for (int64_t i = 0; i < of_prompt.rows(); ++i)
     routes.emplace_back(of_prompt[i].begin(), of_prompt[i].end());
   return routes;
+}
+
+bool records_tokens(const EplbMode& mode) {
+  const std::string end = std::filesystem::path(mode.file).extension().string();
+  return mode.kind == EplbMode::Kind::kRecord && end != ".npy" && end != ".csv";
 }
 
 void write_record(const std::string& file, RunRecorder& rows, const Placement& placement,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/eplb_mode.h"
 #include "cli/run/run_recorder.h"
 #include "trimtab/checkpoint.h"
 #include "trimtab/generate.h"
@@ -25,9 +26,11 @@ std::vector<std::vector<int32_t>> read_routes(const std::string& file, size_t nu
                                               const ModelConfig& model);
 // --eplb record:FILE: the loads, in the format that the end of the name says, and beside them the
 // placement that they were recorded under, as NAME.placement.json. A .npy is written step by step;
-// for the other formats all steps are in memory.
+// for the other formats all steps are in memory. JSON has the sample of the tokens too.
 void write_record(const std::string& file, RunRecorder& rows, const Placement& placement,
                   const ModelConfig& model);
+// Whether the format of --eplb record:FILE has a place for tokens.
+bool records_tokens(const EplbMode& mode);
 // --placement-out: as JSON, with the numbers of the model's layers.
 void write_placement_of(const std::string& file, const Placement& placement,
                         const ModelConfig& model);

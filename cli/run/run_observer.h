@@ -29,6 +29,7 @@ class RunObserver final : public StepObserver {
 
   uint64_t status() override { return balancer_ ? balancer_->status() : 0; }
   LoadRecorder* before_step(const Step& step) override;
+  TokenRecorder* tokens() override { return run_recorder_.tokens(writer_); }
   void after_step() override;
 
   // The placement that is in force now.

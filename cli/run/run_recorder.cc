@@ -44,6 +44,7 @@ RunRecorder::RunRecorder(const Placement& start, int ranks, int writers, StepWan
       experts_(start.num_experts()),
       ranks_(ranks),
       writers_(writers),
+      layout_(wants.layout),
       rank_rows_(layers_, std::vector<int64_t>(ranks)),
       rank_times_(rank_rows_),
       expert_rows_(cells(layers_, experts_)) {
@@ -54,6 +55,10 @@ RunRecorder::RunRecorder(const Placement& start, int ranks, int writers, StepWan
     writer.times.resize(cells(layers_, 2));
     writer.expert_rows.resize(cells(layers_, experts_));
     writer.of_experts.resize(cells(layers_, experts_));
+  }
+  for (int w = 0; w < writers && wants.sampled_picks > 0; ++w) {
+    token_recorders_.emplace_back(layers_, experts_, wants.sampled_picks,
+                                  sampled_tokens_of_rank(layers_, wants.sampled_picks, ranks));
   }
   const int64_t of_experts = int64_t{layers_} * experts_;
   if (wants.rank_rows) {
@@ -103,6 +108,7 @@ void RunRecorder::add_step(int rank, int writer, const Placement& now, LoadRecor
 void RunRecorder::merge(Communicator* comm) {
   steps_ = writers_[0].steps;
   merge_sums(comm);
+  if (!token_recorders_.empty()) merge_tokens_of_ranks(comm);
   if (rank_log_) merge_log(comm, *rank_log_, *all_rank_log_, false);
   if (time_log_) merge_log(comm, *time_log_, *all_time_log_, false);
   if (expert_log_) merge_log(comm, *expert_log_, *all_expert_log_, true);
@@ -131,6 +137,31 @@ void RunRecorder::merge_sums(Communicator* comm) {
   const auto all = bytes_to_rank_0(*comm, std::as_bytes(std::span(mine)));
   if (comm->rank() != 0) return;
   for (int rank = 0; rank < ranks_; ++rank) take(rank, values_of<int64_t>(all[rank]));
+}
+
+void RunRecorder::merge_tokens_of_ranks(Communicator* comm) {
+  std::vector<TokenSample> parts;
+  const auto take = [&](int rank, const TokenSample& sample) {
+    if (!layout_ || layout_->leads(rank)) parts.push_back(sample);
+  };
+  if (comm == nullptr) {
+    for (int rank = 0; rank < ranks_; ++rank) take(rank, token_recorders_[rank].sample());
+  } else {
+    const TokenSample& mine = token_recorders_[0].sample();
+    std::vector<int64_t> values = {mine.tokens_seen, mine.stride};
+    values.insert(values.end(), mine.ids.begin(), mine.ids.end());
+    const auto all = bytes_to_rank_0(*comm, std::as_bytes(std::span(values)));
+    if (comm->rank() != 0) return;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const std::vector<int64_t> of_rank = values_of<int64_t>(all[rank]);
+      TokenSample sample = mine;
+      sample.tokens_seen = of_rank[0];
+      sample.stride = of_rank[1];
+      sample.ids.assign(of_rank.begin() + 2, of_rank.end());
+      take(rank, sample);
+    }
+  }
+  token_sample_ = merge_tokens(parts, std::ssize(parts) == ranks_);
 }
 
 // sums: the row of a step is the sum of the ranks' rows; else they stand side by side.

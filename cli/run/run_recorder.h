@@ -13,9 +13,11 @@
 #include "cli/run/step_log.h"
 #include "trimtab/communicator.h"
 #include "trimtab/cost_model.h"
+#include "trimtab/layout.h"
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
 #include "trimtab/rank_loads.h"
+#include "trimtab/token_recorder.h"
 
 namespace trimtab::cli {
 
@@ -27,6 +29,10 @@ struct StepWants {
   bool rank_rows = false;    // [layers, ranks]
   bool rank_times = false;   // [layers, ranks] by the cost
   bool expert_rows = false;  // [layers, experts]
+  // Above 0: a sample of the tokens too, with so many picks in a layer.
+  int sampled_picks = 0;
+  // Which ranks have the same sequences, of which one records the tokens; none: each has its own.
+  std::optional<ParallelLayout> layout = {};
 };
 
 // One for all ranks of this process. A rank is a writer, and add_step() is called by its own
@@ -41,6 +47,11 @@ class RunRecorder {
   void add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder,
                 const CostModel* cost = nullptr);
 
+  // Where the tokens of a writer's rank go; null: they are not wanted.
+  TokenRecorder* tokens(int writer) {
+    return token_recorders_.empty() ? nullptr : &token_recorders_[writer];
+  }
+
   // Brings the rows of all ranks together, after the last step, on rank 0 of processes
   // (collective), or, without comm, from the writers of this process.
   void merge(Communicator* comm);
@@ -54,6 +65,9 @@ class RunRecorder {
   const std::vector<int64_t>& expert_rows() const { return expert_rows_; }
   // [layers][ranks] picoseconds by the cost, summed over the steps; all 0 without one.
   const std::vector<std::vector<int64_t>>& rank_times() const { return rank_times_; }
+  // The sample of the tokens; none where it was not asked for. The rank that a token comes from is
+  // known where each rank has sequences of its own.
+  const std::optional<TokenSample>& token_sample() const { return token_sample_; }
   // PAR of the summed rows of each third of the steps, mean over the layers; empty for less than
   // three steps. Needs StepWants::rank_rows.
   std::vector<double> par_by_third();
@@ -80,10 +94,14 @@ class RunRecorder {
   void each_step(StepLog& log,
                  const std::function<void(int64_t step, std::span<const int32_t> values)>& take);
   void merge_sums(Communicator* comm);
+  void merge_tokens_of_ranks(Communicator* comm);
   void merge_log(Communicator* comm, StepLog& from, StepLog& to, bool sums);
 
   int layers_, experts_, ranks_;
   std::vector<OfRank> writers_;
+  std::optional<ParallelLayout> layout_;
+  std::vector<TokenRecorder> token_recorders_;  // by writer
+  std::optional<TokenSample> token_sample_;
   std::optional<StepLog> rank_log_, time_log_, expert_log_;  // by writer
   // One writer: [layers, ranks], [layers, 2, ranks], and the sum.
   std::optional<StepLog> all_rank_log_, all_time_log_, all_expert_log_;

@@ -57,6 +57,10 @@ struct RunResult {
   Placement start, end;
   std::string split = {};  // the rule that shared tokens out over replicas; empty: none did
   std::string eplb_mode = "off";
+  // Of --eplb record:FILE. Sampled tokens: 0 where the file's format has no place for them.
+  std::string record_file;
+  int64_t tokens_sampled = 0, tokens_routed = 0;
+  bool sources_recorded = false;          // whether the rank that a token comes from is known
   std::vector<double> par_by_third;       // [3]; empty: off, or less than 3 steps
   std::vector<double> par_time_by_third;  // the same of steps in time; empty without --cost
   std::optional<BalanceMetrics> metrics;  // none: the run did not balance

@@ -61,6 +61,12 @@ void append_rank_load(std::string& to, const RunResult& result) {
   }
 }
 
+std::string recorded_tokens(const RunResult& result) {
+  if (result.tokens_sampled == 0) return ", no tokens (a .json has a sample of them, for traffic)";
+  return fmt::format(", and {} of {} tokens{}", result.tokens_sampled, result.tokens_routed,
+                     result.sources_recorded ? " with the ranks that they come from" : "");
+}
+
 void append_eplb(std::string& to, const RunResult& result) {
   to += "\n";
   if (result.metrics) {
@@ -81,6 +87,10 @@ void append_eplb(std::string& to, const RunResult& result) {
                    metrics.rebalances, metrics.rebalances == 1 ? "" : "s", result.layers_switched,
                    metrics.moves, static_cast<double>(metrics.moved_bytes) / 1e6,
                    metrics.rolled_back_layers, metrics.plan_seconds, metrics.stall_seconds);
+  }
+  if (!result.record_file.empty()) {
+    fmt::format_to(std::back_inserter(to), "recorded in {}: the loads of {} steps{}\n",
+                   result.record_file, result.steps, recorded_tokens(result));
   }
   if (!result.verdict.empty()) {
     fmt::format_to(

@@ -11,6 +11,7 @@
 
 #include "trimtab/decoder.h"
 #include "trimtab/load.h"
+#include "trimtab/token_recorder.h"
 
 namespace trimtab {
 
@@ -94,6 +95,9 @@ class StepObserver {
   virtual uint64_t status() { return 0; }
   // Returns the recorder for this step's load, with a step open, or null.
   virtual LoadRecorder* before_step(const Step& step) = 0;
+  // Returns the recorder that gets the picks of every token of this rank's sequences, or null. The
+  // same for the whole run, and null on all ranks or on none.
+  virtual TokenRecorder* tokens() { return nullptr; }
   virtual void after_step() = 0;
 };
 

@@ -149,7 +149,10 @@ class Scheduler {
     logits_.resize(cells(wanted, vocab));
     LoadRecorder* recorder =
         observer ? observer->before_step({steps_, phase_, statuses_}) : nullptr;
+    TokenRecorder* tokens = observer ? observer->tokens() : nullptr;
+    if (tokens != nullptr) want_routes();
     decoder_.step(batch_, Rows(logits_.data(), wanted, vocab), recorder);
+    if (tokens != nullptr) record(*tokens);
     if (observer) observer->after_step();
     ++steps_;
 
@@ -232,6 +235,27 @@ class Scheduler {
     chunk.replay = padded_.back();
   }
 
+  // Lets the chunks that keep no routes of their own write them where record() finds them.
+  void want_routes() {
+    const size_t picks = picks_of_token(decoder_.config());
+    size_t most = 0;
+    for (const Chunk& chunk : batch_) most += chunk.tokens.size() * picks;
+    routes_.resize(most);
+    std::span<int32_t> free = routes_;
+    for (Chunk& chunk : batch_) {
+      if (!chunk.routes.empty()) continue;
+      chunk.routes = free.first(chunk.tokens.size() * picks);
+      free = free.subspan(chunk.routes.size());
+    }
+  }
+  void record(TokenRecorder& tokens) const {
+    const auto picks = static_cast<int64_t>(picks_of_token(decoder_.config()));
+    for (const Chunk& chunk : batch_) {
+      const Table<const int32_t> of_tokens(std::span<const int32_t>(chunk.routes), picks);
+      for (int64_t t = 0; t < of_tokens.rows(); ++t) tokens.add(of_tokens[t]);
+    }
+  }
+
   // A sequence whose newest token alone is to come decodes; the one that has a last token of a
   // prompt to come does not.
   bool runs_prompts() const {
@@ -293,6 +317,7 @@ class Scheduler {
   std::list<Sequence> running_;
   std::vector<Chunk> batch_;
   std::list<std::vector<int32_t>> padded_;  // of the batch: routes that end within a chunk
+  std::vector<int32_t> routes_;             // of the batch, for the observer's recorder
   std::vector<float> logits_;
   std::vector<Message> all_;  // [ranks]
   std::vector<int64_t> sizes_;

@@ -10,6 +10,7 @@
 #include "recordings/json_table.h"
 #include "trimtab/error.h"
 #include "trimtab/table.h"
+#include "trimtab/token_recorder.h"
 
 namespace trimtab {
 namespace {
@@ -118,19 +119,13 @@ namespace {
 std::optional<TokenSample> merged_tokens(std::span<const Recording> parts) {
   const auto fits = [&](const Recording& part) {
     return part.tokens && part.tokens->source_rank.empty() &&
-           part.tokens->top_k == parts[0].tokens->top_k;
+           part.tokens->top_k == parts[0].tokens->top_k &&
+           part.tokens->is_of_pairs == parts[0].tokens->is_of_pairs;
   };
   if (!parts[0].tokens || !std::ranges::all_of(parts, fits)) return std::nullopt;
-  TokenSample sum = *parts[0].tokens;
-  sum.ids.clear();
-  sum.tokens_seen = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const TokenSample& part = *parts[i].tokens;
-    sum.ids.insert(sum.ids.end(), part.ids.begin(), part.ids.end());
-    sum.source_rank.insert(sum.source_rank.end(), part.num_tokens(), static_cast<int32_t>(i));
-    sum.tokens_seen += part.tokens_seen;
-  }
-  return sum;
+  std::vector<TokenSample> samples;
+  for (const Recording& part : parts) samples.push_back(*part.tokens);
+  return merge_tokens(samples);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "recordings/checked_recording.h"
 #include "recordings/ids.h"
+#include "recordings/json_tokens.h"
 #include "recordings/line_reader.h"
 #include "recordings/readers.h"
 #include "trimtab/table.h"
@@ -18,9 +19,6 @@
 
 namespace trimtab {
 namespace {
-
-// The search for ids that come twice is quadratic in the number of ids.
-constexpr int64_t kMaxTopK = 1024;
 
 class TopKReader {
  public:
@@ -185,6 +183,7 @@ TokenSample sample_of(const TopKReader& text, int64_t experts) {
   sample.tokens_seen = text.num_tokens;
   const int64_t row = text.layers * text.top_k;
   const int64_t stride = (text.num_tokens + kMaxSampledTokens - 1) / kMaxSampledTokens;
+  sample.stride = stride;
   for (int64_t token = 0; token < text.num_tokens; token += stride) {
     const auto first = text.ids.begin() + token * row;
     sample.ids.insert(sample.ids.end(), first, first + row);

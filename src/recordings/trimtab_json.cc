@@ -10,6 +10,7 @@
 #include "recordings/checked_recording.h"
 #include "recordings/ids.h"
 #include "recordings/json_table.h"
+#include "recordings/json_tokens.h"
 #include "recordings/readers.h"
 #include "trimtab/error.h"
 
@@ -26,6 +27,7 @@ struct Fields {
   std::vector<int64_t> slots_per_rank;
   std::map<std::string, std::string> metadata;
   std::optional<IntTable> table;
+  std::optional<JsonTokens> tokens;
 };
 
 std::map<std::string, std::string> read_metadata(JsonReader& json) {
@@ -76,6 +78,8 @@ Fields read_fields(const Content& content, std::string_view format, const char* 
       fields.layer_ids = read_ids(json, key, kMaxLayerId);
     } else if (key == "step_ids" && format == kLoads) {
       fields.step_ids = read_ids(json, key, kMaxCount);
+    } else if (key == "tokens" && format == kLoads) {
+      fields.tokens = read_json_tokens(json);
     } else if (key == "slots_per_rank" && format == kPlacement) {
       fields.slots_per_rank = read_list(json, key, kMaxExperts);
     } else if (key == "metadata") {
@@ -140,6 +144,10 @@ Recording read_json_loads(const Content& content, const RecordingOptions& option
     recording.step_ids = std::move(fields.step_ids);
   }
   recording.metadata = std::move(fields.metadata);
+  if (fields.tokens) {
+    recording.tokens = finish_json_tokens(std::move(*fields.tokens), file,
+                                          recording.load.num_layers, recording.load.num_experts);
+  }
   return recording;
 }
 
@@ -152,7 +160,10 @@ std::string json_loads(const Recording& recording) {
   append_list<int>(out, recording.layer_ids);
   out += ",\n\"step_ids\": ";
   append_list<int64_t>(out, recording.step_ids);
-  return out + ",\n\"logical_count\": [" + step_rows(load) + "]\n}\n";
+  out += ",\n\"logical_count\": [" + step_rows(load) + "]";
+  if (recording.tokens && recording.tokens->num_tokens() > 0)
+    out += ",\n\"tokens\": " + json_tokens(*recording.tokens);
+  return out + "\n}\n";
 }
 
 PlacementFile read_json_placement(const Content& content, const PlacementOptions& options) {

@@ -4,9 +4,12 @@
 
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
+#include <vector>
 
 #include "tests/cli/command.h"
 #include "trimtab/recordings.h"
+#include "trimtab/table.h"
 
 namespace trimtab::cli {
 namespace {
@@ -202,6 +205,79 @@ TEST(RunEplb, RecordsWhatPlanReadsAndStaticRuns) {
   EXPECT_EQ(placed.at("outputs"), recorded.at("outputs"));
   EXPECT_LT(mean_par(placed), mean_par(recorded) - 0.1);
   EXPECT_LT(mean_par(placed), 1.05);
+}
+
+// The tokens of a recording, if all are in its sample, must sum up to its loads.
+void expect_tokens_are_the_loads(const Recording& recording) {
+  ASSERT_TRUE(recording.tokens);
+  const TokenSample& tokens = *recording.tokens;
+  ASSERT_EQ(tokens.stride, 1);
+  EXPECT_EQ(tokens.num_tokens(), tokens.tokens_seen);
+  const int experts = recording.load.num_experts;
+  std::vector<int64_t> sum(cells(recording.load.num_layers, experts)), of_tokens(sum.size());
+  for (int64_t step = 0; step < recording.load.num_steps; ++step) {
+    for (int layer = 0; layer < recording.load.num_layers; ++layer) {
+      for (int e = 0; e < experts; ++e)
+        sum[cells(layer, experts) + cells(e)] += recording.load.at(step, layer)[cells(e)];
+    }
+  }
+  for (int64_t t = 0; t < tokens.num_tokens(); ++t) {
+    for (int layer = 0; layer < recording.load.num_layers; ++layer) {
+      for (const int32_t e : tokens.picks(t, layer)) ++of_tokens[cells(layer, experts) + cells(e)];
+    }
+  }
+  EXPECT_EQ(of_tokens, sum);
+}
+
+TEST(RunEplb, RecordsTokensWithTheirRanks) {
+  const Scratch scratch;
+  const std::string loads = scratch.file("loads.json");
+  const std::string command = "run " + kTinyMoe + " --steps 12 --json --ranks 2 --eplb record:";
+  const Json recorded = run(command + loads);
+  const Recording recording = read_recording(loads);
+  expect_tokens_are_the_loads(recording);
+  EXPECT_EQ(recording.tokens->num_ranks, 2);
+  EXPECT_EQ(
+      std::set<int32_t>(recording.tokens->source_rank.begin(), recording.tokens->source_rank.end()),
+      (std::set<int32_t>{0, 1}));
+  EXPECT_EQ(recorded.at("eplb").at("tokens_sampled"), recording.tokens->num_tokens());
+  EXPECT_EQ(recorded.at("eplb").at("tokens_routed"), recording.tokens->tokens_seen);
+  EXPECT_EQ(recorded.at("eplb").at("sources"), "recorded");
+  const Json inspected =
+      Json::parse(trimtab("inspect " + loads + " --ranks 2 --nodes 2 --json").out).at("traffic");
+  EXPECT_EQ(inspected.at("sources"), "recorded");
+  EXPECT_GT(inspected.at("node_copies_between_nodes"), 0);
+
+  // Ranks of a tensor-parallel group have the same tokens, which count once.
+  const std::string shared = scratch.file("shared.json");
+  const Json group = run("run " + kTinyMoe + " --steps 12 --json --tp 2 --eplb record:" + shared);
+  expect_tokens_are_the_loads(read_recording(shared));
+  EXPECT_EQ(read_recording(shared).tokens->num_ranks, 0);
+  EXPECT_EQ(group.at("eplb").at("sources"), "even");
+  EXPECT_EQ(read_recording(shared).tokens->tokens_seen, recording.tokens->tokens_seen);
+
+  // Formats of loads alone have no place for them.
+  const Json npy = run(command + scratch.file("loads.npy"));
+  EXPECT_EQ(npy.at("eplb").at("tokens_sampled"), 0);
+  const Outcome text = trimtab("run " + kTinyMoe + " --steps 4 --ranks 2 --eplb record:" + loads);
+  EXPECT_TRUE(contains(text.out, " tokens with the ranks that they come from\n")) << text.out;
+}
+
+TEST(RunEplb, ProcessesRecordTheTokensOfThreads) {
+  if (!kHasMpi) GTEST_SKIP() << "built without MPI";
+  const Scratch scratch;
+  const std::string threads = scratch.file("threads.json"), out = scratch.file("processes.json");
+  const std::string arguments = "run " + kTinyMoe + " --steps 12 --json --eplb record:";
+  run(arguments + threads + " --ranks 2");
+  const std::string command = std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 2 " +
+                              TRIMTAB_BINARY + " " + arguments + out + " >" + scratch.file("out") +
+                              " 2>" + scratch.file("err");
+  ASSERT_EQ(std::system(command.c_str()), 0) << read_file(scratch.file("err"));
+  const Recording mine = read_recording(threads), theirs = read_recording(out);
+  expect_tokens_are_the_loads(theirs);
+  EXPECT_EQ(theirs.tokens->ids, mine.tokens->ids);
+  EXPECT_EQ(theirs.tokens->source_rank, mine.tokens->source_rank);
+  EXPECT_EQ(theirs.tokens->tokens_seen, mine.tokens->tokens_seen);
 }
 
 TEST(RunEplb, GoesOnFromTheMapAtTheEnd) {
