@@ -45,6 +45,8 @@ void check_has_effect(const ConvertOptions& options, bool is_placement) {
   };
   if (is_placement && options.experts_per_token > 0)
     refuse("--experts-per-token", "holds a placement");
+  if (is_placement && !options.in.recorded_under.empty())
+    refuse("--recorded-under", "holds a placement");
   if (is_placement && options.in.tokens_per_step > 0)
     refuse("--tokens-per-step", "holds a placement");
   if (!is_placement && options.ranks > 0 && options.report.empty())

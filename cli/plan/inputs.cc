@@ -27,6 +27,11 @@ Recording read_loads(const LoadsOptions& options) {
   how.format = parse_format(options.format);
   how.num_experts = options.experts;
   how.tokens_per_step = options.tokens_per_step;
+  std::optional<PlacementFile> under;
+  if (!options.recorded_under.empty()) {
+    under = read_placement_for(options.recorded_under, "", 0, nullptr);
+    how.recorded_under = &under->placement;
+  }
   std::vector<Recording> parts;
   for (const std::string& file : options.files) parts.push_back(read_recording(file, how));
   Recording loads = parts.size() == 1 ? std::move(parts[0]) : merge_recordings(parts);
@@ -34,6 +39,11 @@ Recording read_loads(const LoadsOptions& options) {
     throw UsageError(fmt::format("--tokens-per-step: {} is {}, and only top-k text is cut by it",
                                  loads.file, name(loads.format)));
   }
+  if (under && loads.format != FileFormat::kVllmAscend) {
+    throw UsageError(fmt::format("--recorded-under: {} is {}, which counts experts and no slots",
+                                 loads.file, name(loads.format)));
+  }
+  if (under) loads.layer_ids = under->layer_ids;
   if (loads.load.num_steps == 0) throw InvalidArgument(fmt::format("{}: has no step", loads.file));
   return loads;
 }

@@ -51,7 +51,11 @@ std::vector<Option> add_sizes_of_loads(Command& command, LoadsOptions& loads) {
           command
               .number("--tokens-per-step", loads.tokens_per_step,
                       "Tokens of a step, for top-k text [each sample is a step]")
-              .between(1, std::numeric_limits<int>::max())};
+              .between(1, std::numeric_limits<int>::max()),
+          command
+              .text("--recorded-under", loads.recorded_under,
+                    "The placement that was in use, for loads of vllm-ascend, which count slots")
+              .type("FILE")};
 }
 
 Option add_ranks(Command& command, int& ranks, const std::string& about) {

@@ -11,10 +11,11 @@
 namespace trimtab::cli {
 
 struct LoadsOptions {
-  std::vector<std::string> files;  // what several ranks recorded of the same steps is summed
-  std::string format;              // empty: detected
-  int experts = 0;                 // 0: the file says
-  int64_t tokens_per_step = 0;     // of top-k text; 0: a step a sample
+  std::vector<std::string> files;   // what several ranks recorded of the same steps is summed
+  std::string format;               // empty: detected
+  int experts = 0;                  // 0: the file says
+  int64_t tokens_per_step = 0;      // of top-k text; 0: a step a sample
+  std::string recorded_under = {};  // file of a placement, for counts of slots; empty: none
 };
 
 constexpr int kMostSizes = 1 << 20;  // of ranks, slots, experts: as in the formats
@@ -23,7 +24,7 @@ constexpr int kMostSizes = 1 << 20;  // of ranks, slots, experts: as in the form
 void add_load_files(Command& command, LoadsOptions& loads, const std::string& name);
 // Adds the option that names their format.
 Option add_loads_format(Command& command, LoadsOptions& loads, const std::string& name);
-// Adds --experts and --tokens-per-step.
+// Adds --experts, --tokens-per-step and --recorded-under.
 std::vector<Option> add_sizes_of_loads(Command& command, LoadsOptions& loads);
 
 // The names of the formats of loads, of placements, and all.

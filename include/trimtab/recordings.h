@@ -28,9 +28,9 @@ enum class FileFormat {
   kCsv,         // layer,expert,count or step,layer,expert,count
   kTopK,        // a line for each token with the chosen experts of each layer; read only
   kSglang,      // SGLang's stat dump and its init-expert-location, as JSON
-  kTrtllm,      // TensorRT-LLM's statistics (meta_info.json, rank*.safetensors) and placement YAML
+  kTrtllm,      // TensorRT-LLM's statistics (meta_info.json, *rank*.safetensors) and placement YAML
   kVllm,        // JSON lines of vLLM's offline EPLB (pull request 41141)
-  kVllmAscend,  // vLLM-Ascend's expert_map.json
+  kVllmAscend,  // vLLM-Ascend's loads of slots (.npy) and expert_map.json
 };
 
 // The kind of content of a file. A .npy of two dimensions may hold either; one of three holds
@@ -72,7 +72,8 @@ struct Recording {
   std::map<std::string, std::string> metadata;  // e.g. model, num_experts_per_token
   std::string file;                             // the file it was read from, for messages
   FileFormat format = FileFormat::kJson;        // the format it was read as
-  // Every n-th token with its picks, at most kMaxSampledTokens of a file. Only top-k text has them.
+  // Every n-th token with its picks, at most kMaxSampledTokens of a file. Top-k text and Trimtab's
+  // JSON have them, and TensorRT-LLM's folders of raw statistics.
   std::optional<TokenSample> tokens;
 };
 
@@ -81,6 +82,9 @@ struct RecordingOptions {
   // The number of experts, for formats that list only those that had tokens. In the other formats
   // the file must have this number. 0: the file's own number, or the highest id + 1.
   int num_experts = 0;
+  // For the loads of vLLM-Ascend, which count the tokens of slots: the placement that was in use.
+  // It must outlive the call.
+  const Placement* recorded_under = nullptr;
   // For top-k text: the number of tokens that make one step, across samples. The last step gets the
   // rest. 0: each sample is a step.
   int64_t tokens_per_step = 0;

@@ -80,9 +80,11 @@ std::optional<DetectedFile> detect_text(std::string_view text, const std::string
   return std::nullopt;
 }
 
-// Nothing of three dimensions is a placement.
+// Nothing of three dimensions is a placement. Loads of four are those of vLLM-Ascend's slots.
 DetectedFile detect_npy(std::span<const std::byte> image, const std::string& file) {
-  const bool loads = parse_npy_header(image, file).shape.size() == 3;
+  const size_t dims = parse_npy_header(image, file).shape.size();
+  if (dims == 4) return {FileFormat::kVllmAscend, FileKind::kLoads};
+  const bool loads = dims == 3;
   return {FileFormat::kNpy, loads ? FileKind::kLoads : FileKind::kUnclear};
 }
 

@@ -55,8 +55,6 @@ TEST(DetectFormat, RefusesTheOtherKind) {
                               "a placement, no loads (sglang)");
   expect_refused<InvalidArgument>([&] { parse_some_placement("0,0,1\n", FileFormat::kCsv); },
                                   "format csv has no placements");
-  expect_refused<InvalidArgument>([&] { parse_loads(map, FileFormat::kVllmAscend); },
-                                  "format vllm-ascend has no loads");
 }
 
 TEST(FileFormats, NamesGoBothWays) {

@@ -180,7 +180,7 @@ TEST(ReadTrtllmLoads, Refusals) {
           "a name {iteration}_{layer}");
   refused(R"({"1_2":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", one,
           "tensor 1_2: whole numbers expected");
-  refused(R"({"1_2":{"dtype":"I32","shape":[1,1],"data_offsets":[0,4]}})", one,
+  refused(R"({"1_2":{"dtype":"I32","shape":[1,1,1],"data_offsets":[0,4]}})", one,
           "a shape [experts] expected");
   refused(R"({"1_2":{"dtype":"I32","shape":[0],"data_offsets":[0,0]}})", "",
           "a shape [experts] expected");

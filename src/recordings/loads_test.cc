@@ -84,7 +84,7 @@ TEST(WriteLoads, FilesAndFolders) {
   expect_refused<InvalidArgument>([&] { serialize_recording(unknown, FileFormat::kTopK); },
                                   "read only");
   expect_refused<InvalidArgument>([&] { serialize_recording(unknown, FileFormat::kVllmAscend); },
-                                  "has no loads");
+                                  "vllm-ascend is read only for loads; json, npy");
   unknown.load.counts.pop_back();
   expect_refused<InvalidArgument>([&] { serialize_recording(unknown, FileFormat::kJson); },
                                   "15 counts");

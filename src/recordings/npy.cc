@@ -15,6 +15,7 @@
 #include "recordings/checked_placement.h"
 #include "recordings/checked_recording.h"
 #include "recordings/ids.h"
+#include "recordings/npy_numbers.h"
 #include "recordings/readers.h"
 #include "trimtab/error.h"
 
@@ -43,14 +44,8 @@ std::string place_of(int64_t element, std::span<const int64_t> shape) {
   return cat("[", place, "]");
 }
 
-struct Array {
-  std::vector<int64_t> shape;
-  std::vector<int64_t> values;
-  int64_t data_offset;  // the byte at which the values begin
-};
-
 template <class T>
-void append_whole_numbers(const NpyArray& source, const std::string& file, Array& array) {
+void append_whole_numbers(const NpyArray& source, const std::string& file, NpyNumbers& array) {
   const int64_t number = source.data.size() / sizeof(T);
   array.values.reserve(number);
   for (int64_t i = 0; i < number; ++i) {
@@ -67,7 +62,7 @@ void append_whole_numbers(const NpyArray& source, const std::string& file, Array
   }
 }
 
-using AppendWholeNumbers = void (*)(const NpyArray&, const std::string&, Array&);
+using AppendWholeNumbers = void (*)(const NpyArray&, const std::string&, NpyNumbers&);
 AppendWholeNumbers append_of(DType dtype) {
   switch (dtype) {
     case DType::kU8:
@@ -95,8 +90,16 @@ AppendWholeNumbers append_of(DType dtype) {
   }
 }
 
-// want: the shape that the caller needs, in words.
-Array read_array(const Content& content, const char* want, int min_dims, int max_dims) {
+template <class T>
+std::string image_of(DType dtype, std::vector<int64_t> shape, std::span<const T> data) {
+  std::string image = npy_header(dtype, shape);
+  image.append(reinterpret_cast<const char*>(data.data()), data.size_bytes());
+  return image;
+}
+
+}  // namespace
+
+NpyNumbers read_npy_numbers(const Content& content, const char* want, int min_dims, int max_dims) {
   const std::string& file = content.file();
   const NpyArray source = parse_npy(content.image(), file);
   const int64_t dims = std::ssize(source.shape);
@@ -109,22 +112,14 @@ Array read_array(const Content& content, const char* want, int min_dims, int max
   if (append == nullptr) {
     throw FormatError(file, 0, "npy: counts and ids are integers, or f4 or f8 with whole numbers");
   }
-  Array array{source.shape, {}, std::ssize(content.image()) - std::ssize(source.data)};
+  NpyNumbers array{source.shape, {}, std::ssize(content.image()) - std::ssize(source.data)};
   append(source, file, array);
   return array;
 }
 
-template <class T>
-std::string image_of(DType dtype, std::vector<int64_t> shape, std::span<const T> data) {
-  std::string image = npy_header(dtype, shape);
-  image.append(reinterpret_cast<const char*>(data.data()), data.size_bytes());
-  return image;
-}
-
-}  // namespace
-
 Recording read_npy_loads(const Content& content, const RecordingOptions& options) {
-  Array array = read_array(content, "[layers, experts] or [steps, layers, experts]", 2, 3);
+  NpyNumbers array =
+      read_npy_numbers(content, "[layers, experts] or [steps, layers, experts]", 2, 3);
   return dense_recording(content.file(), array.shape, std::move(array.values), options);
 }
 
@@ -135,7 +130,7 @@ std::string npy_loads(const Recording& recording) {
 }
 
 PlacementFile read_npy_placement(const Content& content, const PlacementOptions& options) {
-  Array array = read_array(content, "[layers, slots]", 2, 2);
+  NpyNumbers array = read_npy_numbers(content, "[layers, slots]", 2, 2);
   SlotTable table;
   table.num_layers = array.shape[0];
   const int64_t row_bytes = (std::ssize(content.image()) - array.data_offset) / table.num_layers;

@@ -54,6 +54,7 @@ WriteLoads vllm_loads;
 ReadPlacement read_vllm_placement;
 WritePlacement vllm_placement;
 
+ReadLoads read_vllm_ascend_loads;
 ReadPlacement read_vllm_ascend_placement;
 WritePlacement vllm_ascend_placement;
 

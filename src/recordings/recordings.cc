@@ -43,8 +43,8 @@ constexpr Format kFormats[] = {
      read_trtllm_loads, trtllm_loads, read_trtllm_placement, trtllm_placement},
     {FileFormat::kVllm, "vllm", "vLLM's offline EPLB, JSON lines", read_vllm_loads, vllm_loads,
      read_vllm_placement, vllm_placement},
-    {FileFormat::kVllmAscend, "vllm-ascend", "vLLM-Ascend's expert_map.json", nullptr, nullptr,
-     read_vllm_ascend_placement, vllm_ascend_placement},
+    {FileFormat::kVllmAscend, "vllm-ascend", "vLLM-Ascend's loads of slots and expert_map.json",
+     read_vllm_ascend_loads, nullptr, read_vllm_ascend_placement, vllm_ascend_placement},
 };
 
 // Not constexpr: with sanitizers g++ does not compare the address of a function at compile time.
@@ -73,12 +73,6 @@ std::string names_of_formats(const Has& has) {
   for (const FileFormatInfo& one : kInfos)
     if (has(one)) names += cat(names.empty() ? "" : ", ", one.name);
   return names;
-}
-
-[[noreturn]] void refuse_loads(FileFormat format) {
-  const auto has = [](const FileFormatInfo& one) { return one.reads_loads; };
-  throw InvalidArgument(
-      cat("format ", name(format), " has no loads; ", names_of_formats(has), " have"));
 }
 
 [[noreturn]] void refuse_placements(FileFormat format) {
@@ -135,9 +129,7 @@ Recording parse_recording(std::span<const std::byte> image, const std::string& f
   check_option("num_experts", options.num_experts, kMaxExperts);
   const Content content(image, file);
   const FileFormat format = choose(options.format, content, FileKind::kLoads);
-  ReadLoads* const read = functions_of(format).read_loads;
-  if (read == nullptr) refuse_loads(format);
-  Recording recording = read(content, options);
+  Recording recording = functions_of(format).read_loads(content, options);
   recording.file = file;
   recording.format = format;
   return recording;
@@ -160,7 +152,11 @@ std::string serialize_recording(const Recording& recording, FileFormat format) {
   if (format == FileFormat::kTopK)
     throw InvalidArgument("format topk is read only: counts do not say which token chose what");
   WriteLoads* const write = functions_of(format).write_loads;
-  if (write == nullptr) refuse_loads(format);
+  if (write == nullptr) {
+    const auto has = [](const FileFormatInfo& one) { return one.writes_loads; };
+    throw InvalidArgument(cat("format ", name(format), " is read only for loads; ",
+                              names_of_formats(has), " are written"));
+  }
   return write(recording);
 }
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // TensorRT-LLM's expert statistics (EXPERT_STATISTIC_PATH): meta_info.json, and for each rank a
 // rank{r}.safetensors with a tensor "{iteration}_{layer}" of counts [experts]. The ranks are
-// summed, as examples/wide_ep/ep_load_balancer does.
+// summed, as examples/wide_ep/ep_load_balancer does. Tokens and pairs are read by trtllm_tokens.cc.
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -17,57 +16,11 @@
 #include "recordings/ids.h"
 #include "recordings/json_reader.h"
 #include "recordings/readers.h"
+#include "recordings/trtllm_tokens.h"
 #include "trimtab/error.h"
-#include "trimtab/safetensors.h"
 
 namespace trimtab {
 namespace {
-
-using Key = std::pair<int64_t, int>;  // iteration, layer
-
-// "12_3"; nullopt for anything else.
-std::optional<Key> parse_key(std::string_view name) {
-  Key key;
-  const auto parse = [](std::string_view digits, auto& value) {
-    const char* end = digits.data() + digits.size();
-    const auto result = std::from_chars(digits.data(), end, value);
-    return result.ec == std::errc() && result.ptr == end && value >= 0;
-  };
-  const size_t bar = name.find('_');
-  if (bar == name.npos || !parse(name.substr(0, bar), key.first) ||
-      !parse(name.substr(bar + 1), key.second) || key.second > kMaxLayerId) {
-    return std::nullopt;
-  }
-  return key;
-}
-
-// The i-th count, or -1 when it exceeds 63 bits.
-template <class T>
-int64_t element(std::span<const std::byte> data, int64_t i) {
-  T value;
-  std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
-  return std::in_range<int64_t>(value) ? static_cast<int64_t>(value) : -1;
-}
-
-using Element = int64_t (*)(std::span<const std::byte>, int64_t);
-Element element_of(DType dtype) {
-  switch (dtype) {
-    case DType::kU8:
-      return element<uint8_t>;
-    case DType::kI16:
-      return element<int16_t>;
-    case DType::kI32:
-      return element<int32_t>;
-    case DType::kU32:
-      return element<uint32_t>;
-    case DType::kI64:
-      return element<int64_t>;
-    case DType::kU64:
-      return element<uint64_t>;
-    default:
-      return nullptr;
-  }
-}
 
 // The counts of all ranks read so far.
 class Statistics {
@@ -75,37 +28,42 @@ class Statistics {
   // Throws FormatError when the file has other iterations and layers than those before: its counts
   // would be missing from the sum.
   void add(std::span<const std::byte> image, const std::string& file) {
-    const auto tensors = parse_safetensors(image, file);
-    std::map<Key, std::string> seen;  // "1_2" and "01_2" are one
-    const bool is_first = sums_.empty();
-    for (const auto& [name, tensor] : tensors) {
-      const int64_t at = tensor.data.data() - image.data();
-      const auto fail = [&](const std::string& what) {
-        throw FormatError(file, at, cat("tensor ", name, ": ", what));
-      };
-      const std::optional<Key> key = parse_key(name);
-      if (!key) fail("a name {iteration}_{layer} expected");
-      if (!seen.emplace(*key, name).second) fail(cat("the same as ", seen[*key]));
-      if (tensor.shape.size() != 1 || tensor.shape[0] < 1 || tensor.shape[0] > kMaxExperts) {
-        fail("a shape [experts] expected");
-      }
-      const Element get = element_of(tensor.dtype);
-      if (get == nullptr) fail("whole numbers expected");
-      const int64_t experts = tensor.shape[0];
+    const TrtllmFile tensors(image, file);
+    TrtllmCounts counts;
+    for (const auto& [key, tensor] : tensors.tensors()) {
+      if (tensor.dims() != 1 || tensor.shape()[0] < 1 || tensor.shape()[0] > kMaxExperts)
+        tensor.fail("a shape [experts] expected");
+      tensor.check_whole_numbers();
+      const int64_t experts = tensor.shape()[0];
       if (num_experts_ == 0) num_experts_ = experts;
-      if (experts != num_experts_) fail(cat(experts, " experts; others have ", num_experts_));
-      const auto [found, is_new] = sums_.try_emplace(*key, experts, 0);
-      if (is_new && !is_first) fail("the ranks before have no such counts");
-      std::vector<int64_t>& sum = found->second;
+      if (experts != num_experts_)
+        tensor.fail(cat(experts, " experts; others have ", num_experts_));
+      if (!sums_.empty() && !sums_.contains(key))
+        tensor.fail("the ranks before have no such counts");
+      std::vector<int64_t>& of_rank = counts[key];
       for (int64_t e = 0; e < experts; ++e) {
-        const int64_t count = get(tensor.data, e);
-        if (count < 0) fail(cat("expert ", e, ": the count is negative or exceeds 63 bits"));
-        if (__builtin_add_overflow(sum[e], count, &sum[e]))
-          fail(cat("expert ", e, ": the ranks sum to more than 63 bits hold"));
+        const int64_t count = tensor[e];
+        if (count < 0) tensor.fail(cat("expert ", e, ": the count is negative or exceeds 63 bits"));
+        of_rank.push_back(count);
+      }
+    }
+    add(counts, file);
+  }
+  // The same for counts that are read. All have as many experts.
+  void add(const TrtllmCounts& counts, const std::string& file) {
+    const bool is_first = sums_.empty();
+    for (const auto& [key, of_rank] : counts) {
+      num_experts_ = std::ssize(of_rank);
+      const auto [found, is_new] = sums_.try_emplace(key, of_rank.size(), 0);
+      for (size_t e = 0; e < of_rank.size(); ++e) {
+        if (__builtin_add_overflow(found->second[e], of_rank[e], &found->second[e]))
+          throw FormatError(file, -1,
+                            cat("layer ", key.second, " in iteration ", key.first, ", expert ", e,
+                                ": the ranks sum to more than 63 bits hold"));
       }
     }
     for (const auto& [key, sum] : sums_) {
-      if (!seen.contains(key)) {
+      if (!is_first && !counts.contains(key)) {
         throw FormatError(file, -1,
                           cat("no counts of layer ", key.second, " in iteration ", key.first,
                               ", which the ranks before have"));
@@ -148,24 +106,23 @@ class Statistics {
   }
 
   int64_t num_experts_ = 0;
-  std::map<Key, std::vector<int64_t>> sums_;
+  TrtllmCounts sums_;
 };
 
-// The ranks whose files stand in a folder. A rank{r}_raw.safetensors does not count.
-std::set<int> ranks_in(const std::string& path) {
+// The ranks whose files stand in a folder, named {begin}{rank}{end}.
+std::set<int> ranks_in(const std::string& path, std::string_view begin = "rank",
+                       std::string_view end = ".safetensors") {
   std::set<int> ranks;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    constexpr std::string_view kBegin = "rank";
-    constexpr std::string_view kEnd = ".safetensors";
-    if (!name.starts_with(kBegin) || !name.ends_with(kEnd) ||
-        name.size() <= kBegin.size() + kEnd.size())
+    if (!name.starts_with(begin) || !name.ends_with(end) ||
+        name.size() <= begin.size() + end.size())
       continue;
     int rank = -1;
-    const char* end = name.data() + name.size() - kEnd.size();
-    const auto result = std::from_chars(name.data() + kBegin.size(), end, rank);
-    if (result.ec == std::errc() && result.ptr == end && name == cat(kBegin, rank, kEnd))
+    const char* last = name.data() + name.size() - end.size();
+    const auto result = std::from_chars(name.data() + begin.size(), last, rank);
+    if (result.ec == std::errc() && result.ptr == last && name == cat(begin, rank, end))
       ranks.insert(rank);
   }
   if (error) throw Error(cat("can't read ", path, ": ", error.message()));
@@ -204,9 +161,84 @@ std::map<std::string, int64_t> read_meta(const std::string& path) {
   return meta;
 }
 
+// The tokens of all ranks, where the folder has them: each rank's own, so that it says where they
+// come from. Throws FormatError when it has only those of some ranks.
+std::optional<TokenSample> read_folder_tokens(const std::string& path, const std::set<int>& ranks,
+                                              int64_t num_experts, int64_t num_layers) {
+  for (const auto& [begin, end] :
+       {std::pair("rank", "_raw.safetensors"), {"token_selected_experts_rank", ".safetensors"}}) {
+    const std::set<int> found = ranks_in(path, begin, end);
+    if (found.empty()) continue;
+    std::vector<TokenSample> samples;
+    for (const int rank : ranks) {
+      const std::string file = cat(path, "/", begin, rank, end);
+      if (!found.contains(rank)) throw FormatError(file, -1, "is missing; other ranks have theirs");
+      const std::vector<std::byte> image = read_file(file);
+      const TrtllmFile tensors(image, file);
+      samples.push_back(
+          read_trtllm_tokens(tensors, num_experts, static_cast<int>(ranks.size())).sample);
+      if (samples.back().num_layers != num_layers || samples.back().top_k != samples[0].top_k) {
+        throw FormatError(
+            file, -1,
+            cat(samples.back().num_layers, " layers, ", samples.back().top_k, " picks of a token; ",
+                num_layers, " and ", samples[0].top_k, " expected"));
+      }
+    }
+    return merge_tokens(samples);
+  }
+  return std::nullopt;
+}
+
+// Counts of pairs, where the folder has them and no tokens.
+std::optional<TokenSample> read_folder_pairs(const std::string& path, int64_t num_experts,
+                                             int64_t num_layers) {
+  constexpr std::string_view kBegin = "cooccurrence_rank", kEnd = ".safetensors";
+  TrtllmPairs pairs;
+  for (const int rank : ranks_in(path, kBegin, kEnd)) {
+    const std::string file = cat(path, "/", kBegin, rank, kEnd);
+    const std::vector<std::byte> image = read_file(file);
+    pairs.add(TrtllmFile(image, file));
+  }
+  TokenSample sample = pairs.sample();
+  if (sample.num_tokens() == 0) return std::nullopt;
+  if (sample.num_layers != num_layers || sample.num_experts != num_experts) {
+    throw FormatError(path, -1,
+                      cat("pairs of ", sample.num_layers, " layers x ", sample.num_experts,
+                          " experts; counts of ", num_layers, " x ", num_experts));
+  }
+  return sample;
+}
+
+bool names_pairs(const std::string& file) {
+  return std::filesystem::path(file).filename().string().starts_with("cooccurrence_rank");
+}
+
+// A file of a single rank's tokens or pairs, whose counts follow from them.
+Recording read_tokens_or_pairs(const TrtllmFile& tensors, const std::string& file,
+                               const RecordingOptions& options) {
+  Statistics statistics;
+  TokenSample sample;
+  if (names_pairs(file)) {
+    TrtllmPairs pairs;
+    pairs.add(tensors);
+    statistics.add(pairs.counts(), file);
+    sample = pairs.sample();
+  } else {
+    TrtllmRankTokens tokens = read_trtllm_tokens(tensors, options.num_experts, 1);
+    statistics.add(tokens.counts, file);
+    sample = std::move(tokens.sample);
+  }
+  Recording recording = statistics.recording(file, options);
+  if (sample.num_tokens() > 0) recording.tokens = std::move(sample);
+  return recording;
+}
+
 }  // namespace
 
 Recording read_trtllm_loads(const Content& content, const RecordingOptions& options) {
+  const TrtllmFile tensors(content.image(), content.file());
+  if (tensors.tensors().begin()->second.dims() == 2)
+    return read_tokens_or_pairs(tensors, content.file(), options);
   Statistics statistics;
   statistics.add(content.image(), content.file());
   return statistics.recording(content.file(), options);
@@ -228,6 +260,9 @@ Recording read_trtllm_folder(const std::string& path, const RecordingOptions& op
                           recording.load.num_experts));
   }
   recording.metadata["num_experts_per_token"] = std::to_string(meta.at("num_experts_per_token"));
+  const int64_t experts = recording.load.num_experts, layers = recording.load.num_layers;
+  recording.tokens = read_folder_tokens(path, ranks, experts, layers);
+  if (!recording.tokens) recording.tokens = read_folder_pairs(path, experts, layers);
   return recording;
 }
 

@@ -80,7 +80,8 @@ TEST(Convert, AnArrayOfThreeDimensionsIsLoads) {
   EXPECT_EQ(error_line({"check " + trace + " --ranks 4", ""}, 1),
             trace + " at byte 0: holds loads, no placement (npy of three dimensions)");
   EXPECT_EQ(error_line({"convert " + trace + " " + json + " --to vllm-ascend", ""}, 1),
-            "format vllm-ascend has no loads; json, npy, csv, topk, sglang, trtllm, vllm have");
+            "format vllm-ascend is read only for loads; json, npy, csv, sglang, trtllm, vllm are "
+            "written");
 }
 
 TEST(Convert, StatisticsOfTensorrtLlm) {

@@ -284,7 +284,7 @@ TEST(Plan, WrongUsageIsOneLineAndStatus2) {
            {"plan x --preset slow", "--preset: slow not in {fast,balanced,deep}"},
            {"plan x --format csv",
             "--format: csv not in {json,npy,sglang,trtllm,vllm,vllm-ascend}"},
-           {"plan x --from vllm-ascend", "--from: vllm-ascend not in {json,"},
+           {"plan x --from yaml", "--from: yaml not in {json,"},
            {"plan x --max-bytes 4", "--expert-bytes"},
            {"plan x --max-moves -1", "--max-moves"},
            {"plan x --expert-bytes 0", "--expert-bytes"},

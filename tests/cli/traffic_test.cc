@@ -124,6 +124,32 @@ TEST(Traffic, CostsWhatATopologySays) {
   EXPECT_TRUE(contains(format.err, broken + " at byte 11")) << format.err;
 }
 
+TEST(Traffic, OfPairsIsNotKnownButPlanned) {
+  const Scratch scratch;
+  const std::string image = [] {  // one tensor 1_0 [4, 4] of int32: experts 0 and 1, 2 and 3
+    const std::string header = R"({"1_0":{"dtype":"I32","shape":[4,4],"data_offsets":[0,64]}})";
+    std::string bytes(8, '\0');
+    bytes[0] = static_cast<char>(header.size());
+    bytes += header;
+    const int pairs[4][4] = {{5, 0, 5, 0}, {0, 5, 0, 5}, {5, 0, 5, 0}, {0, 5, 0, 5}};
+    for (const auto& row : pairs) {
+      for (const int count : row) bytes += std::string{static_cast<char>(count), 0, 0, 0};
+    }
+    return bytes;
+  }();
+  const std::string loads = scratch.file("cooccurrence_rank0.safetensors", image);
+  const std::string command = "plan " + loads + " --ranks 4 --slots 1 --nodes 2";
+  const Outcome text = trimtab(command);
+  ASSERT_EQ(text.status, 0) << text.err;
+  EXPECT_TRUE(contains(text.out, "Traffic: not known, since the recording counts pairs"))
+      << text.out;
+  const Json plan = Json::parse(trimtab(command + " --json").out);
+  EXPECT_FALSE(plan.contains("traffic"));
+  // In order each pair lies on both nodes; planned, on one.
+  EXPECT_DOUBLE_EQ(plan.at("node_copies_before"), 1);
+  EXPECT_DOUBLE_EQ(plan.at("node_copies_after"), 0.5);
+}
+
 TEST(Traffic, IsNotKnownWithoutTokens) {
   const std::string trace = kTinyMoe + "/trace.npy";
   const Outcome run = trimtab("inspect " + trace + " --ranks 4 --nodes 2");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the readers of all engines' files. The first byte chooses the format and the kind, or
-// leaves the format to be detected. The other bytes are either refused with a FormatError or are a
-// value that keeps the promises of recordings.h and reads back the same after it is written.
+// leaves the format to be detected, or names the file as TensorRT-LLM names counts of pairs. The
+// other bytes are either refused with a FormatError or are a value that keeps the promises of
+// recordings.h and reads back the same after it is written.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -28,8 +29,25 @@ bool writes_loads(trimtab::FileFormat format) {
   return false;
 }
 
-void read_loads(std::span<const std::byte> image, std::optional<trimtab::FileFormat> format) {
-  const auto recording = trimtab::parse_recording(image, "fuzz", {.format = format});
+// What loads of slots are read under.
+const trimtab::Placement& some_placement() {
+  static const trimtab::Placement placement(2, 4, {3, 3}, {0, 1, 2, 3, 0, 1, 3, 2, 0, 1, 0, 3});
+  return placement;
+}
+
+void check_sample(const trimtab::Recording& recording) {
+  if (!recording.tokens) return;
+  const trimtab::TokenSample& tokens = *recording.tokens;
+  const trimtab::Load& load = recording.load;
+  check(tokens.num_tokens() > 0 && tokens.num_tokens() <= tokens.tokens_seen);
+  trimtab::check_tokens(tokens, load.num_layers, load.num_experts, std::max(1, tokens.num_ranks));
+}
+
+void read_loads(std::span<const std::byte> image, std::optional<trimtab::FileFormat> format,
+                const char* name) {
+  const auto recording = trimtab::parse_recording(
+      image, name, {.format = format, .recorded_under = &some_placement()});
+  check_sample(recording);
   const trimtab::Load& load = recording.load;
   check(load.num_steps > 0 && load.num_layers > 0 && load.num_experts > 0);
   check(trimtab::cells(load.num_steps, load.num_layers, load.num_experts) == load.counts.size());
@@ -47,6 +65,9 @@ void read_loads(std::span<const std::byte> image, std::optional<trimtab::FileFor
   const std::string written = trimtab::serialize_recording(recording, same);
   const auto back = trimtab::parse_recording(bytes_of(written), "written", {.format = same});
   check(back.load.counts == load.counts && back.load.num_layers == load.num_layers);
+  if (same != trimtab::FileFormat::kJson || !recording.tokens) return;
+  check(back.tokens && back.tokens->ids == recording.tokens->ids &&
+        back.tokens->source_rank == recording.tokens->source_rank);
 }
 
 void read_placement(std::span<const std::byte> image, std::optional<trimtab::FileFormat> format) {
@@ -72,14 +93,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::span image(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
   const auto formats = trimtab::file_formats();
-  const size_t choice = (data[0] - size_t{'a'}) % (2 * (formats.size() + 1));
+  const size_t choice = (data[0] - size_t{'a'}) % (2 * (formats.size() + 1) + 1);
   const size_t index = choice / 2;
   std::optional<trimtab::FileFormat> format;
   if (index < formats.size()) format = formats[index].format;
+  const bool names_pairs = index > formats.size();
   try {
-    if (choice % 2 == 0) {
+    if (names_pairs) {
+      read_loads(image, trimtab::FileFormat::kTrtllm, "cooccurrence_rank0.safetensors");
+    } else if (choice % 2 == 0) {
       if (format && !formats[index].reads_loads) return 0;
-      read_loads(image, format);
+      read_loads(image, format, "fuzz");
     } else {
       if (format && !formats[index].placements) return 0;
       read_placement(image, format);
