@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -239,6 +240,22 @@ TEST(MoeRuntimeErrors, OutMustBeApartFromWhatIsRead) {
                                      own_ids.size());
   EXPECT_THROW(call(0, size, ids, own_weights), InvalidArgument);
   EXPECT_NO_THROW(call(0, 2 * size, own_ids, own_weights));
+}
+
+// A process packs its own part alone, which is the one that a table of all parts has.
+TEST(ExpertTable, HoldsThePartsThatAreWanted) {
+  const auto all = make_table(kExperts, 0, kExperts, 2, {.parts = 2});
+  const auto one = make_table(kExperts, 0, kExperts, 1, {.parts = 2, .part = 1});
+  EXPECT_EQ(all->bytes(), 2 * one->bytes());
+  for (int e = 0; e < kExperts; ++e) {
+    const Mlp &mine = *one->experts(1)[e], &same = *all->experts(1)[e];
+    EXPECT_EQ(mine.intermediate(), kIntermediate / 2);
+    const Buffer &panels = mine.down_packed().panels, &wanted = same.down_packed().panels;
+    ASSERT_EQ(panels.bytes(), wanted.bytes());
+    EXPECT_EQ(std::memcmp(panels.data(), wanted.data(), panels.bytes()), 0) << "expert " << e;
+  }
+  EXPECT_THROW(one->experts(0), InvalidArgument);
+  EXPECT_THROW(all->experts(2), InvalidArgument);
 }
 
 TEST(ExpertTableErrors, TheExpertAndTheWeightAreNamed) {
