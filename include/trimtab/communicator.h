@@ -67,6 +67,23 @@ class Board {
 
 class Communicator;
 
+// The bytes that one rank has sent to others: what they got from it in collectives. Headers that
+// the network adds are not counted, and neither is what ranks of one host read from a Board.
+struct SentBytes {
+  int64_t to_ranks = 0;  // to all other ranks
+  int64_t to_hosts = 0;  // of these, to ranks of other hosts
+
+  SentBytes& operator+=(const SentBytes& more) {
+    to_ranks += more.to_ranks;
+    to_hosts += more.to_hosts;
+    return *this;
+  }
+  SentBytes operator-(const SentBytes& before) const {
+    return {to_ranks - before.to_ranks, to_hosts - before.to_hosts};
+  }
+  bool operator==(const SentBytes&) const = default;
+};
+
 // A collective in flight. It is a value; poll or wait from the thread that uses the Communicator.
 // Collectives complete in the order of starting: to complete one also completes those before it.
 class Pending {
@@ -99,6 +116,8 @@ class Communicator {
   // [size] the host of each rank, numbered 0, 1, ... in order of first appearance. The ranks of one
   // host share memory: the group of split(hosts()[rank()], rank()) has a board.
   virtual std::span<const int32_t> hosts() const = 0;
+  // What this end has sent since it was made.
+  virtual SentBytes sent() const = 0;
 
   // Returns once every rank has entered it; collectives in flight are then done.
   virtual void barrier() = 0;

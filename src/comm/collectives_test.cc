@@ -14,6 +14,7 @@
 #include "comm/testing.h"
 #include "trimtab/communicator.h"
 #include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab {
 namespace {
@@ -128,6 +129,41 @@ TEST_P(Collectives, AllToAllExchangesTheBlocksOfEachPair) {
       pending.wait_released();
     }
   });
+}
+
+// What is counted is what others get: an all-gather's bytes once for each of them, blocks without
+// a rank's own.
+TEST_P(Collectives, SentBytesAreThoseForOthers) {
+  // Threads: every second rank is on another host. Processes are where they are.
+  GroupOptions options;
+  for (int r = 0; !ranks_are_processes() && r < ranks(); ++r) options.hosts.push_back(r % 2);
+  run_group(
+      ranks(),
+      [&](Communicator& comm) {
+        const int rank = comm.rank(), size = comm.size();
+        EXPECT_EQ(comm.sent(), SentBytes());
+        const std::vector<std::byte> send(3, std::byte{1});
+        std::vector<std::byte> all(cells(3 * size));
+        std::vector<int64_t> sizes(size), blocks(size, rank), counts(size);
+        comm.all_gather_v(send, all, sizes).wait();
+        const std::vector<std::byte> blocks_of_all(cells(rank * size), std::byte{2});
+        std::vector<std::byte> got(cells(size * size));
+        comm.all_to_all_v(blocks_of_all, blocks, got, sizes).wait();
+        std::iota(counts.begin(), counts.end(), 1);
+        const std::vector<float> parts(cells(size * (size + 1) / 2), 1.0F);
+        std::vector<float> sums(rank + 1);
+        comm.reduce_scatter_v(parts, counts, sums).wait();
+        comm.barrier();
+        SentBytes expected;
+        for (int r = 0; r < size; ++r) {
+          if (r == rank) continue;
+          const int64_t bytes = 3 + rank + 4 * (r + 1);
+          const bool elsewhere = comm.hosts()[r] != comm.hosts()[rank];
+          expected += {bytes, elsewhere ? bytes : 0};
+        }
+        EXPECT_EQ(comm.sent(), expected);
+      },
+      options);
 }
 
 TEST(AllToAll, ShortReceiveBufferSaysWhatWasNeededAndTheGroupGoesOn) {

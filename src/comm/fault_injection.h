@@ -47,6 +47,7 @@ class FaultyCommunicator final : public Communicator {
   int rank() const override { return comm_.rank(); }
   int size() const override { return comm_.size(); }
   std::span<const int32_t> hosts() const override { return comm_.hosts(); }
+  SentBytes sent() const override { return comm_.sent(); }
   void barrier() override;
   Pending all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv,
                        std::span<int64_t> bytes_of_rank) override;

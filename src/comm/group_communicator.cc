@@ -224,9 +224,23 @@ uint64_t GroupCommunicator::start(const Operation& operation, const Destination&
       shared(operation, staging_[place]);
   destinations_[place] = destination;
   started_ = ticket;
+  count(published);
   if (outside_ != nullptr) outside_->start(ticket, published);
   group_.advance(Milestone::kStarted, ticket);
   return ticket;
+}
+
+void GroupCommunicator::count(const Operation& operation) {
+  const std::vector<int32_t>& hosts = group_.hosts();
+  // Of an all-gather each rank gets all, of the others a block whose length the counts say.
+  const bool in_blocks = !operation.counts.empty();
+  const int64_t unit = operation.kind == Operation::Kind::kReduceScatter ? sizeof(float) : 1;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const int64_t bytes = in_blocks ? operation.counts[r] * unit : std::ssize(operation.send);
+    sent_.to_ranks += bytes;
+    if (hosts[r] != hosts[rank()]) sent_.to_hosts += bytes;
+  }
 }
 
 // The operation over memory that the ranks of this host can read.

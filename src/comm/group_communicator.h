@@ -51,6 +51,7 @@ class GroupCommunicator final : public Communicator {
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.size(); }
   std::span<const int32_t> hosts() const override { return group_.hosts(); }
+  SentBytes sent() const override { return sent_; }
   void barrier() override;
   Pending all_gather_v(std::span<const std::byte> send, std::span<std::byte> recv,
                        std::span<int64_t> bytes_of_rank) override;
@@ -76,6 +77,7 @@ class GroupCommunicator final : public Communicator {
   bool released(uint64_t ticket, bool block) override;
 
   uint64_t start(const Operation& operation, const Destination& destination);
+  void count(const Operation& operation);
   Operation shared(const Operation& operation, Buffer& staging) const;
   const Operation& operation(int rank, uint64_t ticket) const;
   template <class Look>
@@ -96,6 +98,7 @@ class GroupCommunicator final : public Communicator {
   std::array<Buffer, Group::kRing> staging_;
   Buffer scratch_;  // holds blocks of other hosts that can't go to the destination
   std::unique_ptr<OutsidePeers> outside_;  // null: all ranks share memory. It uses what is above.
+  SentBytes sent_;
   uint64_t started_ = 0;
   uint64_t completed_ = 0;
   std::array<Destination, Group::kRing> destinations_{};
