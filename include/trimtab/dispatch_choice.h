@@ -17,6 +17,7 @@ struct DispatchSituation {
   Format format = Format::kStandard;  // the format that the experts take
   bool exact_order = false;           // as DispatchShape::exact_order
   bool shares_out = false;            // requests come with replicas
+  DType results = DType::kF32;        // as DispatchShape::results
   bool same_tokens = false;  // every rank has the same tokens, and the caller sums the outputs
 };
 

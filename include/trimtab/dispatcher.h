@@ -213,6 +213,11 @@ struct DispatchShape {
   // their tokens that fit (Exchange::more()); the output has the same bits. At least ranks * top_k,
   // which one token of each rank may bring. A dispatcher that can't do it throws InvalidArgument.
   int64_t row_budget = 0;
+  // The type in which the experts' results travel back: F32, or to send fewer bytes BF16, I8 or
+  // F8_E4M3 (the last two with scales that the dispatcher makes). They are rounded to it once and
+  // added in f32. A dispatcher that sends no results (DispatcherKind::sends_results) takes F32 only
+  // and throws InvalidArgument for others.
+  DType results = DType::kF32;
 };
 
 // The row budget of `over_level` times the rows that each rank gets when all ranks come with

@@ -41,6 +41,9 @@ struct DispatcherKind {
   // Tokens arrive with all their picks of this rank, so that experts can sum these
   // (Left::kNothing), but where DispatchShape::exact_order is set.
   bool brings_tokens = false;
+  // It sends each result back as a row of a message, so that these can have a type of their own
+  // (DispatchShape::results).
+  bool sends_results = false;
   // finish() gives whole outputs. If not, it gives a part, which the caller sums over the ranks.
   bool output_is_reduced = true;
   // It takes a DispatchShape::row_budget.

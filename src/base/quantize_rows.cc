@@ -3,6 +3,7 @@
 
 #include "base/cat.h"
 #include "base/quantize_kernel.h"
+#include "base/rows.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -14,6 +15,27 @@ void quantize_row(const T* x, int64_t count, std::byte* q, DType dtype, std::byt
     quantize_int8_row(x, count, reinterpret_cast<int8_t*>(q), reinterpret_cast<float*>(scales));
   } else {
     quantize_mx_row(x, count, reinterpret_cast<uint8_t*>(q), reinterpret_cast<uint8_t*>(scales));
+  }
+}
+
+void put(float value, float& to) {
+  to = value;
+}
+void put(float value, bf16_t& to) {
+  to = to_bf16(value);
+}
+
+template <class T>
+void dequantize_row(const std::byte* q, const std::byte* scales, int64_t count, DType dtype,
+                    T* to) {
+  if (dtype == DType::kI8) {
+    const float scale = *reinterpret_cast<const float*>(scales);
+    for (int64_t h = 0; h < count; ++h) put(static_cast<int8_t>(q[h]) * scale, to[h]);
+    return;
+  }
+  for (int64_t h = 0; h < count; ++h) {
+    const float scale = to_float(e8m0_t{static_cast<uint8_t>(scales[h / kMxBlock])});
+    put(to_float(e4m3_t{static_cast<uint8_t>(q[h])}) * scale, to[h]);
   }
 }
 
@@ -64,17 +86,22 @@ void quantize_rows(ConstRows x, Rows q, Rows scales) {
 void dequantize_rows(ConstRows q, ConstRows scales, Rows x) {
   check(x, q, scales);
   for (int64_t i = 0; i < q.rows; ++i) {
-    float* to = x.row_as<float>(i);
-    const std::byte* from = q.row(i);
-    for (int64_t h = 0; h < q.cols; ++h) {
-      if (q.dtype == DType::kI8) {
-        to[h] = static_cast<int8_t>(from[h]) * *scales.row_as<float>(i);
-      } else {
-        const auto scale = static_cast<uint8_t>(scales.row(i)[h / kMxBlock]);
-        to[h] = to_float(e4m3_t{static_cast<uint8_t>(from[h])}) * to_float(e8m0_t{scale});
-      }
+    if (x.dtype == DType::kF32) {
+      dequantize_row(q.row(i), scales.row(i), q.cols, q.dtype, x.row_as<float>(i));
+    } else {
+      dequantize_row(q.row(i), scales.row(i), q.cols, q.dtype, x.row_as<bf16_t>(i));
     }
   }
+}
+
+void encode_rows(ConstRows x, Rows to, Rows scales) {
+  if (is_quantised(to.dtype)) return quantize_rows(x, to, scales);
+  convert_rows(x, to);
+}
+
+void decode_rows(ConstRows from, ConstRows scales, Rows x) {
+  if (is_quantised(from.dtype)) return dequantize_rows(from, scales, x);
+  convert_rows(from, x);
 }
 
 }  // namespace trimtab

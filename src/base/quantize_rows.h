@@ -40,7 +40,11 @@ inline bool is_quantised(DType dtype) {
 //   0, scale = 2^-127; one with a NaN or an infinity is q = 0, scale = NaN (0xff).
 void quantize_rows(ConstRows x, Rows q, Rows scales);
 
-// x: F32 of the shape of q, q * scale.
+// x: F32 or BF16 of the shape of q: q * scale, for BF16 rounded to nearest, ties to even.
 void dequantize_rows(ConstRows q, ConstRows scales, Rows x);
+
+// The same for all types in which rows travel, F32 and BF16 without scales: x as `to`, and back.
+void encode_rows(ConstRows x, Rows to, Rows scales);
+void decode_rows(ConstRows from, ConstRows scales, Rows x);
 
 }  // namespace trimtab

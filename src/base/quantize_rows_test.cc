@@ -174,5 +174,29 @@ TEST(QuantizeRows, RefusesWhatDoesNotFit) {
                InvalidArgument);
 }
 
+// Rows as each type in which they travel, and back to F32 and BF16.
+TEST(EncodeRows, BF16IsTheRoundingOfF32) {
+  constexpr int64_t kRows = 3, kCols = 64;
+  std::vector<float> x(kRows * kCols);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = std::sin(static_cast<float>(i)) * 3.0F;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
+    const ScaleShape shape = scale_shape(dtype, kCols);
+    std::vector<std::byte> rows(shape_bytes(dtype, kRows, kCols)), scales(3 * shape.row_bytes());
+    const Rows to(rows.data(), kRows, kCols, kCols, dtype);
+    const Rows with(scales.data(), shape.cols > 0 ? kRows : 0, shape.cols, shape.cols, shape.dtype);
+    encode_rows(ConstRows(x.data(), kRows, kCols), to, with);
+    std::vector<float> back(x.size());
+    std::vector<bf16_t> rounded(x.size());
+    decode_rows(to, with, Rows(back.data(), kRows, kCols));
+    decode_rows(
+        to, with,
+        Rows(reinterpret_cast<std::byte*>(rounded.data()), kRows, kCols, kCols, DType::kBF16));
+    for (size_t i = 0; i < x.size(); ++i) {
+      EXPECT_NEAR(back[i], x[i], dtype == DType::kF32 ? 0 : 0.4) << name(dtype);
+      EXPECT_EQ(to_float(rounded[i]), to_float(to_bf16(back[i]))) << name(dtype);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trimtab

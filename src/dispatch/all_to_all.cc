@@ -17,6 +17,7 @@
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/pick_order.h"
 #include "dispatch/records.h"
+#include "dispatch/results.h"
 #include "dispatch/row_tasks.h"
 #include "dispatch/share_out.h"
 #include "trimtab/error.h"
@@ -46,10 +47,7 @@ struct Memory {
   std::span<int32_t> row_of;        // [max_rows] where the row of each arrived record stands
   ScaledRows rows;                  // [max_rows] by expert
   std::span<float> weights;         // [max_rows]
-  Rows answers;                     // f32 [max_rows, hidden] as the records arrived
-  std::span<int64_t> answer_bytes;  // [ranks]
-  Rows results;                     // f32 [max_tokens * top_k, hidden] as picks
-  std::span<int64_t> result_bytes;  // [ranks]
+  Results::Memory results;          // made: as the records arrived; arrived: as picks
   ShareOut::Memory share_out;       // kGathered
 };
 
@@ -67,6 +65,7 @@ class AllToAllExchange final : public CollectiveExchange {
       : CollectiveExchange(shape, request, lane, memory.terms),
         m_(memory),
         records_(shape, sizeof(float)),
+        results_(shape, comm_, memory.results),
         share_out_(request, lane, memory.share_out),
         slots_(request.ids) {
     if (share_out_.on()) {
@@ -103,12 +102,13 @@ class AllToAllExchange final : public CollectiveExchange {
 
   const Memory m_;
   const Records records_;
+  Results results_;
   const ShareOut share_out_;
   std::span<const int32_t>
       slots_;              // [tokens, top_k] of the picks; with replicas once rows are sent
   int32_t num_picks_ = 0;  // that have a slot
   bool rows_sent_ = false;
-  Pending counts_, rows_, answers_;
+  Pending counts_, rows_;
 };
 
 template <Counts kCounts>
@@ -139,10 +139,7 @@ Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
   m.row_of = carver.take<int32_t>(shape.max_rows());
   m.rows = take_scaled_rows(carver, shape.max_rows(), shape);
   m.weights = carver.take<float>(shape.max_rows());
-  m.answers = carver.take_rows(shape.max_rows(), shape.hidden, DType::kF32);
-  m.answer_bytes = carver.take<int64_t>(shape.ranks);
-  m.results = carver.take_rows(picks, shape.hidden, DType::kF32);
-  m.result_bytes = carver.take<int64_t>(shape.ranks);
+  m.results = Results::plan(carver, shape, shape.max_rows(), picks);
   if constexpr (!kInBlocks) m.share_out = ShareOut::plan(carver, shape);
   return m;
 }
@@ -233,9 +230,9 @@ bool AllToAllExchange<kCounts>::go_to(Stage stage, bool block) {
       }
       return done(rows_, block);
     case Stage::kReturned:
-      return done(answers_, block);
+      return results_.done(block);
     case Stage::kDrained:
-      return released(counts_, block) && released(rows_, block) && released(answers_, block);
+      return released(counts_, block) && released(rows_, block) && results_.released(block);
   }
   return false;
 }
@@ -262,7 +259,7 @@ void AllToAllExchange<kCounts>::read_counts() {
       throw InvalidArgument(cat(kKind.name, " dispatch: rank ", s, " sent ", bytes, " bytes for ",
                                 rows, " rows of ", records_.bytes(), " bytes"));
     }
-    m_.answer_bytes[s] = rows * shape_.hidden * int64_t{sizeof(float)};
+    results_.set_rows_for(s, rows);
     block += bytes;
   }
 }
@@ -314,22 +311,23 @@ Tokens AllToAllExchange<kCounts>::arrange() {
 
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::publish(ConstRows y, Left left) {
-  for_each_piece(team_, y.rows, [&](int64_t first, int64_t last) {
+  const Rows made = results_.made();
+  for_each_piece(team_, made.rows, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int32_t row = m_.row_of[i];
-      scale_row(y.row_as<float>(row), m_.answers.row_as<float>(i), y.cols,
+      scale_row(y.row_as<float>(row), made.row_as<float>(i), y.cols,
                 left == Left::kSum ? 1.0F : m_.weights[row]);
     }
   });
-  answers_ = comm_.all_to_all_v(bytes_of(ConstRows(m_.answers.slice(0, y.rows))), m_.answer_bytes,
-                                bytes_of(m_.results), m_.result_bytes);
+  results_.send(team_);
 }
 
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::combine(Rows out) {
-  sum_rows(team_, out, request_.top_k, [this](int64_t pick) -> WeightedRow {
+  const ConstRows results = results_.arrived(team_);
+  sum_rows(team_, out, request_.top_k, [&](int64_t pick) -> WeightedRow {
     if (request_.ids[pick] < 0) return {};
-    return {m_.results.row_as<float>(m_.places[pick])};
+    return {results.row_as<float>(m_.places[pick])};
   });
 }
 

@@ -15,6 +15,10 @@ constexpr DispatchRule kRules[] = {
      [](const Situation& s) { return s.hosts == 1 && s.format == Format::kBatched; }},
     {"fused", "one host, experts that read rows where their sources have them",
      [](const Situation& s) { return s.hosts == 1 && s.format == Format::kIndirect; }},
+    {"packed", "one host, results that travel as another type than F32",
+     [](const Situation& s) {
+       return s.hosts == 1 && s.format == Format::kStandard && s.results != DType::kF32;
+     }},
     {"pull", "one host: ranks read each other's memory",
      [](const Situation& s) { return s.hosts == 1 && s.format == Format::kStandard; }},
     {"packed", "several hosts, sums in the order of the ids",
@@ -28,8 +32,8 @@ constexpr DispatchRule kRules[] = {
 // Can dispatchers of this kind do what is asked for?
 bool fits(const DispatcherKind& kind, const Situation& s) {
   return kind.format == s.format && (!s.exact_order || kind.order != SumOrder::kByRank) &&
-         (!s.shares_out || kind.shares_out) && (s.hosts == 1 || !kind.needs_board) &&
-         kind.output_is_reduced != s.same_tokens;
+         (!s.shares_out || kind.shares_out) && (s.results == DType::kF32 || kind.sends_results) &&
+         (s.hosts == 1 || !kind.needs_board) && kind.output_is_reduced != s.same_tokens;
 }
 
 }  // namespace
@@ -43,7 +47,8 @@ DispatchRule choose_dispatcher(const DispatchSituation& situation, std::string_v
   if (situation.same_tokens) {
     const std::string_view asked = situation.shares_out    ? "shares picks out over replicas"
                                    : situation.exact_order ? "promises the order of the ids"
-                                                           : "";
+                                   : situation.results != DType::kF32 ? "sends results"
+                                                                      : "";
     if (!asked.empty()) {
       throw InvalidArgument(cat("no dispatcher ", asked, " where every rank has the same tokens"));
     }
@@ -53,7 +58,8 @@ DispatchRule choose_dispatcher(const DispatchSituation& situation, std::string_v
   }
   throw InvalidArgument(
       cat("no dispatcher brings rows in blocks of a capacity, or pointers to rows, to ",
-          situation.ranks, " ranks on ", situation.hosts, " hosts"));
+          situation.ranks, " ranks on ", situation.hosts, " hosts, with results as ",
+          name(situation.results)));
 }
 
 }  // namespace trimtab

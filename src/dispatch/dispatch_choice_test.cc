@@ -47,6 +47,11 @@ TEST(DispatchChoice, ByHostsAndFormat) {
   EXPECT_EQ(choice(s), "hybrid");
   s.hosts = 1;
   EXPECT_EQ(choice(s), "pull");
+  s.results = DType::kBF16;
+  EXPECT_EQ(choice(s), "packed");
+  s.hosts = 2;
+  EXPECT_EQ(choice(s), "hybrid");
+  s.results = DType::kF32;
   s.same_tokens = true;
   EXPECT_THROW(choose_dispatcher(s), InvalidArgument);
   s = one;
@@ -68,7 +73,7 @@ TEST(DispatchChoice, CanBeForcedAndSaysWhy) {
 // Whatever is asked for: the kind that is taken can do it, or nothing is taken.
 TEST(DispatchChoice, TakesOnlyWhatCanDoIt) {
   int taken = 0;
-  for (int flags = 0; flags < 8; ++flags) {
+  for (int flags = 0; flags < 16; ++flags) {
     for (const Format format : {Format::kStandard, Format::kBatched, Format::kIndirect}) {
       for (const int hosts : {1, 2, 4}) {
         const DispatchSituation s{.ranks = 4,
@@ -76,6 +81,7 @@ TEST(DispatchChoice, TakesOnlyWhatCanDoIt) {
                                   .format = format,
                                   .exact_order = (flags & 1) != 0,
                                   .shares_out = (flags & 2) != 0,
+                                  .results = (flags & 8) != 0 ? DType::kI8 : DType::kF32,
                                   .same_tokens = (flags & 4) != 0};
         try {
           const DispatcherKind& kind = dispatcher_kind(choose_dispatcher(s).dispatcher);
@@ -83,10 +89,12 @@ TEST(DispatchChoice, TakesOnlyWhatCanDoIt) {
           EXPECT_EQ(kind.format, format) << kind.name;
           EXPECT_TRUE(!s.exact_order || kind.order != SumOrder::kByRank) << kind.name;
           EXPECT_TRUE(!s.shares_out || kind.shares_out) << kind.name;
+          EXPECT_TRUE(s.results == DType::kF32 || kind.sends_results) << kind.name;
           EXPECT_TRUE(hosts == 1 || !kind.needs_board) << kind.name;
           EXPECT_EQ(kind.output_is_reduced, !s.same_tokens) << kind.name;
         } catch (const InvalidArgument&) {
-          EXPECT_TRUE(s.same_tokens || (hosts > 1 && format != Format::kStandard));
+          EXPECT_TRUE(s.same_tokens ||
+                      ((hosts > 1 || s.results != DType::kF32) && format != Format::kStandard));
         }
       }
     }
@@ -102,13 +110,14 @@ TEST(DispatchChoice, EveryRuleIsReached) {
   std::vector<bool> reached(dispatch_rules().size());
   for (const int ranks : {1, 2, 4}) {
     for (const int hosts : {1, 2, 4}) {
-      for (const int flags : {0, 1, 2, 4, 16}) {
+      for (const int flags : {0, 1, 2, 4, 8, 16}) {
         const DispatchSituation s{.ranks = ranks,
                                   .hosts = std::min(hosts, ranks),
                                   .format = flags == 4    ? Format::kBatched
                                             : flags == 16 ? Format::kIndirect
                                                           : Format::kStandard,
                                   .exact_order = flags == 1,
+                                  .results = flags == 8 ? DType::kI8 : DType::kF32,
                                   .same_tokens = flags == 2};
         const auto rules = dispatch_rules();
         const auto rule =

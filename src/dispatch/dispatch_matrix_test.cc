@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -181,6 +182,61 @@ TEST_P(DispatchMatrix, GivesTheSumOverPicks) {
       if (is_exact(kind)) {
         EXPECT_TRUE(same_bits(outs[i], alone[i])) << "other bits: " << labels[i];
       }
+    }
+  }
+}
+
+// Results that travel in other types than F32: within what rounding each row once may change, and
+// rounded at all; the bits of exact dispatchers do not depend on ranks or placement.
+constexpr const char* kSendingKinds[] = {"all_to_all", "mc2", "packed_exact", "packed", "hybrid"};
+class ResultsMatrix : public testing::TestWithParam<Parameters> {};
+INSTANTIATE_TEST_SUITE_P(All, ResultsMatrix,
+                         testing::Combine(testing::ValuesIn(kSendingKinds),
+                                          testing::ValuesIn(rank_counts({1, 2, 4})),
+                                          testing::Values(Placing::kPermuted, Placing::kRedundant)),
+                         parameter_name);
+
+// The part of a row's largest element by which rounding may change any element. F8_E4M3 has 3 bits
+// behind the leading one, and ends at 7/8 of what its scale can ask for.
+double rounding_of(DType results) {
+  return results == DType::kBF16 ? 0x1p-8 : results == DType::kI8 ? 1.0 / 254 : 0x1p-3;
+}
+
+// Empty if all elements are within the rounding of rows whose magnitudes add up to the expected.
+// Their largest elements may be in different columns: twice that.
+std::string beyond_rounding(const Scene& scene, const std::vector<float>& out) {
+  const Expected expected = expect(scene);
+  for (int64_t t = 0; t < scene.all_tokens(); ++t) {
+    const auto first = static_cast<size_t>(t * scene.hidden);
+    const auto row = std::span(expected.magnitude).subspan(first, scene.hidden);
+    const double bound = 2 * rounding_of(scene.results) * std::ranges::max(row);
+    for (size_t i = first; i < first + row.size(); ++i) {
+      if (std::abs(out[i] - expected.out[i]) <= bound) continue;
+      return cat("token ", t, ": ", out[i], ", expected ", expected.out[i], " +- ", bound);
+    }
+  }
+  return "";
+}
+
+// D6: quantised rows on the way (int8, mxfp8) with their scales: those that come back too.
+TEST_P(ResultsMatrix, AreWithinTheRoundingOfARow) {
+  const auto& [kind, ranks, placing] = GetParam();
+  for (const DType results : {DType::kBF16, DType::kI8, DType::kF8E4M3}) {
+    std::vector<std::string> labels;
+    std::vector<Scene> scenes = all_scenes(ranks, placing, DType::kF32, labels), single;
+    for (Scene& scene : scenes) {
+      scene.hidden = 64;
+      fill(scene, Routes::kMasked, 5);
+      scene.results = results;
+      single.push_back(on_one_rank(scene));
+    }
+    const auto outs = run_scenes(scenes, kind);
+    const auto alone = is_exact(kind) ? run_scenes(single, kind) : outs;
+    for (size_t i = 0; i < scenes.size(); ++i) {
+      EXPECT_EQ(beyond_rounding(scenes[i], outs[i]), "") << labels[i];
+      EXPECT_TRUE(same_bits(outs[i], alone[i])) << "other bits: " << labels[i];
+      const bool rounded = difference(scenes[i], expect(scenes[i]), outs[i], 20) != "";
+      EXPECT_TRUE(rounded || scenes[i].all_tokens() < 5) << labels[i];
     }
   }
 }

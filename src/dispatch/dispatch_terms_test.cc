@@ -85,6 +85,8 @@ constexpr Field kFields[] = {
     {"rows of dtype", kAll, [](RankSetup& s, const Tables&) { s.shape.dtype = DType::kBF16; }},
     {"rows of dtype", kAll, [](RankSetup& s, const Tables&) { s.shape.dtype = DType::kI8; }},
     {"rows of dtype", kAll, [](RankSetup& s, const Tables&) { s.shape.dtype = DType::kF8E4M3; }},
+    {"results of dtype", [](const DispatcherKind& kind) { return kind.sends_results; },
+     [](RankSetup& s, const Tables&) { s.shape.results = DType::kI8; }},
     {"top_k", kAll, [](RankSetup& s, const Tables&) { s.top_k = 1; }},
     {"top_k", kAll, [](RankSetup& s, const Tables&) { s.shape.top_k = 8, s.top_k = 8; }},
     {"shape of top_k", kAll, [](RankSetup& s, const Tables&) { s.shape.top_k = 2; }},
@@ -224,18 +226,20 @@ TEST(DispatchTermsOfKinds, AnotherDispatcherIsAnErrorOnEveryRank) {
 
 // A message that was damaged on its way may hold any value, and is named all the same.
 TEST(DispatchTermsOfKinds, ValuesThatCanNotBeAreNamed) {
-  const auto said = [](int32_t Terms::* member, int32_t value) {
+  const auto said = []<class T>(T Terms::* member, int value) {
     Terms mine, theirs;
-    theirs.*member = value;
+    theirs.*member = static_cast<T>(value);
     try {
       throw_difference("mc2", 0, mine, 1, theirs);
     } catch (const InvalidArgument& error) {
       return std::string(error.what());
     }
   };
-  for (const int32_t value : {std::numeric_limits<int32_t>::min(), -1}) {
+  for (const int value : {std::numeric_limits<int>::min(), -1})
     EXPECT_NE(said(&Terms::rule, value).find("an unknown one"), std::string::npos) << value;
+  for (const int value : {std::numeric_limits<int16_t>::min() + 0, -1}) {
     EXPECT_NE(said(&Terms::dtype, value).find("an unknown type"), std::string::npos) << value;
+    EXPECT_NE(said(&Terms::results, value).find("an unknown type"), std::string::npos) << value;
   }
   EXPECT_NE(said(&Terms::dtype, 41).find("an unknown type"), std::string::npos);
 }

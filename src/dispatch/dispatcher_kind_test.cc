@@ -32,13 +32,15 @@ TEST(DispatcherKinds, EachKeepsWhatItPromises) {
         return false;
       }
     };
-    DispatchShape exact = shape, sharing = shape, capacity = shape;
+    DispatchShape exact = shape, sharing = shape, capacity = shape, results = shape;
     exact.exact_order = true;
     sharing.num_experts = 5;
     capacity.capacity = shape.capacity == 0 ? 8 : 0;
     EXPECT_EQ(makes(exact), kind.order != SumOrder::kByRank) << kind.name;
     EXPECT_EQ(makes(sharing), kind.shares_out) << kind.name;
     EXPECT_FALSE(makes(capacity)) << kind.name;
+    results.results = DType::kI8;
+    EXPECT_EQ(makes(results), kind.sends_results) << kind.name;
     try {
       make_dispatcher(kind.name, shape, 0);
       EXPECT_FALSE(kind.needs_hosts) << kind.name;
@@ -78,6 +80,8 @@ TEST(DispatcherKinds, AreListedByName) {
             "grouped");
   EXPECT_EQ(dispatcher_names([](const DispatcherKind& kind) { return kind.brings_tokens; }),
             "all_gather, grouped and packed");
+  EXPECT_EQ(dispatcher_names([](const DispatcherKind& kind) { return kind.sends_results; }),
+            "all_to_all, hybrid, mc2 and packed");
   EXPECT_EQ(dispatcher_names([](const DispatcherKind&) { return false; }), "");
   try {
     dispatcher_kind("push");

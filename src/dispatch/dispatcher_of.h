@@ -41,6 +41,11 @@ class DispatcherOf final : public Dispatcher, private RoundMaker {
       throw InvalidArgument(
           cat(kKind.name, " adds in an order that depends on the placement: no exact_order"));
     }
+    if (shape.results != DType::kF32 && !kKind.sends_results) {
+      throw InvalidArgument(cat(
+          kKind.name, " can't send results as ", trimtab::name(shape.results), ", only ",
+          dispatcher_names([](const DispatcherKind& kind) { return kind.sends_results; }), " can"));
+    }
     if (shape.row_budget != 0 && !kKind.takes_row_budget) {
       throw InvalidArgument(cat(kKind.name, " takes no row budget: ",
                                 batched

@@ -15,6 +15,7 @@
 #include "dispatch/dispatcher_of.h"
 #include "dispatch/packing.h"
 #include "dispatch/replica_choice.h"
+#include "dispatch/results.h"
 #include "trimtab/error.h"
 #include "trimtab/slot_ranges.h"
 
@@ -81,14 +82,11 @@ struct Memory {
   CollectiveExchange::TermsMemory terms;
   Packing::Memory packing;
   ReplicaChoice::Memory choice;
-  std::span<std::byte> inbox;       // [max_arriving] records
-  std::span<int64_t> inbox_bytes;   // [ranks]
-  std::span<int32_t> ids;           // [max_arriving, top_k]
-  std::span<float> weights;         // [max_arriving, top_k]
-  Rows answers;                     // f32 [max_arriving, hidden]
-  std::span<int64_t> answer_bytes;  // [ranks]
-  Rows results;                     // f32, one a record
-  std::span<int64_t> result_bytes;  // [ranks]
+  std::span<std::byte> inbox;      // [max_arriving] records
+  std::span<int64_t> inbox_bytes;  // [ranks]
+  std::span<int32_t> ids;          // [max_arriving, top_k]
+  std::span<float> weights;        // [max_arriving, top_k]
+  Results::Memory results;         // one a record
 };
 
 class HybridExchange final : public CollectiveExchange {
@@ -120,6 +118,7 @@ class HybridExchange final : public CollectiveExchange {
         m_(memory),
         packing_(shape, memory.packing),
         choice_(request, lane, memory.choice),
+        results_(shape, comm_, memory.results),
         lane_{*lane.groups[0], lane.workspace, lane.team, {}, lane.trace} {
     if (!choice_.on()) send_tokens();
   }
@@ -132,7 +131,7 @@ class HybridExchange final : public CollectiveExchange {
   bool go_to(Stage stage, bool block) override;
   Tokens arrange() override { return inside_->tokens(); }
   void publish(ConstRows y, Left left) override { inside_->send_back(y, left); }
-  void combine(Rows out) override { packing_.sum_records(m_.results, out, team_); }
+  void combine(Rows out) override { packing_.sum_records(results_.arrived(team_), out, team_); }
 
   void send_tokens();
   void dispatch_inside();
@@ -143,11 +142,12 @@ class HybridExchange final : public CollectiveExchange {
   const Memory m_;
   Packing packing_;
   ReplicaChoice choice_;
+  Results results_;
   Lane lane_;  // inside the host
   ExchangePtr inside_;
   int64_t arrived_ = 0;  // tokens
   bool tokens_sent_ = false, returning_ = false;
-  Pending tokens_, sums_;
+  Pending tokens_;
 };
 
 Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
@@ -159,11 +159,8 @@ Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   m.ids = carver.take<int32_t>(shape.max_arriving * shape.top_k);
   m.weights = carver.take<float>(shape.max_arriving * shape.top_k);
-  m.answers = carver.take_rows(shape.max_arriving, shape.hidden, DType::kF32);
-  m.answer_bytes = carver.take<int64_t>(shape.ranks);
-  m.results = carver.take_rows(shape.max_tokens * std::min(shape.top_k, shape.ranks), shape.hidden,
-                               DType::kF32);
-  m.result_bytes = carver.take<int64_t>(shape.ranks);
+  m.results = Results::plan(carver, shape, shape.max_arriving,
+                            shape.max_tokens * std::min(shape.top_k, shape.ranks));
   return m;
 }
 
@@ -182,9 +179,10 @@ bool HybridExchange::go_to(Stage stage, bool block) {
     case Stage::kReturned:
       if (!reached(*inside_, stage, block)) return false;
       if (!returning_) return_sums();
-      return done(sums_, block);
+      return results_.done(block);
     case Stage::kDrained:
-      return reached(*inside_, stage, block) && released(tokens_, block) && released(sums_, block);
+      return reached(*inside_, stage, block) && released(tokens_, block) &&
+             results_.released(block);
   }
   return false;
 }
@@ -199,7 +197,7 @@ void HybridExchange::dispatch_inside() {
   const int64_t record = Packing::record_bytes(shape_);
   for (size_t s = 0; s < m_.inbox_bytes.size(); ++s) {
     const int64_t tokens = m_.inbox_bytes[s] / record;
-    m_.answer_bytes[s] = tokens * shape_.hidden * int64_t{sizeof(float)};
+    results_.set_rows_for(s, tokens);
     arrived_ += tokens;
   }
   const int64_t picks = arrived_ * request_.top_k;
@@ -222,10 +220,8 @@ int32_t HybridExchange::slot_on_host(int32_t id) const {
 }
 
 void HybridExchange::return_sums() {
-  const Rows sums = m_.answers.slice(0, arrived_);
-  inside_->finish(sums);
-  sums_ = comm_.all_to_all_v(bytes_of(ConstRows(sums)), m_.answer_bytes, bytes_of(m_.results),
-                             m_.result_bytes);
+  inside_->finish(results_.made());
+  results_.send(team_);
   returning_ = true;
 }
 

@@ -13,6 +13,7 @@
 #include "dispatch/local_picks.h"
 #include "dispatch/packing.h"
 #include "dispatch/replica_choice.h"
+#include "dispatch/results.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -28,10 +29,7 @@ struct Memory {
   std::span<int32_t> ids;           // [records, top_k]
   std::span<float> weights;         // [records, top_k]
   LocalPicks::Memory local;
-  Rows answers;                     // f32, one a record, or one a pick
-  std::span<int64_t> answer_bytes;  // [ranks]
-  Rows results;                     // f32, one a record, or one a pick
-  std::span<int64_t> result_bytes;  // [ranks]
+  Results::Memory results;  // one a record, or one a pick
 };
 
 class PackedExchange final : public CollectiveExchange {
@@ -45,6 +43,7 @@ class PackedExchange final : public CollectiveExchange {
         m_(memory),
         packing_(shape, memory.packing),
         picks_(shape, memory.local),
+        results_(shape, comm_, memory.results),
         choice_(request, lane, memory.choice) {
     std::iota(m_.destinations.begin(), m_.destinations.end(), 0);
     if (!choice_.on()) send_tokens();
@@ -66,9 +65,9 @@ class PackedExchange final : public CollectiveExchange {
         }
         return done(tokens_, block);
       case Stage::kReturned:
-        return done(answers_, block);
+        return results_.done(block);
       case Stage::kDrained:
-        return released(tokens_, block) && released(answers_, block);
+        return released(tokens_, block) && results_.released(block);
     }
     return false;
   }
@@ -82,24 +81,25 @@ class PackedExchange final : public CollectiveExchange {
   void publish(ConstRows y, Left left) override;
   void combine(Rows out) override {
     if (shape_.exact_order) {
-      packing_.sum_picks(m_.results, out, team_);
+      packing_.sum_picks(results_.arrived(team_), out, team_);
     } else {
-      packing_.sum_records(m_.results, out, team_);
+      packing_.sum_records(results_.arrived(team_), out, team_);
     }
   }
 
   const Memory m_;
   Packing packing_;
   LocalPicks picks_;
+  Results results_;
   ReplicaChoice choice_;
   bool tokens_sent_ = false;
-  Pending tokens_, answers_;
+  Pending tokens_;
 };
 
 Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
   const int64_t records = std::min(shape.all_tokens(), shape.max_rows());
-  const int64_t most_answers = shape.exact_order ? shape.max_rows() : records;
-  const int64_t most_results =
+  const int64_t most_made = shape.exact_order ? shape.max_rows() : records;
+  const int64_t most_arriving =
       shape.max_tokens * (shape.exact_order ? shape.top_k : std::min(shape.top_k, shape.ranks));
   Memory m;
   m.terms = plan_terms(carver, shape, true);
@@ -111,10 +111,7 @@ Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
   m.ids = carver.take<int32_t>(records * shape.top_k);
   m.weights = carver.take<float>(records * shape.top_k);
   m.local = LocalPicks::plan(carver, shape, shape.max_rows());
-  m.answers = carver.take_rows(most_answers, shape.hidden, DType::kF32);
-  m.answer_bytes = carver.take<int64_t>(shape.ranks);
-  m.results = carver.take_rows(most_results, shape.hidden, DType::kF32);
-  m.result_bytes = carver.take<int64_t>(shape.ranks);
+  m.results = Results::plan(carver, shape, most_made, most_arriving);
   return m;
 }
 
@@ -132,23 +129,19 @@ Tokens PackedExchange::arrange() {
 
 void PackedExchange::publish(ConstRows y, Left left) {
   const int64_t record = Packing::record_bytes(shape_);
-  const int64_t row_bytes = shape_.hidden * int64_t{sizeof(float)};
-  int64_t records = 0, answers = 0;
+  int64_t records = 0;
   for (size_t s = 0; s < m_.inbox_bytes.size(); ++s) {
     const int64_t count = m_.inbox_bytes[s] / record;
-    const int64_t rows = shape_.exact_order ? picks_.rows_of(records, records + count) : count;
-    m_.answer_bytes[s] = rows * row_bytes;
+    results_.set_rows_for(s, shape_.exact_order ? picks_.rows_of(records, records + count) : count);
     records += count;
-    answers += rows;
   }
-  const Rows rows = m_.answers.slice(0, answers);
+  const Rows rows = results_.made();
   if (shape_.exact_order) {
     picks_.weigh(y, left, rows, team_);
   } else {
     picks_.sum(y, left, rows, team_);
   }
-  answers_ = comm_.all_to_all_v(bytes_of(ConstRows(rows)), m_.answer_bytes, bytes_of(m_.results),
-                                m_.result_bytes);
+  results_.send(team_);
 }
 
 }  // namespace

@@ -15,13 +15,17 @@ namespace trimtab {
 class Records {
  public:
   // tail_bytes: what the dispatcher adds to each row.
-  Records(const RankShape& shape, int64_t tail_bytes)
-      : hidden_(shape.hidden),
-        dtype_(shape.dtype),
-        scales_(shape.scales()),
+  Records(const RankShape& shape, int64_t tail_bytes) : Records(shape.hidden, shape.dtype) {
+    bytes_ = padded(tail_at_ + tail_bytes);
+  }
+  // Of rows and their scales alone.
+  Records(int64_t hidden, DType dtype)
+      : hidden_(hidden),
+        dtype_(dtype),
+        scales_(scale_shape(dtype, hidden)),
         scales_at_(aligned(bytes_of_row(dtype_, hidden_), 4)),
         tail_at_(aligned(scales_at_ + bytes_of_row(scales_.dtype, scales_.cols), 4)),
-        bytes_(padded(tail_at_ + tail_bytes)) {}
+        bytes_(tail_at_) {}
 
   int64_t bytes() const { return bytes_; }
   // What stands in front of records is padded to this, so that they stay aligned.

@@ -29,6 +29,19 @@ void check_first_slots(std::string_view dispatcher, std::span<const int32_t> fir
   }
 }
 
+// Can rows, or results, of so many elements travel in this type?
+void check_type(std::string_view dispatcher, const char* what, DType dtype, int hidden) {
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kI8 &&
+      dtype != DType::kF8E4M3) {
+    throw InvalidArgument(cat(dispatcher, ": ", what, " of dtype ", name(dtype),
+                              "; F32, BF16, I8 and F8_E4M3 can travel"));
+  }
+  if (dtype == DType::kF8E4M3 && hidden % kMxBlock != 0) {
+    throw InvalidArgument(cat(dispatcher, ": F8_E4M3 ", what, " have a scale for each ", kMxBlock,
+                              " elements; hidden ", hidden, " is no multiple"));
+  }
+}
+
 }  // namespace
 
 RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, int r)
@@ -38,6 +51,7 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
       hidden(shape.hidden),
       top_k(shape.top_k),
       dtype(shape.dtype),
+      results(shape.results),
       first_slots(shape.first_slots.begin(), shape.first_slots.end()),
       capacity(shape.capacity),
       exact_order(shape.exact_order),
@@ -53,15 +67,8 @@ RankShape::RankShape(std::string_view dispatcher, const DispatchShape& shape, in
     throw InvalidArgument(cat(dispatcher, ": impossible shape: max_tokens ", max_tokens,
                               ", hidden ", hidden, ", top_k ", top_k));
   }
-  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kI8 &&
-      dtype != DType::kF8E4M3) {
-    throw InvalidArgument(
-        cat(dispatcher, ": rows of dtype ", name(dtype), "; F32, BF16, I8 and F8_E4M3 can travel"));
-  }
-  if (dtype == DType::kF8E4M3 && hidden % kMxBlock != 0) {
-    throw InvalidArgument(cat(dispatcher, ": F8_E4M3 rows have a scale for each ", kMxBlock,
-                              " elements; hidden ", hidden, " is no multiple"));
-  }
+  check_type(dispatcher, "rows", dtype, hidden);
+  check_type(dispatcher, "results", results, hidden);
   // Rows are counted in int32. 16 bytes an element: no sum of the parts of a workspace overflows.
   int64_t picks = 0, elements = 0;
   if (__builtin_mul_overflow(max_tokens, int64_t{ranks} * top_k, &picks) ||

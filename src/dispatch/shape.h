@@ -23,7 +23,7 @@ struct RankShape {
   int64_t max_tokens = 0;
   int hidden = 0;
   int top_k = 0;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32, results = DType::kF32;
   std::vector<int32_t> first_slots;  // [ranks + 1]
   int64_t capacity = 0;
   bool exact_order = false;
@@ -34,8 +34,8 @@ struct RankShape {
   Terms terms;                          // without those of a request
 
   DispatchShape shape() const {
-    return {max_tokens, hidden,      top_k,       dtype,     first_slots,
-            capacity,   exact_order, num_experts, row_budget};
+    return {max_tokens, hidden,      top_k,       dtype,      first_slots,
+            capacity,   exact_order, num_experts, row_budget, results};
   }
   ScaleShape scales() const { return scale_shape(dtype, hidden); }
   int num_slots() const { return first_slots.back(); }

@@ -30,8 +30,8 @@ std::string_view name_of_rule(int32_t rule) {
   if (rule == 0) return "no";
   return rule > 0 ? name(static_cast<SplitRule>(rule - 1)) : "an unknown one";
 }
-std::string_view name_of_dtype(int32_t dtype) {
-  const bool known = 0 <= dtype && dtype <= static_cast<int32_t>(DType::kU4);
+std::string_view name_of_dtype(int16_t dtype) {
+  const bool known = 0 <= dtype && dtype <= static_cast<int16_t>(DType::kU4);
   return known ? name(static_cast<DType>(dtype)) : "an unknown type";
 }
 
@@ -50,8 +50,9 @@ Terms terms_of(std::string_view dispatcher, const DispatchShape& shape) {
           .hidden = shape.hidden,
           .most_picks = shape.top_k,
           .num_experts = shape.num_experts,
-          .dtype = static_cast<int32_t>(shape.dtype),
-          .exact_order = shape.exact_order ? 1 : 0};
+          .exact_order = shape.exact_order ? 1 : 0,
+          .dtype = static_cast<int16_t>(shape.dtype),
+          .results = static_cast<int16_t>(shape.results)};
 }
 
 Terms with_request(Terms terms, const Request& request) {
@@ -77,6 +78,7 @@ void throw_difference(std::string_view dispatcher, int rank, const Terms& mine, 
   same_hash("dispatchers", mine.dispatcher, theirs.dispatcher);
   same("hidden", mine.hidden, theirs.hidden);
   same("rows of dtype", name_of_dtype(mine.dtype), name_of_dtype(theirs.dtype));
+  same("results of dtype", name_of_dtype(mine.results), name_of_dtype(theirs.results));
   same("top_k", mine.top_k, theirs.top_k);
   same("weight_on_input", mine.weight_on_input, theirs.weight_on_input);
   same("a shape of top_k", mine.most_picks, theirs.most_picks);

@@ -19,7 +19,8 @@ struct Terms {
   uint64_t slots = 0;       // a hash of DispatchShape::first_slots
   uint64_t groups = 0;      // a hash of the hosts or levels that it is made for
   int64_t max_tokens = 0, capacity = 0, row_budget = 0;
-  int32_t hidden = 0, most_picks = 0, num_experts = 0, dtype = 0, exact_order = 0;
+  int32_t hidden = 0, most_picks = 0, num_experts = 0, exact_order = 0;
+  int16_t dtype = 0, results = 0;
   // These belong to the request.
   int32_t top_k = 0, weight_on_input = 0;
   int32_t rule = 0;       // 0: no replicas; else 1 + SplitRule

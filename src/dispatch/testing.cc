@@ -362,7 +362,8 @@ DispatchShape shape_of(const Scene& scene, int64_t max_tokens, int top_k, int64_
           .dtype = scene.dtype,
           .first_slots = scene.slots.first,
           .capacity = capacity,
-          .num_experts = scene.table ? scene.num_experts : 0};
+          .num_experts = scene.table ? scene.num_experts : 0,
+          .results = scene.results};
 }
 
 int64_t most_rows_of_a_slot(const Scene& scene) {

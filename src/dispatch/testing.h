@@ -39,7 +39,7 @@ struct Scene {
   int num_experts = 12;
   int hidden = 33;
   int top_k = 1;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32, results = DType::kF32;  // of rows and what comes back
   bool weight_on_input = false;
   Slots slots = {};
 
