@@ -10,14 +10,15 @@ installed into it: from FILE, or built from this repository. Small random models
 made on the spot; tiny-moe is this repository's. A run answers twelve prompts greedily, once with
 Trimtab's experts in each layout and once with vLLM's own at equal tensor parallelism, on one rank
 of data parallelism; in f32 all tokens must be equal, and logprobs to 0.002. In the layouts with
-eplb the prompts come eight times, and experts must move between the ranks meanwhile. Then the
-contract tests of trimtab.vllm_cpu run against the installed modules.
+eplb the prompts come eight times, and experts must move between the ranks meanwhile; in dp2-placed
+the ranks begin with a placement that was planned from a recording of one rank. Then the contract
+tests of trimtab.vllm_cpu run against the installed modules.
 
 With --server the same is done through `vllm serve`, for a random model and for tiny-moe: 192
 requests on 127.0.0.1 (vllm_cpu_server.py). Then a rank is killed while it answers, and the server
-must end and say so. With --speed the MoE stage is timed instead. Nothing is
-downloaded but the wheels. Exit status 1 when anything differs. Wants about 6 GB of disk for a
-version, and 4 GB of memory. """
+must end and say so. With --speed the MoE stage is timed instead. Nothing is downloaded but the
+wheels. Exit status 1 when anything differs. Wants about 6 GB of disk for a version, and 4 GB of
+memory. """
 
 import argparse
 import json
@@ -63,6 +64,7 @@ LAYOUTS = {
     "dp2": Layout(SPREAD, data_parallel=2),
     "tp2-eplb": Layout({**SPREAD, **EPLB, **TP2}, BALANCER, rounds=8, own=TP2),
     "dp2-eplb": Layout({**SPREAD, **EPLB}, BALANCER, data_parallel=2, rounds=8),
+    "dp2-placed": Layout(SPREAD, {"placement": "planned"}, data_parallel=2),
 }
 MOVED = "Trimtab has moved experts"  # in the log, where layers get other experts
 # They break the import of vLLM where their CUDA or FFmpeg libraries are missing.
@@ -186,8 +188,20 @@ def make_model(task):
     return True
 
 
+def plan(task):
+    """Makes a placement on two ranks from a recording."""
+    import trimtab
+
+    load = trimtab.read_recording(task["record"]).load
+    slots = [load.num_experts // 2 + 1] * 2
+    start = trimtab.default_placement(load.num_layers, load.num_experts, slots)
+    trimtab.PlacementFile(trimtab.plan(load, start).placement).write(task["placement"], "json")
+    return True
+
+
 def inside(task):
-    result = {"model": make_model, "generate": generate, "speed": speed}[task["do"]](task)
+    tasks = {"model": make_model, "generate": generate, "speed": speed, "plan": plan}
+    result = tasks[task["do"]](task)
     pathlib.Path(task["result"]).write_text(json.dumps(result))
 
 
@@ -282,7 +296,7 @@ def verdict(ours, own, layout, moved):
     wanted = own * layout.rounds
     equal = [(a, b) for a, b in zip(ours, wanted) if a["tokens"] == b["tokens"]]
     most = max((apart(a, b) for a, b in equal), default=0)
-    balances = bool(layout.trimtab)
+    balances = "balancer" in layout.trimtab
     text = f"{len(equal)} of {len(wanted)} prompts equal, logprobs to {most:.0e}"
     if balances:
         text += ", experts moved" if moved else ", no expert moved"
@@ -299,6 +313,16 @@ def model_of(python, folder, family):
     return model
 
 
+def placed(python, folder, model, mode, layout):
+    """The layout with a placement that is planned from what one rank records."""
+    files = {"record": str(folder / "load.jsonl"), "placement": str(folder / "placement.json")}
+    pathlib.Path(files["record"]).unlink(missing_ok=True)
+    recording = {"require": True, "record": files["record"]}
+    answers_of(python, folder, model, mode, Layout(rounds=4), recording)
+    run_alone(python, {"do": "plan", **files}, folder)
+    return layout._replace(trimtab={"placement": files["placement"]})
+
+
 def check_family(python, folder, family, layouts, modes):
     """Prints a line for each run; returns whether all were as they should be."""
     model = model_of(python, folder, family)
@@ -308,6 +332,8 @@ def check_family(python, folder, family, layouts, modes):
         for name in layouts:
             began = time.monotonic()
             layout = LAYOUTS[name]
+            if "placement" in layout.trimtab:
+                layout = placed(python, folder, model, mode, layout)
             if (own := owns.get(len(layout.own))) is None:
                 run = (python, folder, model, mode, Layout(layout.own), {"enabled": False})
                 own = owns[len(layout.own)] = answers_of(*run)[0]

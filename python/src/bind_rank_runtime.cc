@@ -14,6 +14,7 @@
 #include "arrays.h"
 #include "base/cat.h"
 #include "bindings.h"
+#include "numbers.h"
 #include "rank_runtime.h"
 #include "routed_arrays.h"
 #include "trimtab/error.h"
@@ -44,13 +45,11 @@ RankGroup make_group(int rank, const nb::callable& exchange, double timeout) {
       {.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)})};
 }
 
-std::shared_ptr<RankRuntime> make_rank_runtime(const RankGroup& group, int num_experts, int top_k,
-                                               int threads, const std::string& dispatcher,
-                                               int64_t max_tokens,
-                                               const std::optional<ParallelLayout>& layout,
-                                               std::optional<double> row_budget, bool same_tokens,
-                                               const std::string& balancer, int redundant,
-                                               bool share_openmp) {
+std::shared_ptr<RankRuntime> make_rank_runtime(
+    const RankGroup& group, int num_experts, int top_k, int threads, const std::string& dispatcher,
+    int64_t max_tokens, const std::optional<ParallelLayout>& layout,
+    std::optional<double> row_budget, bool same_tokens, const std::string& balancer, int redundant,
+    std::optional<Placement> placement, bool share_openmp) {
   return std::make_shared<RankRuntime>(group.comm, num_experts, top_k,
                                        RankRuntimeOptions{.threads = threads,
                                                           .dispatcher = dispatcher,
@@ -61,6 +60,7 @@ std::shared_ptr<RankRuntime> make_rank_runtime(const RankGroup& group, int num_e
                                                           .same_tokens = same_tokens,
                                                           .balancer = balancer,
                                                           .redundant = redundant,
+                                                          .placement = std::move(placement),
                                                           .version = TRIMTAB_VERSION});
 }
 
@@ -108,7 +108,7 @@ move between the ranks while they serve.)")
       .def(nb::new_(&make_rank_runtime), "group"_a, "num_experts"_a, "top_k"_a, nb::kw_only(),
            "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "layout"_a = nb::none(),
            "row_budget"_a = nb::none(), "same_tokens"_a = false, "balancer"_a = "",
-           "redundant"_a = 0, "share_openmp"_a = true,
+           "redundant"_a = 0, "placement"_a = nb::none(), "share_openmp"_a = true,
            R"(num_experts: of all ranks, which must divide them.
 top_k: the number of experts of a token. threads: those of this rank.
 dispatcher: a name (docs/dispatch.md) or "auto".
@@ -120,7 +120,10 @@ row_budget: as MoeRuntime's, of max_tokens on every rank; the same on every rank
 same_tokens: all ranks bring the same tokens. Each takes an even share through the layer, and the
 other rows of its output are zero: summed over the ranks, outputs are whole. Without a layout.
 balancer: settings as JSON (docs/live.md); "": experts stay where they are.
-redundant: slots of all ranks beyond one for each expert. ValueError for what does not fit.)")
+redundant: slots of all ranks beyond one for each expert.
+placement: a Placement of all layers that the ranks begin with, which says how many slots there are
+(redundant is not heeded); None: experts in order. Experts still are added as without it, and
+start() brings them to where it says. ValueError for what does not fit.)")
       .def("add_layer", &RankRuntime::add_layer, "weights"_a, WithoutGil(),
            "Adds this rank's experts of the next layer; returns the layer's number.")
       .def("start", &RankRuntime::start, WithoutGil(),
@@ -154,6 +157,16 @@ begins a step. Raises CommError when a peer is lost or late; then no call works 
                    "Bytes of this rank's experts, with the balancer's spares.")
       .def("placement", &slots_by_layer,
            "[layers][slots of all ranks] the expert in each slot now.")
+      .def(
+          "take_load",
+          [](RankRuntime& runtime) {
+            const auto layers = static_cast<size_t>(runtime.num_layers());
+            const auto experts = static_cast<size_t>(runtime.num_experts());
+            return array_of(runtime.take_load(), {layers, experts});
+          },
+          "int64 [layers, experts] the rows that this rank's experts have got since the last call "
+          "of "
+          "this. Summed over the ranks it is the load.")
       .def("metrics", &RankRuntime::metrics,
            "The balancer's metrics as text for Prometheus, complete on rank 0.");
 }

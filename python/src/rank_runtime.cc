@@ -8,8 +8,10 @@
 #include "base/cat.h"
 #include "rank_layout.h"
 #include "trimtab/error.h"
+#include "trimtab/migrator.h"
 #include "trimtab/require_equal.h"
 #include "trimtab/split.h"
+#include "trimtab/table.h"
 
 namespace trimtab::python {
 namespace {
@@ -43,6 +45,10 @@ ParallelLayout checked_layout(const RankRuntimeOptions& options, int ranks) {
     throw InvalidArgument(cat("layout ", name(layout),
                               ": a balancer needs whole experts and slices of tokens (ep and sp)"));
   }
+  if (layout.sums_parts() && options.placement) {
+    throw InvalidArgument(
+        cat("layout ", name(layout), ": a placement needs whole experts and slices of tokens"));
+  }
   return layout;
 }
 
@@ -55,6 +61,31 @@ BalancerConfig balancer_config(const std::string& json) {
     throw InvalidArgument("balancer: the split rule time needs measured costs; take split");
   if (config.screen) throw InvalidArgument("balancer: there is no screening here; leave it out");
   return config;
+}
+
+// Does a placement that ranks are to begin with fit them?
+void check_placement(const Placement& placement, int layers, int experts, int ranks) {
+  if (placement.num_layers() != layers || placement.num_experts() != experts ||
+      placement.num_ranks() != ranks) {
+    throw InvalidArgument(cat("the placement is for ", placement.num_layers(), " layers of ",
+                              placement.num_experts(), " experts on ", placement.num_ranks(),
+                              " ranks; there are ", layers, " of ", experts, " on ", ranks));
+  }
+  for (int r = 0; r < ranks; ++r) {
+    if (placement.slots_of_rank(r) >= experts / ranks) continue;
+    throw InvalidArgument(cat("the placement gives rank ", r, " ", placement.slots_of_rank(r),
+                              " slots, fewer than the ", experts / ranks,
+                              " experts that it has loaded"));
+  }
+}
+
+std::string slots_of(const std::optional<Placement>& placement) {
+  if (!placement) return "none";
+  std::string slots;
+  for (int l = 0; l < placement->num_layers(); ++l)
+    for (const int32_t logical : placement->logical(l)) slots += cat(logical, " ");
+  for (const int32_t first : placement->first_slots()) slots += cat(first, " ");
+  return slots;
 }
 
 void clear(Rows rows) {
@@ -123,9 +154,12 @@ void RankRuntime::start() {
   if (started_) throw InvalidArgument("start() is called once");
   require_same_ranks();
   if (tables_.empty()) throw InvalidArgument("a runtime needs at least one layer");
-  placement_ = std::make_unique<Placement>(first_placement());
+  if (options_.placement) check_placement(*options_.placement, num_layers(), num_experts_, ranks());
+  placement_ = std::make_unique<Placement>(loaded_placement());
+  load_.resize(cells(num_layers(), num_experts_));
+  if (!options_.balancer.empty() || options_.placement) make_slots();
+  if (options_.placement) move_to(*options_.placement);
   const auto dispatcher = make_dispatcher();
-  if (!options_.balancer.empty()) make_slots(num_spares(balancer_config_, *placement_));
   make_layers(dispatcher);
   const int64_t share = dispatcher->shape().max_tokens;
   state_ = std::make_unique<RankState>(comm_->duplicate(), layout_, *dispatcher,
@@ -153,22 +187,28 @@ void RankRuntime::require_same_ranks() {
                                                                   : std::string("none")),
                     named_value("same_tokens", cat(static_cast<int>(options_.same_tokens))),
                     named_value("redundant experts", cat(options_.redundant)),
+                    named_value("placement", slots_of(options_.placement)),
                     named_value("balancer", options_.balancer)});
 }
 
-// Each rank's experts in order, and the first of them once more in its redundant slots: what a rank
-// has loaded is all it needs. The first plan gives those slots other experts.
-Placement RankRuntime::first_placement() const {
+// Each rank's experts in order, and the first of them once more in its other slots: what a rank has
+// loaded is all it needs. The placement that ranks begin with, or the first plan, gives those slots
+// other experts.
+Placement RankRuntime::loaded_placement() const {
   const auto layers = static_cast<int>(tables_.size());
   if (!layout_.ep) return placement_of_layout(layout_, layers, num_experts_);
-  const int own = num_own(), slots = own + options_.redundant / ranks();
+  const int own = num_own();
+  std::vector<int> slots(ranks(), own + options_.redundant / ranks());
+  if (options_.placement) {
+    for (int r = 0; r < ranks(); ++r) slots[r] = options_.placement->slots_of_rank(r);
+  }
   std::vector<int32_t> logical;
   for (int layer = 0; layer < layers; ++layer) {
     for (int r = 0; r < ranks(); ++r) {
-      for (int s = 0; s < slots; ++s) logical.push_back(r * own + s % own);
+      for (int s = 0; s < slots[r]; ++s) logical.push_back(r * own + s % own);
     }
   }
-  return {layers, num_experts_, std::vector<int>(ranks(), slots), std::move(logical)};
+  return {layers, num_experts_, std::move(slots), std::move(logical)};
 }
 
 std::shared_ptr<const Dispatcher> RankRuntime::make_dispatcher() {
@@ -180,19 +220,29 @@ std::shared_ptr<const Dispatcher> RankRuntime::make_dispatcher() {
   shape.top_k = top_k_;
   shape.dtype = tables_.front()->format().rows();
   shape.first_slots = of_lane.first_slots();
-  const bool shares_out =
-      !options_.balancer.empty() && balancer_config_.split != SplitRule::kStatic;
-  if (shares_out) shape.num_experts = num_experts_;
+  if (shares_out()) shape.num_experts = num_experts_;
   auto made = make_rank_dispatcher(layout_, shape, comm_->rank(), comm_->hosts(),
                                    {.dispatcher = options_.dispatcher,
                                     .row_budget = options_.row_budget,
-                                    .shares_out = shares_out});
+                                    .shares_out = shares_out()});
   dispatcher_name_ = made->name();
   if (layout_.token_slices() == 1) return made;
   return make_sliced_dispatcher(std::move(made), options_.max_tokens, layout_.token_slices());
 }
 
-void RankRuntime::make_slots(int spares) {
+// May experts have replicas that tokens are shared out over?
+bool RankRuntime::shares_out() const {
+  const bool replicas = !options_.balancer.empty() ||
+                        (options_.placement && options_.placement->num_slots() > num_experts_);
+  return replicas && balancer_config_.split != SplitRule::kStatic;
+}
+
+void RankRuntime::make_slots() {
+  int spares = options_.balancer.empty() ? 0 : num_spares(balancer_config_, *placement_);
+  for (int l = 0; options_.placement && l < num_layers(); ++l) {
+    const std::vector<Move> moves = plan_moves(*placement_, *options_.placement, l);
+    spares = std::max(spares, spares_needed(moves, placement_->first_slots())[comm_->rank()]);
+  }
   const int first = placement_->first_slot(comm_->rank());
   const auto source = [&](int layer, int slot) {
     const int32_t logical = placement_->logical(layer)[first + slot];
@@ -200,6 +250,18 @@ void RankRuntime::make_slots(int spares) {
   };
   slots_ = std::make_unique<ExpertSlots>(
       placement_->num_layers(), placement_->slots_of_rank(comm_->rank()), spares, source, *comm_);
+}
+
+// Brings experts to where the target says, layer by layer. All of a layer's moves fit the spares.
+void RankRuntime::move_to(const Placement& target) {
+  Migrator migrator(*slots_, placement_->first_slots(), comm_->duplicate());
+  for (int l = 0; l < num_layers(); ++l) {
+    const std::vector<Move> moves = plan_moves(*placement_, target, l);
+    const StageResult staged = migrator.stage(moves);
+    if (!staged.ok) throw Error(cat("layer ", l, " of the placement: ", staged.reason));
+    migrator.commit(l);
+  }
+  *placement_ = target;
 }
 
 void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatcher) {
@@ -277,9 +339,24 @@ void RankRuntime::forward(int layer, const RoutedTokens& call, bool counts) {
   const int64_t end = share.first + share.count;
   clear(call.out.slice(0, share.first));
   clear(call.out.slice(end, tokens - end));
+  count_load(layer);
   if (!balancer_ || !step_is_open_) return;
   const std::span<int32_t> recorded = balancer_->recorder().counts(layer);
   for (size_t s = 0; s < own.counts.size(); ++s) recorded[s] += own.counts[s];
+}
+
+void RankRuntime::count_load(int layer) {
+  const Placement& now = placement();
+  const std::span<const int32_t> held = now.logical(layer).subspan(now.first_slot(comm_->rank()));
+  const std::span<int64_t> load = std::span(load_).subspan(cells(layer, num_experts_));
+  const std::vector<int32_t>& counts = layers_[layer].counts;
+  for (size_t s = 0; s < counts.size(); ++s) load[held[s]] += counts[s];
+}
+
+std::vector<int64_t> RankRuntime::take_load() {
+  std::vector<int64_t> taken(load_.size());
+  std::swap(taken, load_);
+  return taken;
 }
 
 void RankRuntime::on_threads(const std::function<void()>& body) {

@@ -41,13 +41,16 @@ struct RankRuntimeOptions {
   // A balancer's configuration as JSON (parse_balancer_config()); empty: experts stay where they
   // are.
   std::string balancer = {};
-  int redundant = 0;         // slots of all ranks beyond one for each expert; ranks must divide it
+  int redundant = 0;  // slots of all ranks beyond one for each expert; ranks must divide it
+  // Where experts are when the first call comes; `redundant` is not heeded then. None: in order,
+  // the first ones of a rank once more in its redundant slots.
+  std::optional<Placement> placement = std::nullopt;
   std::string version = {};  // of the program: ranks with others are refused
 };
 
 class RankRuntime {
  public:
-  // num_experts: of all ranks; rank r begins with those from r * num_experts / ranks on, as many on
+  // num_experts: of all ranks; rank r brings those from r * num_experts / ranks on, as many on
   // each. Where the layout has experts in parts, a rank has its part of all of them. Throws
   // InvalidArgument.
   RankRuntime(std::shared_ptr<Communicator> comm, int num_experts, int top_k,
@@ -68,6 +71,7 @@ class RankRuntime {
   void forward(int layer, const RoutedTokens& call, bool counts);
 
   int num_layers() const { return static_cast<int>(tables_.size() + layers_.size()); }
+  int num_experts() const { return num_experts_; }
   int top_k() const { return top_k_; }
   const Communicator& comm() const { return *comm_; }
   const ParallelLayout& layout() const { return layout_; }
@@ -77,6 +81,9 @@ class RankRuntime {
   int64_t row_budget() const;
   // [layers][slots] the experts in the slots now.
   const Placement& placement() const;
+  // [layers, experts] the rows that this rank's experts have got since the last call of this.
+  // Summed over the ranks it is the load.
+  std::vector<int64_t> take_load();
   // The text for Prometheus; empty without a balancer. Complete on rank 0.
   std::string metrics() const;
   int64_t layers_switched() const;
@@ -97,9 +104,12 @@ class RankRuntime {
   int own_part() const { return layout_.ep ? 0 : layout_.tp_rank(comm_->rank()); }
   void check_parts(const ExpertTable& table) const;
   void require_same_ranks();
-  Placement first_placement() const;
+  Placement loaded_placement() const;
   std::shared_ptr<const Dispatcher> make_dispatcher();
-  void make_slots(int spares);
+  bool shares_out() const;
+  void make_slots();
+  void move_to(const Placement& target);
+  void count_load(int layer);
   void make_layers(const std::shared_ptr<const Dispatcher>& dispatcher);
   void make_balancer();
   void begin_step(bool counts);
@@ -126,6 +136,7 @@ class RankRuntime {
   std::vector<uint64_t> step_statuses_;  // [ranks]
   bool step_is_open_ = false, step_counts_ = false;
   int64_t steps_ = 0;
+  std::vector<int64_t> load_;  // [layers, experts] since the last take_load()
   size_t weight_bytes_ = 0;
 };
 

@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -231,6 +233,85 @@ TEST(RankRuntime, ExpertsMoveAndOutputsStay) {
       EXPECT_NE(before, std::vector<int32_t>(after.begin(), after.end()));
       EXPECT_NE(runtime->metrics().find("trimtab_rebalances"), std::string::npos);
     });
+  }
+}
+
+std::vector<int32_t> slots_of(const Placement& placement) {
+  return {placement.logical().begin(), placement.logical().end()};
+}
+
+TEST(RankRuntime, BeginsWithAPlacement) {
+  // Replicas of hot experts, ranks with different numbers of slots, and moves both ways.
+  const Placement placement(kLayers, kExperts, {5, 6}, {7, 1, 0, 3, 6, 5, 4, 2, 0, 1, 3,  //
+                                                        0, 1, 2, 3, 4, 4, 5, 6, 7, 0, 1});
+  for (const bool balances : {false, true}) {
+    run_ranks(kRanks, [&](Communicator& comm) {
+      const auto runtime = start(
+          comm,
+          {.threads = 2,
+           .balancer = balances ? R"({"interval": 4, "gate": false, "plan_above_par": 0})" : "",
+           .placement = placement});
+      EXPECT_EQ(slots_of(runtime->placement()), slots_of(placement));
+      Reference expected;
+      for (int step = 0; step < 12; ++step) {
+        const Batch batch(kMaxTokens, step + 5000 * comm.rank());
+        for (int layer = 0; layer < kLayers; ++layer) {
+          std::vector<float> out;
+          runtime->forward(layer, batch.into(out), true);
+          EXPECT_EQ(out, expected(batch)) << "step " << step;
+        }
+      }
+    });
+  }
+}
+
+TEST(RankRuntime, RefusesPlacementsThatDoNotFit) {
+  const std::vector<int32_t> in_order = {0, 1, 2, 3, 4, 5, 6, 7};
+  const Placement of_one_layer(1, kExperts, {4, 4}, in_order);
+  std::vector<int32_t> twice = in_order;
+  twice.insert(twice.end(), in_order.begin(), in_order.end());
+  const Placement uneven(kLayers, kExperts, {3, 5}, twice);
+  for (const Placement& wrong : {of_one_layer, uneven}) {
+    run_ranks(kRanks, [&](Communicator& comm) {
+      EXPECT_THROW(start(comm, {.placement = wrong}), InvalidArgument);
+    });
+  }
+  // Ranks that were told different things.
+  run_ranks(kRanks, [&](Communicator& comm) {
+    const Placement even(kLayers, kExperts, {4, 4}, twice);
+    RankRuntimeOptions options;
+    if (comm.rank() == 1) options.placement = even;
+    EXPECT_THROW(start(comm, options), InvalidArgument);
+  });
+}
+
+TEST(RankRuntime, CountsTheLoadOfExperts) {
+  const Placement placement(kLayers, kExperts, {5, 5}, {7, 1, 0, 3, 6, 5, 4, 2, 0, 1,  //
+                                                        0, 1, 2, 3, 4, 4, 5, 6, 7, 0});
+  for (const bool placed : {false, true}) {
+    std::vector<int64_t> sum(kLayers * kExperts), wanted(sum);
+    std::mutex mutex;
+    run_ranks(kRanks, [&](Communicator& comm) {
+      RankRuntimeOptions options;
+      if (placed) options.placement = placement;
+      const auto runtime = start(comm, options);
+      for (int step = 0; step < 3; ++step) {
+        const Batch batch(kMaxTokens, step + 5000 * comm.rank());
+        for (int layer = 0; layer < kLayers; ++layer) {
+          std::vector<float> out;
+          runtime->forward(layer, batch.into(out), true);
+        }
+        const std::lock_guard lock(mutex);
+        for (const int32_t id : batch.ids) {
+          for (int layer = 0; id >= 0 && layer < kLayers; ++layer) ++wanted[layer * kExperts + id];
+        }
+      }
+      const std::vector<int64_t> mine = runtime->take_load();
+      EXPECT_EQ(runtime->take_load(), std::vector<int64_t>(mine.size()));
+      const std::lock_guard lock(mutex);
+      std::ranges::transform(sum, mine, sum.begin(), std::plus());
+    });
+    EXPECT_EQ(sum, wanted);
   }
 }
 

@@ -4,13 +4,15 @@
 import logging
 import types
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import vllm_cpu_stub as stub  # noqa: E402
 
-from trimtab.vllm_cpu import experts, seams  # noqa: E402
+import trimtab  # noqa: E402
+from trimtab.vllm_cpu import experts, recorder, seams  # noqa: E402
 
 RELEASE = sorted(stub.RECORDED)[-1]
 TOKENS, TOP_K, EXPERTS, HIDDEN, INTERMEDIATE = 13, 2, 6, 64, 32
@@ -311,7 +313,6 @@ class Spread:
     """Takes the place of the layers over ranks, which test_rank_runtime.py has."""
 
     def __init__(self, number, num_experts, max_tokens, same_tokens, flags):
-        self.number = number
         self.same_tokens = same_tokens
         self.added = []
 
@@ -327,6 +328,8 @@ class Spread:
         ({"dp_size": 1}, {"dispatcher": "grouped"}, False, None),
         ({"dp_size": 1}, {"dispatcher": "pull"}, True, True),
         ({"dp_size": 1}, {"balancer": {"interval": 8}}, True, True),
+        ({"dp_size": 1}, {"placement": "plan.json"}, True, True),
+        ({"dp_size": 1}, {"record": "load.jsonl"}, True, True),
         ({"dp_size": 2}, {}, True, False),
     ],
     ids=str,
@@ -345,6 +348,41 @@ def test_which_layers_are_spread(
     if spread:
         assert group.same_tokens == same_tokens and group.added == [EXPERTS]
         assert experts._layers[0].local_ids is None
+
+
+def test_placements_are_for_ranks(additional_config):
+    additional_config["placement"] = "plan.json"
+    with pytest.raises(ValueError, match="ranks to place experts on"):
+        loaded(layer_of(), moe_config())
+
+
+@pytest.mark.parametrize("key", ["placement", "record"])
+def test_layers_that_are_not_alike_have_no_files(additional_config, monkeypatch, key):
+    monkeypatch.setattr(experts, "RankLayers", Spread)
+    additional_config[key] = "file"
+    expert_map = torch.cat([torch.arange(EXPERTS), torch.full((EXPERTS,), -1)]).to(torch.int32)
+    configs = [
+        moe_config(use_ep=True, num_experts=2 * EXPERTS, dp_size=2, max_num_tokens=tokens)
+        for tokens in (64, 32)
+    ]
+    loaded(layer_of(expert_map=expert_map), configs[0])
+    with pytest.raises(ValueError, match="all alike"):
+        loaded(layer_of(expert_map=expert_map), configs[1])
+
+
+def test_records_the_load_of_one_rank(additional_config, monkeypatch, tmp_path):
+    file = tmp_path / "load.jsonl"
+    additional_config["record"] = str(file)
+    layer = layer_of()
+    ours = loaded(layer, moe_config())
+    x, weights, ids = batch()
+    for step in range(recorder.STEPS + 1):
+        monkeypatch.setattr(seams, "is_trial_run", lambda step=step: step == 3)
+        out = applied(ours, layer, x, weights, ids)
+        assert out.any() == (step != 3)
+    load = trimtab.read_recording(str(file)).load
+    wanted = np.bincount(ids.flatten(), minlength=EXPERTS) * (recorder.STEPS - 1)
+    assert np.array_equal(load.counts, wanted[None, None])
 
 
 def test_spread_experts_must_be_in_order(additional_config, monkeypatch):

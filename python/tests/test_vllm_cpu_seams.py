@@ -84,8 +84,10 @@ def test_wrong_settings_end_the_start_of_an_engine(monkeypatch):
         ("experts", "w3"): "must be one of auto, f32",
         ("require", 1): "must be of type bool",
         ("timeout", 0): "must be at least 1",
+        (("placement", "plan.json"), ("redundant", 2)): "leave redundant",
     }.items():
-        settings = bad if isinstance(bad, str) else dict([bad])
+        pairs = [bad] if isinstance(bad[0], str) else bad
+        settings = bad if isinstance(bad, str) else dict(pairs)
         with pytest.raises(ValueError, match=text.replace("?", r"\?")):
             stub.engine_args({"trimtab": settings}).create_engine_config()
 

@@ -14,6 +14,7 @@ from .._options import Options
 from . import seams
 from .flags import Flags
 from .ranks import RankLayers, watch_ranks
+from .recorder import Recorder
 
 # vLLM's name of an activation -> Trimtab's, and whether the rows of gate and up take turns.
 _ACTIVATIONS = {
@@ -175,13 +176,30 @@ def _refuse(flags, moe_config, reason):
 class _Local:
     """Layers of this process that compute what its own experts make of any tokens."""
 
-    def __init__(self, max_tokens):
+    def __init__(self, max_tokens, record):
         options = Options(ranks=1, threads=torch.get_num_threads(), max_tokens=max_tokens)
         self._group = LayerGroup(options)
         self.add = self._group.add
+        self._recorder = Recorder(record) if record else None
+        self._steps = 0
 
     def forward(self, layer, x, ids, weights, out):
-        self._group.runtime(ids.shape[-1]).forward(layer, x, ids, weights, out)
+        runtime = self._group.runtime(ids.shape[-1])
+        if self._recorder is not None:
+            if seams.is_trial_run():
+                ids = torch.full_like(ids, -1)
+            if layer == 0:
+                self._record(runtime)
+        runtime.forward(layer, x, ids, weights, out)
+
+    def _record(self, runtime):
+        def take_load():
+            load = runtime.load()
+            runtime.reset_load()
+            return load
+
+        self._recorder.before_step(self._steps, take_load)
+        self._steps += 1
 
 
 class _Layer:
@@ -229,9 +247,17 @@ def _pack(layer, experts, flags):
     spread = _are_spread(config, flags)
     alike = (packed.num_experts, packed.hidden_size, packed.format, config.max_num_tokens, spread)
     if alike not in _groups:
-        _groups[alike] = _make_group(config, flags) if spread else _Local(config.max_num_tokens)
-        if config.moe_parallel_config.use_ep and not spread:
-            watch_ranks()
+        if _groups and (flags.record or flags.placement):
+            raise ValueError(
+                'additional_config["trimtab"]: record and placement are for models whose MoE '
+                "layers are all alike"
+            )
+        if spread:
+            _groups[alike] = _make_group(config, flags)
+        else:
+            _groups[alike] = _Local(config.max_num_tokens, flags.record)
+            if config.moe_parallel_config.use_ep:
+                watch_ranks()
         seams.logger.info(
             "Trimtab runs layers of %d experts, %d -> %d, in %s%s",
             *(packed.num_experts, packed.hidden_size, packed.intermediate_size, packed.format),
@@ -247,9 +273,16 @@ def _pack(layer, experts, flags):
 
 def _are_spread(config, flags):
     """Do tokens come to experts of other ranks, by Trimtab's dispatchers? Tensor-parallel ranks all
-    have the same tokens; without a balancer each computes what its own experts make of them."""
+    have the same tokens; where nothing moves or is recorded, each computes what its own experts
+    make of them. Raises ValueError for a placement where there are no ranks to place experts on."""
     parallel = config.moe_parallel_config
-    moves = bool(flags.balancer) or flags.dispatcher not in ("auto", "grouped")
+    if flags.placement and not parallel.use_ep:
+        raise ValueError(
+            'additional_config["trimtab"]["placement"] wants --enable-expert-parallel and ranks to '
+            "place experts on"
+        )
+    moves = bool(flags.balancer or flags.placement or flags.record)
+    moves = moves or flags.dispatcher not in ("auto", "grouped")
     return parallel.use_ep and (parallel.dp_size > 1 or moves)
 
 

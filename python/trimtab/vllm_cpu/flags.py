@@ -16,6 +16,8 @@ _TYPES = {
     "dispatcher": str,
     "balancer": dict,
     "redundant": int,
+    "placement": str,
+    "record": str,
     "timeout": int,
 }
 
@@ -31,6 +33,8 @@ class Flags:
     balancer: settings of docs/live.md, such as {"interval": 256}: experts move between ranks while
         they serve. Empty: they stay. --enable-eplb fills it in.
     redundant: slots of all ranks beyond one for each expert, for the balancer.
+    placement: a file with the placement that the ranks begin with. Empty: experts in order.
+    record: a file that gets the experts' load. Empty: none.
     timeout: the longest that a rank waits for its peers, in seconds. Ranks may take long to compile
         a model, not all as long.
     """
@@ -41,6 +45,8 @@ class Flags:
     dispatcher: str = "auto"
     balancer: dict = field(default_factory=dict)
     redundant: int = 0
+    placement: str = ""
+    record: str = ""
     timeout: int = 300
 
     @classmethod
@@ -69,6 +75,11 @@ class Flags:
                     f"{_TYPES[key].__name__}, not {value!r}"
                 )
         flags = cls(**given)
+        if flags.placement and flags.redundant:
+            raise ValueError(
+                'additional_config["trimtab"]: a placement says how many slots there are; leave '
+                "redundant (num_redundant_experts) out"
+            )
         if flags.timeout < 1:
             raise ValueError(
                 f'additional_config["trimtab"]["timeout"] must be at least 1, not {flags.timeout}'

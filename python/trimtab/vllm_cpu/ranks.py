@@ -10,8 +10,10 @@ import json
 import torch
 
 from .._core import RankGroup, RankRuntime
+from ..formats import read_placement
 from . import seams
 from .metrics import Writer
+from .recorder import Recorder
 from .watch import Watch
 
 
@@ -46,6 +48,11 @@ def _exchange(mine):
     return b"".join(bytes(part.numpy()) for part in received)
 
 
+def add_up(load):
+    """Adds up what all expert-parallel ranks have, in place. Collective."""
+    torch.distributed.all_reduce(load, group=seams.expert_parallel_ranks().cpu_group)
+
+
 class RankLayers:
     """Layers of this process that are alike and share a RankRuntime. All ranks make the same calls
     in the same order. number: of these layers among several RankLayers."""
@@ -60,6 +67,8 @@ class RankLayers:
             "redundant": flags.redundant,
         }
         self._timeout = flags.timeout
+        self._placement = flags.placement
+        self._recorder = Recorder(flags.record) if flags.record else None
         self._num_experts = num_experts
         self._weights = []
         self._runtime = None
@@ -80,7 +89,10 @@ class RankLayers:
         if self._runtime is None:
             group = rank_group(self._timeout)
             watch_ranks()
-            runtime = RankRuntime(group, self._num_experts, top_k, **self._arguments)
+            placement = self._first_placement(group.size)
+            runtime = RankRuntime(
+                group, self._num_experts, top_k, placement=placement, **self._arguments
+            )
             while self._weights:  # no longer than needed: a balancer copies them
                 runtime.add_layer(self._weights.pop(0))
             runtime.start()
@@ -89,11 +101,20 @@ class RankLayers:
                 self._metrics = Writer(self._number, self._interval)
         return self._runtime
 
+    def _first_placement(self, ranks):
+        """What the file says. Raises ValueError for a file that is none."""
+        if not self._placement:
+            return None
+        file = read_placement(self._placement, num_ranks=ranks, num_experts=self._num_experts)
+        return file.placement
+
     def forward(self, layer, x, ids, weights, out):
         counts = not seams.is_trial_run()
         if not counts:
             ids = torch.full_like(ids, -1)
         runtime = self.runtime(ids.shape[-1])
+        if self._recorder is not None and layer == 0:
+            self._recorder.before_step(runtime.steps, runtime.take_load, add_up)
         runtime.forward(layer, x, ids, weights, out, counts)
         if self._metrics is not None and layer == 0:
             self._metrics.update(runtime.steps, runtime.metrics)
