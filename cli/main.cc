@@ -17,6 +17,7 @@
 #include "cli/plan/inspect_options.h"
 #include "cli/plan/plan_options.h"
 #include "cli/plan/replay_options.h"
+#include "cli/run/pack.h"
 #include "cli/run/run_options.h"
 
 namespace {
@@ -26,6 +27,7 @@ using trimtab::cli::CommandLine;
 
 const char* what_must_fit(const std::string& command) {
   if (command == "run") return "the weights, and the keys and values of all sequences in a step,";
+  if (command == "pack") return "the weights of a layer";
   if (command == "bench") return "the weights (--cold-mb) and the rows of all tokens";
   return "the loads";
 }
@@ -60,6 +62,7 @@ void handle_signals() {
 int main(int argc, char** argv) {
   handle_signals();
   trimtab::cli::RunOptions run;
+  trimtab::cli::PackOptions pack;
   trimtab::cli::InspectOptions inspect;
   trimtab::cli::PlanOptions plan;
   trimtab::cli::CheckOptions check;
@@ -75,6 +78,7 @@ int main(int argc, char** argv) {
       std::string("trimtab ") + TRIMTAB_VERSION, [&](Command& program) {
         program.footer("\ntrimtab COMMAND --help tells more about a command.");
         add_run(program, run);
+        add_pack(program, pack);
         add_inspect(program, inspect);
         add_plan(program, plan);
         add_check(program, check);

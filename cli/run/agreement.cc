@@ -81,9 +81,9 @@ void require_same_run(Communicator& comm, const RunOptions& options, const Model
                   fmt::format("{}, {}, {}, {} and {}", options.layout.tp, options.layout.dp,
                               options.layout.pcp, !options.layout.ep, !options.layout.sp)),
       named_value("--dispatcher", options.dispatcher),
-      named_value("--dtype", options.dtype),
-      named_value("--weights", options.weights),
-      named_value("--experts", options.experts),
+      named_value("--dtype", options.formats.dtype),
+      named_value("--weights", options.formats.weights),
+      named_value("--experts", options.formats.experts),
       named_value(
           "--temperature, --top-k, --top-p and --min-p",
           fmt::format("{}, {}, {} and {}", options.sampling.temperature, options.sampling.top_k,

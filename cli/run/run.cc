@@ -18,6 +18,7 @@
 #include "cli/run/agreement.h"
 #include "cli/run/eplb_setup.h"
 #include "cli/run/interrupt.h"
+#include "cli/run/loading.h"
 #include "cli/run/outputs.h"
 #include "cli/run/prompts.h"
 #include "cli/run/ranks.h"
@@ -32,6 +33,7 @@
 #include "trimtab/error.h"
 #include "trimtab/generate.h"
 #include "trimtab/measure_cost.h"
+#include "trimtab/packed_model.h"
 #include "trimtab/par.h"
 
 namespace trimtab::cli {
@@ -273,7 +275,7 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.model_type = job.config.model_type;
   result.ranks = ranks;
   result.threads_per_rank = job.options.threads_per_rank;
-  result.dtype = job.options.dtype;
+  result.dtype = name(WeightFormat(weights.dtype()));
   result.linear = name(weights.linear_format());
   result.experts = name(weights.expert_format());
   result.top_k = job.config.router.top_k;
@@ -289,19 +291,19 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
 }
 
 std::shared_ptr<const DecoderWeights> load_weights(const Job& job, const SafeTensors& tensors,
-                                                   const Ranks& ranks) {
+                                                   const Ranks& ranks, LinePrinter& printer) {
   // A process keeps the experts of its own slots alone.
   std::vector<int> held;
   if (ranks.are_processes()) held.push_back(ranks.self());
-  const RunOptions& options = job.options;
-  DecoderFormats formats(options.dtype == "bf16" ? DType::kBF16 : DType::kF32);
-  if (!options.weights.empty())
-    formats.linear = formats.experts = parse_weight_format(options.weights);
-  if (!options.experts.empty()) formats.experts = parse_weight_format(options.experts);
   const bool may_move = job.eplb.mode.kind == EplbMode::Kind::kDynamic;
-  return DecoderWeights::load(tensors, job.config, formats, job.eplb.start, held,
-                              may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared,
-                              job.layout ? job.layout->expert_parts() : 1);
+  LoadingLine line("loading " + job.options.model, printer);
+  const LoadOptions how{.ranks = held,
+                        .routed = may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared,
+                        .expert_parts = job.layout ? job.layout->expert_parts() : 1,
+                        .progress = [&](const LoadProgress& progress) { line.show(progress); }};
+  return DecoderWeights::load(tensors, job.config,
+                              decoder_formats(job.options.formats, packed_formats(tensors)),
+                              job.eplb.start, how);
 }
 
 // The report has the prompts that were answered; the exit status says that not all were.
@@ -372,10 +374,10 @@ void run(const RunOptions& given) {
                 layout,  std::move(routes), std::move(stops)};
   const SafeTensors tensors = SafeTensors::open(options.model);
   check_ranks_alike(job, tensors, ranks);
+  tensors.release_pages();  // the check has looked at each tensor
   if (prints) check_files_writable(options, job.eplb.mode);
 
-  printer.status("loading " + options.model);
-  const auto weights = load_weights(job, tensors, ranks);
+  const auto weights = load_weights(job, tensors, ranks, printer);
   RunResult result = begin_result(job, ranks.count(), *weights);
   RunRecorder recorder(job.eplb.start, ranks.count(), ranks.are_processes() ? 1 : ranks.count(),
                        step_wants(job));

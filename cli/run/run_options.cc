@@ -9,7 +9,6 @@
 #include "cli/run/eplb_mode.h"
 #include "cli/run/run.h"
 #include "trimtab/split.h"
-#include "trimtab/weight_format.h"
 
 namespace trimtab::cli {
 
@@ -80,23 +79,7 @@ void add_work(Command& run, RunOptions& options) {
       .one_of(dispatchers)
       .type("NAME")
       .shows_default();
-  run.text("--dtype", options.dtype, "How weights are kept and rounded: f32 or bf16")
-      .one_of({"f32", "bf16"})
-      .type("NAME")
-      .shows_default();
-  const auto is_format = [](const std::string& text) { parse_weight_format(text); };
-  run.text("--weights", options.weights,
-           "How attention, dense layers, the output head and experts are kept: a format of "
-           "--experts [as --dtype]; the router stays in f32, the embedding as in the checkpoint")
-      .parsed_by(is_format)
-      .type("FORMAT");
-  run.text("--experts", options.experts,
-           fmt::format("How experts are kept: {} (N: inputs that share a scale); by default as "
-                       "--weights if given, as the checkpoint has them if it is quantised, else as "
-                       "--dtype",
-                       fmt::join(weight_format_names(), ", ")))
-      .parsed_by(is_format)
-      .type("FORMAT");
+  add_weight_formats(run, options.formats);
   run.number("--threads-per-rank", options.threads_per_rank,
              "Compute threads of each rank [the cores that the process may use, shared out]")
       .between(1, 1024);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/options/command.h"
+#include "cli/options/weight_formats.h"
 #include "cli/run/run_layout.h"
 #include "trimtab/generate.h"
 
@@ -21,9 +22,7 @@ struct RunOptions {
   int steps = 64;
   LayoutOptions layout;
   std::string dispatcher = "auto";
-  std::string dtype = "f32";
-  std::string weights;       // a WeightFormat by name, of all linear maps; empty: as dtype
-  std::string experts;       // a WeightFormat by name; empty: as the checkpoint has them, or dtype
+  WeightFormatOptions formats;
   int threads_per_rank = 0;  // 0: as many as there are cores for it
   double row_budget = 2;     // times the level load; 0: none
   int timeout = 60;          // seconds

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,6 +42,7 @@ namespace trimtab {
 
 class Attention;
 struct KvLayout;
+class LayerSource;
 struct LayerWeights;
 
 // The number of layers that have experts. Placement, load and traces count only these, in order;
@@ -72,27 +74,47 @@ struct DecoderFormats {
   std::optional<WeightFormat> linear;
 };
 
+// How far loading has come.
+struct LoadProgress {
+  size_t bytes = 0;  // size of what is ready
+  int layers = 0;    // layers that are complete, of num_layers
+  int num_layers = 0;
+};
+
+struct LoadOptions {
+  // Only the experts that the slots of these ranks hold are loaded; empty: all ranks.
+  std::span<const int> ranks = {};
+  RoutedExperts routed = RoutedExperts::kShared;
+  // ParallelLayout::expert_parts(): routed and shared experts are packed in so many parts, and rank
+  // r holds part r % expert_parts of each of its own.
+  int expert_parts = 1;
+  // Called after every expert and matrix, by the thread that loads.
+  std::function<void(const LoadProgress&)> progress = {};
+};
+
 // A model's weights, packed once. They are immutable: all ranks of the process and any number of
 // threads share them.
 class DecoderWeights {
  public:
-  // placement: [MoE layers]. ranks: only the experts that the slots of these ranks hold are packed;
-  // empty means all ranks. expert_parts: ParallelLayout::expert_parts(); routed and shared experts
-  // are packed in so many parts, and rank r holds part r % expert_parts of each of its own. The
-  // file stays mapped for the embedding rows. Throws InvalidArgument for a family that this decoder
-  // does not know, for a placement that does not fit, for weights that a format can't hold (with
-  // the name of their module), and, if the format of experts is not given, where the one taken
-  // would round rows otherwise than the checkpoint says (check_rounding_of_rows). Throws
-  // FormatError for tensors that are absent, of another shape, or that have no place in the model.
-  static std::shared_ptr<const DecoderWeights> load(
-      const SafeTensors& tensors, const ModelConfig& config, const DecoderFormats& formats,
-      const Placement& placement, std::span<const int> ranks = {},
-      RoutedExperts routed = RoutedExperts::kShared, int expert_parts = 1);
+  // tensors: of a checkpoint, which are packed here, or of a packed model (packed_model.h), whose
+  // weights stay in the mapped files. placement: [MoE layers]. The file stays mapped for the
+  // embedding rows; other pages of a checkpoint are given back as they have been packed. Throws
+  // InvalidArgument for a family that this decoder does not know, for a placement that does not
+  // fit, for weights that a format can't hold (with the name of their module), and, if the format
+  // of experts is not given, where the one taken would round rows otherwise than the checkpoint
+  // says (check_rounding_of_rows); for a packed model also for other formats than its own and for
+  // experts in parts. Throws FormatError for tensors that are absent, of another shape, or that
+  // have no place in the model.
+  static std::shared_ptr<const DecoderWeights> load(const SafeTensors& tensors,
+                                                    const ModelConfig& config,
+                                                    const DecoderFormats& formats,
+                                                    const Placement& placement,
+                                                    const LoadOptions& options = {});
   ~DecoderWeights();
 
-  // Packs the experts of this rank's slots from the checkpoint, each slot into memory of its own,
-  // as ExpertSlots and Migrator want them. spares: how many experts the rank can receive for one
-  // layer. Collective. Throws as load() and ExpertSlots do.
+  // Puts the experts of this rank's slots, from the checkpoint or the packed model, each into
+  // memory of its own, as ExpertSlots and Migrator want them. spares: how many experts the rank
+  // can receive for one layer. Collective. Throws as load() and ExpertSlots do.
   std::unique_ptr<ExpertSlots> expert_slots(const Placement& placement, Communicator& comm,
                                             int spares) const;
 
@@ -110,6 +132,9 @@ class DecoderWeights {
   friend class Decoder;
   DecoderWeights(const SafeTensors& tensors, const ModelConfig& config, DType dtype,
                  WeightFormat expert_format);
+  // The layers, embedding and head.
+  void read(LayerSource& source, const Placement& placement, const LoadOptions& options,
+            LoadProgress& progress);
 
   ModelConfig config_;
   DType dtype_;

@@ -67,6 +67,9 @@ class Linear {
   // bias of the wrong size.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
          const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
+  // Takes weights that are packed already, such as views of a mapped file. Throws InvalidArgument
+  // when their parts don't have the sizes that their shape and format want.
+  explicit Linear(PackedWeights packed);
   // x: [m, in] f32 or bf16, whatever the weights are; y: f32 [m, out], apart from x. Each output is
   // one sum in order of the input index, in f32, the bias last: its bits do not depend on m, on
   // where the row stands, or on the team. Throws InvalidArgument when the shapes or types do not

@@ -33,13 +33,13 @@ struct TensorView {
 class SafeTensors {
  public:
   // path: a .safetensors file, an index (.json), or a directory with either (model.safetensors
-  // first, then model.safetensors.index.json). Throws FormatError naming file, tensor and offset
-  // when a check fails: header length in bounds and <= 100 MB, valid JSON without duplicate names,
-  // known dtype, shape x dtype = length (no overflow), offsets contiguous from 0 to the end of the
-  // file, no overlap, no hole. The offset of an error is where the tensor's entry stands in the
-  // header. Index: each shard is opened once and lies beside the index; every tensor of weight_map
-  // must be in its shard. A tensor that is in a shard but not in weight_map can be read too, as in
-  // transformers.
+  // first, then model.safetensors.index.json, then the index of packed_model.h). Throws FormatError
+  // naming file, tensor and offset when a check fails: header length in bounds and <= 100 MB, valid
+  // JSON without duplicate names, known dtype, shape x dtype = length (no overflow), offsets
+  // contiguous from 0 to the end of the file, no overlap, no hole. The offset of an error is where
+  // the tensor's entry stands in the header. Index: each shard is opened once and lies beside the
+  // index; every tensor of weight_map must be in its shard. A tensor that is in a shard but not in
+  // weight_map can be read too, as in transformers.
   static SafeTensors open(const std::string& path);
 
   bool contains(std::string_view name) const { return tensors_.find(name) != tensors_.end(); }
@@ -52,7 +52,22 @@ class SafeTensors {
   std::vector<std::string> names() const;  // sorted
   // The __metadata__ of the file, or of all shards of an index together.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  // The same, file by file.
+  struct FileMetadata {
+    std::string path;
+    std::map<std::string, std::string> metadata;
+  };
+  std::span<const FileMetadata> metadata_of_files() const { return file_metadata_; }
   const std::string& path() const { return path_; }
+
+  // Maps these bytes of a tensor now, reading them from disk where the page cache does not have
+  // them, in huge pages where the system keeps files in such. Without it every page waits until it
+  // is first touched. A hint: a failure costs time only.
+  static void bring_in(std::span<const std::byte> bytes);
+  // Unmaps all pages, so that the process no longer holds memory for what has been read; a page
+  // that is touched again is mapped again, from the page cache or from disk. Other threads may read
+  // meanwhile.
+  void release_pages() const;
 
  private:
   struct File;  // a mapped file
@@ -68,6 +83,7 @@ class SafeTensors {
   std::vector<std::shared_ptr<const File>> files_;
   std::map<std::string, Entry, std::less<>> tensors_;
   std::map<std::string, std::string> metadata_;
+  std::vector<FileMetadata> file_metadata_;
 };
 
 // Checks the header of one safetensors image (all bytes of a file) and returns its tensors, which

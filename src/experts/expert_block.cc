@@ -86,22 +86,15 @@ WeightFormat format_of(const ExpertKind& kind) {
   return {static_cast<Scheme>(kind.scheme), kind.group};
 }
 
+// The parts of gate_up and then of down.
 std::array<const Buffer*, ExpertKind::kParts> buffers(const PackedWeights& gate_up,
                                                       const PackedWeights& down) {
-  return {&gate_up.panels,    &gate_up.scales, &gate_up.zeros,  &gate_up.bias,
-          &gate_up.row_scale, &gate_up.order,  &down.panels,    &down.scales,
-          &down.zeros,        &down.bias,      &down.row_scale, &down.order};
-}
-
-PackedWeights shape_of(int64_t in, int64_t out, bool gated, WeightFormat format,
-                       const GemmKernels& kernels) {
-  PackedWeights weights;
-  weights.kernels = &kernels;
-  weights.in = in;
-  weights.out = out;
-  weights.format = format;
-  weights.gated = gated;
-  return weights;
+  std::array<const Buffer*, ExpertKind::kParts> found;
+  for (size_t p = 0; p < kPackedParts.size(); ++p) {
+    found[p] = &(gate_up.*kPackedParts[p].buffer);
+    found[kPackedParts.size() + p] = &(down.*kPackedParts[p].buffer);
+  }
+  return found;
 }
 
 }  // namespace
@@ -147,15 +140,14 @@ ExpertSlots::Finding difference(const ExpertKind& found, const ExpertKind& wante
 
 ExpertBlock::ExpertBlock(const ExpertKind& kind) : kind_(kind) {
   const GemmKernels& kernels = select_kernels(kind.isa, available_kernels());
-  gate_up_ = shape_of(kind.hidden, kind.intermediate, true, format_of(kind), kernels);
-  down_ = shape_of(kind.intermediate, kind.hidden, false, format_of(kind), kernels);
+  gate_up_ = describe_weights(kind.hidden, kind.intermediate, format_of(kind), true, &kernels);
+  down_ = describe_weights(kind.intermediate, kind.hidden, format_of(kind), false, &kernels);
   const PartBytes first = part_bytes(gate_up_), second = part_bytes(down_);
-  const std::array<size_t, ExpertKind::kParts> sizes = {
-      first.panels,  first.scales,  first.zeros,  first.bias,  first.row_scale,  first.order,
-      second.panels, second.scales, second.zeros, second.bias, second.row_scale, second.order};
   bytes_ = sizeof(Header);
-  for (size_t p = 0; p < sizes.size(); ++p) {
-    parts_[p] = {bytes_, kind.present >> p & 1U ? sizes[p] : 0};
+  for (size_t p = 0; p < parts_.size(); ++p) {
+    const PartBytes& sizes = p < kPackedParts.size() ? first : second;
+    const size_t bytes = sizes.*kPackedParts[p % kPackedParts.size()].bytes;
+    parts_[p] = {bytes_, kind.present >> p & 1U ? bytes : 0};
     bytes_ += (parts_[p].bytes + kLine - 1) / kLine * kLine;
   }
 }
@@ -201,13 +193,9 @@ std::shared_ptr<const Mlp> ExpertBlock::view(std::byte* block,
                                 : Buffer(block + parts_[p].offset, parts_[p].bytes, owner);
   };
   const auto weights = [&](const PackedWeights& shape, size_t first) {
-    PackedWeights w = shape_of(shape.in, shape.out, shape.gated, shape.format, *shape.kernels);
-    w.panels = part(first);
-    w.scales = part(first + 1);
-    w.zeros = part(first + 2);
-    w.bias = part(first + 3);
-    w.row_scale = part(first + 4);
-    w.order = part(first + 5);
+    PackedWeights w =
+        describe_weights(shape.in, shape.out, shape.format, shape.gated, shape.kernels);
+    for (size_t p = 0; p < kPackedParts.size(); ++p) w.*kPackedParts[p].buffer = part(first + p);
     return w;
   };
   const Activation activation{static_cast<ActivationKind>(kind_.activation),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "base/cat.h"
 #include "experts/product_pipeline.h"
@@ -13,6 +14,13 @@ Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightForma
   BufferArena own(0);
   packed_ =
       pack_linear("the weight", weight, bias, 0, format, kernels, arena == nullptr ? own : *arena);
+}
+
+Linear::Linear(PackedWeights packed) : packed_(std::move(packed)) {
+  if (packed_.kernels == nullptr || packed_.gated || !parts_fit(packed_)) {
+    throw InvalidArgument(cat("linear: weights of ", packed_.bytes(), " bytes for ", packed_.in,
+                              " -> ", packed_.out, " in ", name(packed_.format)));
+  }
 }
 
 // Without scratch rows can't be packed, but rows that can't be read in place are converted by

@@ -33,13 +33,7 @@ Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)
                               name(down_.format), " do not belong together"));
   }
   for (const PackedWeights* weights : {&gate_up_, &down_}) {
-    const PartBytes needed = part_bytes(*weights);
-    const auto fits = [](const Buffer& part, size_t bytes) {
-      return part.bytes() == 0 || part.bytes() == bytes;
-    };
-    if (weights->panels.bytes() != needed.panels || weights->scales.bytes() != needed.scales ||
-        !fits(weights->zeros, needed.zeros) || !fits(weights->bias, needed.bias) ||
-        !fits(weights->row_scale, needed.row_scale) || !fits(weights->order, needed.order)) {
+    if (!parts_fit(*weights)) {
       throw InvalidArgument(cat("mlp: weights of ", weights->bytes(), " bytes for ", weights->in,
                                 " -> ", weights->out, " in ", name(weights->format)));
     }

@@ -210,17 +210,6 @@ class Packer {
   std::vector<std::byte> wide_;  // a panel before nibbles share a byte
 };
 
-PackedWeights describe(int64_t in, int64_t out, WeightFormat format, bool gated,
-                       const GemmKernels* kernels) {
-  PackedWeights weights;
-  weights.kernels = kernels == nullptr ? &chosen_kernels() : kernels;
-  weights.in = in;
-  weights.out = out;
-  weights.format = format;
-  weights.gated = gated;
-  return weights;
-}
-
 void add_row_scale(PackedWeights& weights, std::string_view what, float scale, BufferArena& arena) {
   if (scale == 0.0F || !uses_row_scale(weights.format)) return;
   if (!(scale > 0.0F && std::isfinite(scale)))
@@ -338,12 +327,31 @@ PartBytes part_bytes(const PackedWeights& weights) {
           cells(weights.in, sizeof(int32_t))};
 }
 
+bool parts_fit(const PackedWeights& weights) {
+  const PartBytes needed = part_bytes(weights);
+  return std::ranges::all_of(kPackedParts, [&](const PackedPart& part) {
+    const size_t bytes = (weights.*part.buffer).bytes();
+    return bytes == needed.*part.bytes || (part.optional && bytes == 0);
+  });
+}
+
+PackedWeights describe_weights(int64_t in, int64_t out, WeightFormat format, bool gated,
+                               const GemmKernels* kernels) {
+  PackedWeights weights;
+  weights.kernels = kernels == nullptr ? &chosen_kernels() : kernels;
+  weights.in = in;
+  weights.out = out;
+  weights.format = format;
+  weights.gated = gated;
+  return weights;
+}
+
 PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,
                           const VectorSource& bias, float row_scale, WeightFormat format,
                           const GemmKernels* kernels, BufferArena& arena) {
   check_source(weight, "a weight");
   check_source(bias, weight.rows, "a bias");
-  PackedWeights packed = describe(weight.cols, weight.rows, format, false, kernels);
+  PackedWeights packed = describe_weights(weight.cols, weight.rows, format, false, kernels);
   add_row_scale(packed, what, row_scale, arena);
   Packer(packed, storage(format, weight.cols), std::span(&weight, 1), arena)
       .run(std::span(&what, 1));
@@ -361,7 +369,7 @@ PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const Gem
   if ((source.gate_bias.data == nullptr) != (source.up_bias.data == nullptr)) {
     throw InvalidArgument("gate and up must have a bias both or neither");
   }
-  PackedWeights packed = describe(hidden, intermediate, format, true, kernels);
+  PackedWeights packed = describe_weights(hidden, intermediate, format, true, kernels);
   add_row_scale(packed, "gate and up", source.a1_scale, arena);
   const MatrixSource both[] = {source.gate, source.up};
   constexpr std::string_view kNames[] = {"the gate weight", "the up weight"};

@@ -6,7 +6,9 @@
 // lie in the same order, one piece a panel.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "experts/gemm.h"
 #include "trimtab/experts.h"
@@ -50,6 +52,27 @@ struct PartBytes {
   size_t panels, scales, zeros, bias, row_scale, order;
 };
 PartBytes part_bytes(const PackedWeights& weights);
+
+// The parts of packed weights one by one, in the order in which blocks and files hold them.
+struct PackedPart {
+  std::string_view name;
+  Buffer PackedWeights::* buffer;
+  size_t PartBytes::* bytes;
+  bool optional;  // may be absent where part_bytes() has a size for it
+};
+inline constexpr std::array<PackedPart, 6> kPackedParts = {
+    {{"panels", &PackedWeights::panels, &PartBytes::panels, false},
+     {"scales", &PackedWeights::scales, &PartBytes::scales, false},
+     {"zeros", &PackedWeights::zeros, &PartBytes::zeros, true},
+     {"bias", &PackedWeights::bias, &PartBytes::bias, true},
+     {"row_scale", &PackedWeights::row_scale, &PartBytes::row_scale, true},
+     {"order", &PackedWeights::order, &PartBytes::order, true}}};
+// Has every part the size that shape, format and kernels want?
+bool parts_fit(const PackedWeights& weights);
+
+// Weights of this shape without memory. kernels null: the chosen ones.
+PackedWeights describe_weights(int64_t in, int64_t out, WeightFormat format, bool gated,
+                               const GemmKernels* kernels);
 
 // Do products in this format use a row_scale? (kFP8: its scales are multiplied with it when they
 // are packed, so rows keep the numbers that e4m3 codes stand for.)

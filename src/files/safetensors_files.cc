@@ -14,10 +14,27 @@
 
 #include "base/cat.h"
 #include "files/json.h"
+#include "files/safetensors_writer.h"
 #include "trimtab/safetensors.h"
 
 namespace trimtab {
 namespace fs = std::filesystem;
+
+namespace {
+
+// What madvise() takes: whole pages, with all that they share with neighbours.
+struct Pages {
+  explicit Pages(std::span<const std::byte> bytes) {
+    static const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const auto first = reinterpret_cast<uintptr_t>(bytes.data());
+    begin = const_cast<std::byte*>(bytes.data()) - first % page;
+    size = bytes.size() + first % page;
+  }
+  void* begin;
+  size_t size;
+};
+
+}  // namespace
 
 struct SafeTensors::File {
   explicit File(std::string path_to_map);
@@ -89,7 +106,8 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
 fs::path checkpoint_file(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return path;
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+  for (const char* name :
+       {"model.safetensors", "model.safetensors.index.json", kPackedModelIndex}) {
     if (fs::exists(path / name, ignored)) return path / name;
   }
   throw FormatError(path.string(), -1,
@@ -132,13 +150,16 @@ void SafeTensors::add_file(const std::string& path,
                            const std::map<std::string, std::string>& shard_of,
                            const std::string& shard) {
   const auto file = std::make_shared<const File>(path);
-  for (auto& [tensor, view] : parse_safetensors(file->bytes, path, &metadata_)) {
+  FileMetadata own{path, {}};
+  for (auto& [tensor, view] : parse_safetensors(file->bytes, path, &own.metadata)) {
     const auto listed = shard_of.find(tensor);
     if (listed != shard_of.end() && listed->second != shard) continue;
     const auto [entry, added] = tensors_.emplace(tensor, Entry{view, file.get()});
     if (!added) throw bad_tensor(tensor, cat("is in ", path, " too, and the index lists neither"));
   }
   files_.push_back(file);
+  metadata_.insert(own.metadata.begin(), own.metadata.end());
+  file_metadata_.push_back(std::move(own));
 }
 
 const TensorView& SafeTensors::at(std::string_view name) const {
@@ -161,6 +182,23 @@ FormatError SafeTensors::bad_tensor(std::string_view name, const std::string& wh
   if (found == tensors_.end()) return {path_, -1, cat("tensor '", name, "' ", what)};
   const auto& [view, file] = found->second;
   return {file->path, view.data.data() - file->bytes.data(), cat("tensor '", name, "' ", what)};
+}
+
+void SafeTensors::bring_in(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return;
+  const Pages pages(bytes);
+  ::madvise(pages.begin, pages.size, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_READ
+  if (::madvise(pages.begin, pages.size, MADV_POPULATE_READ) == 0) return;
+#endif
+  ::madvise(pages.begin, pages.size, MADV_WILLNEED);
+}
+
+void SafeTensors::release_pages() const {
+  for (const auto& file : files_) {
+    if (file->bytes.empty()) continue;
+    ::madvise(const_cast<std::byte*>(file->bytes.data()), file->bytes.size(), MADV_DONTNEED);
+  }
 }
 
 std::vector<std::string> SafeTensors::names() const {

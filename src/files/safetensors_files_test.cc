@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "base/cat.h"
+#include "files/safetensors_writer.h"
 #include "files/testing.h"
 #include "trimtab/safetensors.h"
 
@@ -140,6 +143,33 @@ TEST(CheckpointFiles, ATensorInTwoShardsThatTheIndexDoesNotList) {
   EXPECT_NE(error.find("1.safetensors at byte"), error.npos) << error;
   EXPECT_NE(error.find("tensor 'twice' is in " + folder.path("2.safetensors")), error.npos)
       << error;
+}
+
+TEST(WriteSafetensors, IsReadBackWithEveryTensorOnAPage) {
+  const TestFolder folder;
+  const std::string path = folder.path("x.safetensors");
+  const std::vector<std::byte> few(5, std::byte{7}), many(2 * kFilePage, std::byte{9});
+  const std::vector<TensorToWrite> tensors = {
+      {"few", DType::kU8, {int64_t{kFilePage}}, few},
+      {"many", DType::kI16, {2, int64_t{kFilePage} / 2}, many},
+      {"last", DType::kU8, {5}, few}};
+  write_safetensors(path, tensors, {{"key", "a \"quoted\" text"}});
+  const SafeTensors read = SafeTensors::open(path);
+  EXPECT_EQ(read.metadata().at("key"), "a \"quoted\" text");
+  for (const TensorToWrite& tensor : tensors) {
+    const TensorView& view = read.at(tensor.name, tensor.shape);
+    EXPECT_EQ(view.dtype, tensor.dtype);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data.data()) % kFilePage, 0U) << tensor.name;
+    EXPECT_TRUE(std::ranges::equal(view.data.first(tensor.data.size()), tensor.data));
+    SafeTensors::bring_in(view.data);
+  }
+  read.release_pages();
+  EXPECT_EQ(read.at("last").data[4], std::byte{7});
+  // Only the last one may end within a page.
+  const std::vector<TensorToWrite> hole = {tensors[2], tensors[0]};
+  EXPECT_NE(error_text<InvalidArgument>([&] { write_safetensors(path, hole, {}); }).find("'few'"),
+            std::string::npos);
+  EXPECT_EQ(folder.num_files(), 1);
 }
 
 }  // namespace

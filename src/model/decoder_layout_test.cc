@@ -39,7 +39,7 @@ Written write(const Model& model, const std::vector<Ids>& prompts, const Paralle
   const Placement placement =
       placement_of_layout(layout, num_moe_layers(model.config), model.config.router.num_experts);
   const auto weights = DecoderWeights::load(model.tensors, model.config, {dtype, dtype}, placement,
-                                            {}, RoutedExperts::kShared, layout.expert_parts());
+                                            {.expert_parts = layout.expert_parts()});
   Written written;
   written.generations.resize(prompts.size());
   GenerateOptions how{.max_new_tokens = 6, .keep_routes = true, .replay = replay};
@@ -113,7 +113,7 @@ TEST(DecoderLayouts, AreRefusedWhereTheyDoNotFit) {
   const auto refused = [&](int parts, const ParallelLayout& of_placement, DecoderOptions options) {
     const Placement placement = placement_of_layout(of_placement, layers, experts);
     const auto weights = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement,
-                                              {}, RoutedExperts::kShared, parts);
+                                              {.expert_parts = parts});
     std::string text;
     try {
       run_ranks(2, [&](Communicator& comm) { Decoder(weights, placement, comm, options); });
@@ -137,10 +137,10 @@ TEST(DecoderLayouts, AreRefusedWhereTheyDoNotFit) {
   // The parts would be narrower than what shares a scale.
   EXPECT_THROW(
       DecoderWeights::load(model.tensors, model.config, {DType::kF32, WeightFormat(Scheme::kMXFP8)},
-                           whole, {}, RoutedExperts::kShared, 2),
+                           whole, {.expert_parts = 2}),
       InvalidArgument);
-  EXPECT_THROW(DecoderWeights::load(model.tensors, model.config, DType::kF32, whole, {},
-                                    RoutedExperts::kInSlots, 2),
+  EXPECT_THROW(DecoderWeights::load(model.tensors, model.config, DType::kF32, whole,
+                                    {.routed = RoutedExperts::kInSlots, .expert_parts = 2}),
                InvalidArgument);
 }
 

@@ -54,7 +54,7 @@ std::vector<std::vector<float>> logits_under_migration(const Model& model,
     Placement placement = random_placement(model.config, ranks, random);
     const auto weights =
         DecoderWeights::load(model.tensors, model.config, {arrangement.dtype, arrangement.experts},
-                             placement, {}, RoutedExperts::kInSlots);
+                             placement, {.routed = RoutedExperts::kInSlots});
     const auto slots = weights->expert_slots(placement, comm, placement.slots_of_rank(comm.rank()));
     Migrator migrator(*slots, placement.first_slots(), comm.duplicate());
     Decoder decoder(weights, placement, comm, arrangement.options, slots.get());
@@ -148,7 +148,8 @@ TEST(ExpertSlotsOfADecoder, AreTheOnlyCopyOfTheRoutedExperts) {
   const Model model = open_model("qwen3_moe");
   const Placement placement = linear_placement(model.config, 1);
   const auto load = [&](RoutedExperts routed) {
-    return DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {}, routed);
+    return DecoderWeights::load(model.tensors, model.config, DType::kF32, placement,
+                                {.routed = routed});
   };
   const auto shared = load(RoutedExperts::kShared), in_slots = load(RoutedExperts::kInSlots);
   run_ranks(1, [&](Communicator& comm) {

@@ -162,7 +162,7 @@ TEST(Decoder, LoadsOnlyTheExpertsOfTheWantedRanks) {
   const std::vector<int> wanted = {1};
   const auto all = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
   const auto some =
-      DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, wanted);
+      DecoderWeights::load(model.tensors, model.config, DType::kF32, placement, {.ranks = wanted});
   EXPECT_LT(some->bytes(), all->bytes());
   EXPECT_THROW(run_ranks(4, [&](Communicator& comm) { Decoder decoder(some, placement, comm); }),
                InvalidArgument);
