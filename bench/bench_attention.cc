@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attention/attention.h"
-#include "attention/kv_layout.h"
+#include "attention/kv_head.h"
 #include "bench/experts/paired.h"
 #include "bench/machine/ceilings.h"
 #include "experts/isa.h"
@@ -25,6 +25,7 @@ using namespace trimtab;
 struct Options {
   int heads = 32, key_heads = 4, head_dim = 128;
   int threads = 1;
+  KvFormat kv = KvFormat::kF32;
 };
 
 constexpr struct {
@@ -49,7 +50,14 @@ class Layer {
         context_(context),
         q_(random_floats(tokens * row())),
         out_(tokens * row()),
-        cache_(random_floats(options.key_heads * (layout_.key_floats() + layout_.value_floats()))) {
+        cache_(cells(options.key_heads, KvHead::bytes(layout_, options.kv))) {
+    const std::vector<float> values = random_floats(context * options.head_dim);
+    for (int head = 0; head < options.key_heads; ++head) {
+      for (int64_t p = 0; p < context; ++p) {
+        const float* const vector = values.data() + p * options.head_dim;
+        head_of(head).store(vector, vector, p);
+      }
+    }
   }
 
   std::vector<QueryTile> tiles() {
@@ -60,7 +68,6 @@ class Layer {
       const int64_t count = std::min(most, tokens_ - token);
       for (int head = 0; head < options_.key_heads; ++head) {
         const int64_t at = token * row() + int64_t{head} * group * options_.head_dim;
-        float* const keys = cache_.data() + head * (layout_.key_floats() + layout_.value_floats());
         tiles.push_back({.q = q_.data() + at,
                          .q_stride = row(),
                          .out = out_.data() + at,
@@ -68,25 +75,26 @@ class Layer {
                          .rows = static_cast<int>(count) * group,
                          .group = group,
                          .position = context_ - tokens_ + token,
-                         .window = 0,
-                         .keys = keys,
-                         .values = keys + layout_.key_floats(),
-                         .positions = layout_.positions,
-                         .head_dim = options_.head_dim});
+                         .window = 0});
+        head_of(head).give(tiles.back());
       }
     }
     return tiles;
   }
 
-  size_t cache_bytes() const { return cache_.size() * sizeof(float); }
+  size_t cache_bytes() const { return cache_.bytes(); }
 
  private:
+  KvHead head_of(int head) const {
+    return {cache_.data() + cells(head, KvHead::bytes(layout_, options_.kv)), layout_, options_.kv};
+  }
   int64_t row() const { return int64_t{options_.heads} * options_.head_dim; }
 
   Options options_;
   KvLayout layout_;
   int64_t tokens_, context_;
-  std::vector<float> q_, out_, cache_;
+  std::vector<float> q_, out_;
+  Buffer cache_;
 };
 
 void run(const Options& options) {
@@ -94,8 +102,8 @@ void run(const Options& options) {
   bench::Ceilings ceilings(bench::chosen_loops(), team, bench::cold_bytes(size_t{512} << 20));
   const Attention attention(attention_kernels(kernel_isa()), options.head_dim, options.threads);
   const Buffer memory(attention.workspace_bytes());
-  std::printf("%d heads, %d of keys and values, head_dim %d, f32, %s, %d threads\n\n",
-              options.heads, options.key_heads, options.head_dim,
+  std::printf("%d heads, %d of keys and values, head_dim %d, %s, %s, %d threads\n\n", options.heads,
+              options.key_heads, options.head_dim, name(options.kv).data(),
               attention_kernels(kernel_isa()).isa, options.threads);
   std::printf("tokens  context        ms (quartiles)    GFLOP/s  %% of peak  %% of stream\n");
   for (const auto& [tokens, context] : kCases) {
@@ -129,6 +137,10 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; i += 2) {
     const std::string_view arg = argv[i], text = i + 1 < argc ? argv[i + 1] : "";
+    if (arg == "--kv") {
+      options.kv = parse_kv_format(text);
+      continue;
+    }
     int value = 0;
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
     int* const option = arg == "--heads"       ? &options.heads
@@ -139,7 +151,7 @@ Options parse(int argc, char** argv) {
     if (option == nullptr || parsed.ec != std::errc() || value < 1) {
       std::fprintf(stderr,
                    "usage: bench_attention [--heads N] [--key-heads N] [--head-dim N] "
-                   "[--threads N]\n");
+                   "[--threads N] [--kv f32|bf16|i8]\n");
       std::exit(2);
     }
     *option = value;

@@ -57,6 +57,8 @@ std::string json_report(const RunResult& result) {
                  {"dtype", result.dtype},
                  {"linear", result.linear},
                  {"experts", result.experts},
+                 {"kv", result.kv},
+                 {"kv_bytes_per_token", result.kv_bytes_per_token},
                  {"steps", result.steps},
                  {"prompt_tokens", result.prompt_tokens},
                  {"tokens", result.tokens},

@@ -103,6 +103,7 @@ void take_balancing(const EplbSetup& eplb, const RunObserver& rank, RunResult& r
 GenerateOptions generate_options(const Job& job) {
   const RunOptions& options = job.options;
   GenerateOptions how;
+  how.kv = parse_kv_format(options.kv);
   how.keep_routes = !options.routes_out.empty();
   how.replay = job.routes;
   how.max_new_tokens = options.steps;
@@ -278,6 +279,8 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.dtype = name(WeightFormat(weights.dtype()));
   result.linear = name(weights.linear_format());
   result.experts = name(weights.expert_format());
+  result.kv = job.options.kv;
+  result.kv_bytes_per_token = KvCache::bytes_per_position(job.config, parse_kv_format(result.kv));
   result.top_k = job.config.router.top_k;
   result.num_experts = job.config.router.num_experts;
   result.has_text = is_byte_level(job.options.model, job.config);

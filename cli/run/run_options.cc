@@ -8,6 +8,7 @@
 #include "cli/options/dispatchers.h"
 #include "cli/run/eplb_mode.h"
 #include "cli/run/run.h"
+#include "trimtab/kv_format.h"
 #include "trimtab/split.h"
 
 namespace trimtab::cli {
@@ -80,6 +81,13 @@ void add_work(Command& run, RunOptions& options) {
       .type("NAME")
       .shows_default();
   add_weight_formats(run, options.formats);
+  run.text(
+         "--kv", options.kv,
+         "How keys and values of a sequence are kept: f32, bf16 (half of the memory) or i8 (about "
+         "a quarter); the fewer bytes, the faster are steps of long contexts")
+      .parsed_by([](const std::string& text) { parse_kv_format(text); })
+      .type("FORMAT")
+      .shows_default();
   run.number("--threads-per-rank", options.threads_per_rank,
              "Compute threads of each rank [the cores that the process may use, shared out]")
       .between(1, 1024);

@@ -23,6 +23,7 @@ struct RunOptions {
   LayoutOptions layout;
   std::string dispatcher = "auto";
   WeightFormatOptions formats;
+  std::string kv = "f32";    // a KvFormat by name
   int threads_per_rank = 0;  // 0: as many as there are cores for it
   double row_budget = 2;     // times the level load; 0: none
   int timeout = 60;          // seconds

@@ -33,8 +33,10 @@ struct RunResult {
   std::optional<ParallelLayout> layout = {};  // none: data-parallel ranks with whole experts
   std::string dispatcher;
   std::string dtype;
-  std::string linear;   // the format of attention, dense layers and the output head
-  std::string experts;  // the format of their weights
+  std::string linear;             // the format of attention, dense layers and the output head
+  std::string experts;            // the format of their weights
+  std::string kv;                 // the KvFormat of keys and values
+  size_t kv_bytes_per_token = 0;  // of a sequence, over all layers
   int top_k = 0;
   int num_experts = 0;
   bool has_text = true;

@@ -6,7 +6,8 @@
 // every expert. It knows the families mixtral,
 // qwen2_moe, qwen3_moe and olmoe. generate.h writes text with it.
 //
-// Precision. Activations, keys, values, norms, router and softmax are always f32. With f32 weights
+// Precision. Activations, norms, router and softmax are always f32, and so are keys and values
+// unless a KvCache keeps them in another format. With f32 weights
 // nothing is rounded. With bf16 weights every linear map but the router's (and the gate of a shared
 // expert) has its weights and its input rounded to bf16 and sums in f32: q, k, v, o, dense and
 // expert MLPs, and the output head. With a quantised format they have their weights, and their
@@ -29,6 +30,7 @@
 #include "trimtab/checkpoint.h"
 #include "trimtab/communicator.h"
 #include "trimtab/expert_slots.h"
+#include "trimtab/kv_format.h"
 #include "trimtab/layer.h"
 #include "trimtab/layout.h"
 #include "trimtab/load.h"
@@ -41,7 +43,7 @@
 namespace trimtab {
 
 class Attention;
-struct KvLayout;
+class KvHead;
 class LayerSource;
 struct LayerWeights;
 
@@ -147,29 +149,31 @@ class DecoderWeights {
   Linear head_;
 };
 
-// The keys and values of one sequence, in f32. Only one thread (with its team) may use it at a
-// time.
+// The keys and values of one sequence. Only one thread (with its team) may use it at a time.
 class KvCache {
  public:
   // capacity: the most positions the sequence may get; rounded up to 32 of them, memory is real
-  // only where they have been through step().
-  KvCache(const ModelConfig& config, int64_t capacity);
+  // only where they have been through step(). With kBF16 and kI8 keys and values are rounded as
+  // they are stored, a position at a time: a token's bits still depend on its own sequence alone.
+  KvCache(const ModelConfig& config, int64_t capacity, KvFormat format = KvFormat::kF32);
 
   int64_t length() const { return length_; }  // positions that have been through step()
   int64_t capacity() const { return capacity_; }
+  KvFormat format() const { return format_; }
+  // The memory that a position takes, in all layers together.
+  static size_t bytes_per_position(const ModelConfig& config, KvFormat format);
 
  private:
   friend class Decoder;
-  KvLayout layout() const;
-  float* keys(int layer, int head) const;
-  float* values(int layer, int head) const;
+  KvHead head(int layer, int head) const;
 
   int64_t capacity_;
   int64_t length_ = 0;
+  KvFormat format_;
   int num_layers_;
   int num_heads_;
   int head_dim_;
-  Buffer data_;  // [layers, key-value heads, (keys, values)], each as KvLayout
+  Buffer data_;  // [layers, key-value heads], each a KvHead
 };
 
 // The next tokens of one sequence.

@@ -63,6 +63,8 @@ struct GenerateOptions {
   uint64_t seed = 0;
   // A sequence ends when its new tokens end with one of these, none of which may be empty.
   std::vector<std::vector<int32_t>> stops;
+  // How the sequences' keys and values are kept; the same on every rank.
+  KvFormat kv = KvFormat::kF32;
   // Keep the experts that the routers pick, in Generation::routes.
   bool keep_routes = false;
   // [prompts] or empty: Generation::routes of another run, which are replayed: those experts are

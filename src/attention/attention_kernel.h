@@ -11,7 +11,6 @@ namespace trimtab {
 namespace {
 
 constexpr int kPanel = KvLayout::kPanel, kBlock = KvLayout::kBlock;
-constexpr int kLineFloats = 16;
 // Rows of a panel that are fetched ahead; the next panel follows it.
 constexpr int kAhead = 64;
 
@@ -39,12 +38,39 @@ void with_rows(int rows, const Body& body) {
   }
 }
 
+// The element types of caches: how a vector of them is read. Kernels compute in f32.
+struct KvF32 {
+  using Type = float;
+  static constexpr bool kScaled = false;
+  template <class V>
+  static auto load(const float* p) {
+    return V::load(p);
+  }
+};
+struct KvBF16 {
+  using Type = uint16_t;
+  static constexpr bool kScaled = false;
+  template <class V>
+  static auto load(const uint16_t* p) {
+    return V::load_bf16(p);
+  }
+};
+struct KvI8 {
+  using Type = int8_t;
+  static constexpr bool kScaled = true;  // scores by the keys' scales, weights by the values'
+  template <class V>
+  static auto load(const int8_t* p) {
+    return V::load_int8(p);
+  }
+};
+
 // out[r, c] (+)= sum over i in [0, steps) of x[r, i] panel[i, c], for two registers of columns.
 // The next step of x is x_step floats on, the next row x_row, the next row of out out_row.
-template <class V, int kRows>
+template <class V, class Kv, int kRows>
 __attribute__((noinline)) void multiply_panel(const float* x, int64_t x_step, int64_t x_row,
-                                              const float* panel, int64_t steps, float* out,
-                                              int64_t out_row, bool more) noexcept {
+                                              const typename Kv::Type* panel, int64_t steps,
+                                              float* out, int64_t out_row, bool more) noexcept {
+  constexpr int kElements = static_cast<int>(kLine / sizeof(typename Kv::Type));  // of a line
   typename V::Reg sums[kRows][kVecs];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVecs; ++v)
@@ -52,11 +78,11 @@ __attribute__((noinline)) void multiply_panel(const float* x, int64_t x_step, in
   }
 #pragma GCC unroll 2
   for (int64_t i = 0; i < steps; ++i) {
-    for (int line = 0; line < kVecs * V::kLanes; line += kLineFloats)
+    for (int line = 0; line < kVecs * V::kLanes; line += kElements)
       __builtin_prefetch(panel + kAhead * kPanel + line);
     typename V::Reg columns[kVecs];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) columns[v] = V::load(panel + v * V::kLanes);
+    for (int v = 0; v < kVecs; ++v) columns[v] = Kv::template load<V>(panel + v * V::kLanes);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const auto element = V::broadcast(x + r * x_row);
@@ -88,7 +114,7 @@ void pack_queries(const QueryTile& tile, float* queries) noexcept {
 }
 
 // A tile's work on one block.
-template <class V>
+template <class V, class Kv>
 class BlockAttention {
  public:
   BlockAttention(const QueryTile& tile, int64_t begin, const AttentionScratch& scratch,
@@ -108,6 +134,8 @@ class BlockAttention {
   }
 
  private:
+  using Element = typename Kv::Type;
+
   // What a row sees of the block: [first, last), empty if it sees none.
   int first(int row) const { return clipped(tile_.first(row)); }
   int last(int row) const { return clipped(tile_.last(row)); }
@@ -120,13 +148,15 @@ class BlockAttention {
   void score() const {
     const int from = first(0) / kPanel * kPanel, to = last(tile_.rows - 1);
     for (int column = from; column < to; column += kPanel) {
-      const float* const panel = tile_.keys + layout_.key(begin_ + column);
+      const Element* const panel =
+          reinterpret_cast<const Element*>(tile_.keys) + layout_.key(begin_ + column);
       for (int part = 0; part < kPanel; part += kVecs * V::kLanes) {
         for (int g = 0; g < groups_.num; ++g) {
           const int row = groups_.first(g), rows = groups_.first(g + 1) - row;
           with_rows<V::kMaxRows>(rows, [&]<int kRows>() {
-            multiply_panel<V, kRows>(queries_ + row * tile_.head_dim, kRows, 1, panel + part,
-                                     tile_.head_dim, scores_of(row) + column + part, kBlock, false);
+            multiply_panel<V, Kv, kRows>(queries_ + row * tile_.head_dim, kRows, 1, panel + part,
+                                         tile_.head_dim, scores_of(row) + column + part, kBlock,
+                                         false);
           });
         }
       }
@@ -140,6 +170,7 @@ class BlockAttention {
     if (from >= to) return;
     float* const s = scores_of(row);
     const int begin = from / kPanel * kPanel, end = (to + kPanel - 1) / kPanel * kPanel;
+    if constexpr (Kv::kScaled) scale(s, tile_.key_scales, begin, end);
     constexpr float kUnseen = -__builtin_inff();
     for (int i = begin; i < from; ++i) s[i] = kUnseen;
     for (int i = to; i < end; ++i) s[i] = kUnseen;
@@ -164,6 +195,13 @@ class BlockAttention {
       for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
     }
     result_.sum[row] = lanes[0];
+    if constexpr (Kv::kScaled) scale(s, tile_.value_scales, begin, end);
+  }
+
+  // What stands for the positions [begin, end) of the block, times their scales.
+  void scale(float* s, const float* scales, int begin, int end) const {
+    for (int i = begin; i < end; i += V::kLanes)
+      V::store(s + i, V::multiply(V::load(s + i), V::load(scales + begin_ + i)));
   }
 
   // Rows of one group together where all of them see the positions, then one by one: what a row
@@ -190,11 +228,12 @@ class BlockAttention {
     if (from >= to && more) return;
     const int64_t dim = layout_.padded_dim();
     for (int64_t column = 0; column < dim; column += kPanel) {
-      const float* const panel = tile_.values + layout_.value(begin_ + from, column / kPanel);
+      const Element* const panel = reinterpret_cast<const Element*>(tile_.values) +
+                                   layout_.value(begin_ + from, column / kPanel);
       for (int part = 0; part < kPanel; part += kVecs * V::kLanes) {
         with_rows<V::kMaxRows>(rows, [&]<int kRows>() {
-          multiply_panel<V, kRows>(scores_of(row) + from, 1, kBlock, panel + part, to - from,
-                                   result_.out + row * dim + column + part, dim, more);
+          multiply_panel<V, Kv, kRows>(scores_of(row) + from, 1, kBlock, panel + part, to - from,
+                                       result_.out + row * dim + column + part, dim, more);
         });
       }
     }
@@ -212,7 +251,14 @@ class BlockAttention {
 template <class V>
 void attend_block(const QueryTile& tile, int64_t begin, const AttentionScratch& scratch,
                   const Attended& result) noexcept {
-  BlockAttention<V>(tile, begin, scratch, result).run();
+  switch (tile.format) {
+    case KvFormat::kF32:
+      return BlockAttention<V, KvF32>(tile, begin, scratch, result).run();
+    case KvFormat::kBF16:
+      return BlockAttention<V, KvBF16>(tile, begin, scratch, result).run();
+    case KvFormat::kI8:
+      return BlockAttention<V, KvI8>(tile, begin, scratch, result).run();
+  }
 }
 
 // The softmax of several blocks from those of each (Milakov and Gimelshein, arXiv 1805.02867).

@@ -4,7 +4,10 @@
 // explains.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "trimtab/kv_format.h"
 
 namespace trimtab {
 
@@ -18,11 +21,15 @@ struct QueryTile {
   float* out;        // as q
   int64_t out_stride;
   int rows, group;
-  int64_t position;             // of token 0
-  int64_t window;               // a query sees so many positions, its own included; 0: all before
-  const float* keys;            // KvLayout
-  const float* values;          // KvLayout
-  int64_t positions, head_dim;  // of the KvLayout
+  int64_t position;  // of token 0
+  int64_t window;    // a query sees so many positions, its own included; 0: all before
+  // One head of keys and values: KvHead::give().
+  KvFormat format = KvFormat::kF32;
+  const std::byte* keys = nullptr;      // KvLayout, elements of the format
+  const std::byte* values = nullptr;    // KvLayout
+  const float* key_scales = nullptr;    // kI8: [positions], what a code stands for
+  const float* value_scales = nullptr;  // the same
+  int64_t positions = 0, head_dim = 0;  // of the KvLayout
 
   // What a row sees: [first, last).
   int64_t last(int row) const { return position + row / group + 1; }

@@ -3,7 +3,7 @@
 // in which it computes. Positions are cut into blocks of kBlock. A block's keys are panels of
 // kPanel positions, [head_dim, kPanel] each: one load brings the same element of many keys. Its
 // values are panels of kPanel elements, [positions of the block, kPanel] each. The last block is as
-// high as the capacity needs.
+// high as the capacity needs. Offsets are in elements, whatever their type.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct KvLayout {
   }
 
   int64_t padded_dim() const { return rounded(head_dim); }
-  int64_t key_floats() const { return positions * head_dim; }
-  int64_t value_floats() const { return positions * padded_dim(); }
+  int64_t key_elements() const { return positions * head_dim; }
+  int64_t value_elements() const { return positions * padded_dim(); }
   // Positions of the block that begins at `begin`, a multiple of kBlock.
   int64_t height(int64_t begin) const {
     return positions - begin < kBlock ? positions - begin : kBlock;
@@ -38,18 +38,6 @@ struct KvLayout {
   int64_t value(int64_t position, int64_t panel) const {
     const int64_t begin = position / kBlock * kBlock;
     return begin * padded_dim() + (panel * height(begin) + position - begin) * kPanel;
-  }
-
-  // Copies the key or the value [head_dim] of a position to its place.
-  void store_key(const float* k, int64_t position, float* keys) const {
-    float* const to = keys + key(position);
-    for (int64_t d = 0; d < head_dim; ++d) to[d * kPanel] = k[d];
-  }
-  void store_value(const float* v, int64_t position, float* values) const {
-    for (int64_t d = 0; d < head_dim; d += kPanel) {
-      float* const to = values + value(position, d / kPanel);
-      for (int64_t i = 0; i < kPanel && d + i < head_dim; ++i) to[i] = v[d + i];
-    }
   }
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention/attention.h"
-#include "attention/kv_layout.h"
+#include "attention/kv_head.h"
 #include "base/cat.h"
 #include "base/rows.h"
 #include "model/decoder_rows.h"
@@ -12,27 +12,27 @@
 
 namespace trimtab {
 
-KvCache::KvCache(const ModelConfig& config, int64_t capacity)
+KvCache::KvCache(const ModelConfig& config, int64_t capacity, KvFormat format)
     : capacity_(capacity),
+      format_(format),
       num_layers_(config.num_hidden_layers),
       num_heads_(config.num_key_value_heads),
       head_dim_(config.head_dim) {
   if (capacity < 1) throw InvalidArgument(cat("a cache needs at least 1 position, not ", capacity));
-  const int64_t positions = KvLayout::rounded(capacity), dim = KvLayout::rounded(head_dim_);
-  data_ = Buffer(cells(num_layers_, num_heads_, head_dim_ + dim, positions, sizeof(float)));
+  const KvLayout layout = KvLayout::of(capacity, head_dim_);
+  data_ = Buffer(cells(num_layers_, num_heads_, KvHead::bytes(layout, format)));
 }
 
-KvLayout KvCache::layout() const {
-  return KvLayout::of(capacity_, head_dim_);
+size_t KvCache::bytes_per_position(const ModelConfig& config, KvFormat format) {
+  const KvLayout panel = KvLayout::of(KvLayout::kPanel, config.head_dim);
+  return cells(config.num_hidden_layers, config.num_key_value_heads, KvHead::bytes(panel, format)) /
+         KvLayout::kPanel;
 }
 
-float* KvCache::keys(int layer, int head) const {
-  const int64_t floats = layout().key_floats() + layout().value_floats();
-  return data_.as<float>() + (int64_t{layer} * num_heads_ + head) * floats;
-}
-
-float* KvCache::values(int layer, int head) const {
-  return keys(layer, head) + layout().key_floats();
+KvHead KvCache::head(int layer, int head) const {
+  const KvLayout layout = KvLayout::of(capacity_, head_dim_);
+  const int64_t index = int64_t{layer} * num_heads_ + head;
+  return {data_.data() + cells(index, KvHead::bytes(layout, format_)), layout, format_};
 }
 
 void Decoder::attention(const LayerWeights& w, int layer, const Activations& a) {
@@ -76,11 +76,9 @@ void Decoder::append_to_caches(int layer, const Activations& a) {
     const int head = static_cast<int>(item);
     for (int64_t token = 0; token < a.h.rows; ++token) {
       const Place& place = a.places[token];
-      const KvLayout layout = place.cache->layout();
-      layout.store_key(a.k.row_as<float>(token) + head * dim, place.position,
-                       place.cache->keys(layer, head));
-      layout.store_value(a.v.row_as<float>(token) + head * dim, place.position,
-                         place.cache->values(layer, head));
+      place.cache->head(layer, head)
+          .store(a.k.row_as<float>(token) + head * dim, a.v.row_as<float>(token) + head * dim,
+                 place.position);
     }
   });
 }
@@ -104,18 +102,16 @@ int64_t Decoder::tile_queries(int layer, const Activations& a) const {
       const int key_head = head / group;
       heads = std::min((key_head + 1) * group - head, QueryTile::kMaxRows);
       const int64_t column = int64_t{head} * c.head_dim;
-      a.tiles[tiles++] = {.q = a.q.row_as<float>(token) + column,
-                          .q_stride = a.q.stride,
-                          .out = a.attended.row_as<float>(token) + column,
-                          .out_stride = a.attended.stride,
-                          .rows = static_cast<int>(count) * heads,
-                          .group = heads,
-                          .position = place.position,
-                          .window = sliding ? c.sliding_window : 0,
-                          .keys = place.cache->keys(layer, key_head),
-                          .values = place.cache->values(layer, key_head),
-                          .positions = place.cache->layout().positions,
-                          .head_dim = c.head_dim};
+      QueryTile& tile = a.tiles[tiles++];
+      tile = {.q = a.q.row_as<float>(token) + column,
+              .q_stride = a.q.stride,
+              .out = a.attended.row_as<float>(token) + column,
+              .out_stride = a.attended.stride,
+              .rows = static_cast<int>(count) * heads,
+              .group = heads,
+              .position = place.position,
+              .window = sliding ? c.sliding_window : 0};
+      place.cache->head(layer, key_head).give(tile);
     }
   }
   return tiles;

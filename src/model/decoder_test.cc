@@ -102,6 +102,49 @@ TEST_P(DecoderFamilies, QuantisedLinearMaps) {
   EXPECT_LT(eight, four);
 }
 
+// Keys and values are rounded as they are stored, so nothing depends on the batch. Each layer
+// rounds keys and values once: by 2^-9 as bf16; as i8 by half a 127th of the largest of a head's
+// elements, which is about three times the root of their mean square. Where that changes a router's
+// pick a row is off by more, so the bound is for the row in the middle.
+TEST_P(DecoderFamilies, RoundedKeysAndValues) {
+  const Model model = open_model(GetParam());
+  const auto cols = static_cast<size_t>(model.config.vocab_size);
+  const auto prompts = random_prompts(model.config, {30, 1, 17});
+  const auto exact = all_logits(model, prompts, {});
+  const double layers = model.config.num_hidden_layers;
+  for (const auto& [format, rounding] :
+       {std::pair{KvFormat::kBF16, 0x1p-9}, {KvFormat::kI8, 3 / 127.0 / std::sqrt(12.0)}}) {
+    const auto rounded = all_logits(model, prompts, {.kv = format});
+    std::vector<double> errors;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      for (size_t row = 0; row < exact[i].size(); row += cols) {
+        const auto of_row = [&](const std::vector<float>& all) {
+          const auto begin = all.begin() + static_cast<std::ptrdiff_t>(row);
+          return std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(cols));
+        };
+        errors.push_back(relative_error(of_row(rounded[i]), of_row(exact[i]), cols));
+      }
+    }
+    std::ranges::sort(errors);
+    EXPECT_LE(errors[errors.size() / 2], rounding * std::sqrt(2 * layers)) << name(format);
+    EXPECT_GT(errors.back(), 1e-6) << name(format);
+    EXPECT_EQ(all_logits(model, prompts,
+                         {.ranks = 2, .options = {.threads = 3}, .chunk = 4, .kv = format}),
+              rounded)
+        << name(format);
+  }
+}
+
+TEST(Decoder, BytesOfKeysAndValues) {
+  const ModelConfig config = open_model("qwen3_moe").config;
+  const size_t elements = cells(config.num_hidden_layers, config.num_key_value_heads,
+                                config.head_dim + (config.head_dim + 31) / 32 * 32);
+  const size_t scales = cells(config.num_hidden_layers, config.num_key_value_heads, 8);
+  EXPECT_EQ(KvCache::bytes_per_position(config, KvFormat::kF32), 4 * elements);
+  EXPECT_EQ(KvCache::bytes_per_position(config, KvFormat::kBF16), 2 * elements);
+  EXPECT_EQ(KvCache::bytes_per_position(config, KvFormat::kI8), elements + scales);
+}
+
 TEST(Decoder, ChunksOfOneCacheFollowEachOther) {
   const Model model = open_model("qwen3_moe");
   const auto cols = static_cast<size_t>(model.config.vocab_size);

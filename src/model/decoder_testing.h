@@ -64,6 +64,7 @@ struct Arrangement {
   std::optional<WeightFormat> experts = {};  // if not given: dtype
   std::optional<WeightFormat> linear = {};   // the same
   std::optional<Placement> placement = {};   // if not given: linear
+  KvFormat kv = KvFormat::kF32;
 };
 
 inline Placement linear_placement(const ModelConfig& config, int ranks) {
@@ -93,7 +94,7 @@ inline std::vector<std::vector<float>> all_logits(const Model& model,
     for (auto i = static_cast<size_t>(comm.rank()); i < sequences.size();
          i += static_cast<size_t>(arrangement.ranks)) {
       mine.push_back(i);
-      caches.emplace_back(model.config, static_cast<int64_t>(longest));
+      caches.emplace_back(model.config, static_cast<int64_t>(longest), arrangement.kv);
     }
     for (size_t begin = 0; begin < longest; begin += arrangement.chunk) {
       std::vector<Chunk> batch;

@@ -207,7 +207,7 @@ class Scheduler {
       // All but the last new token go through the decoder.
       const int64_t length =
           std::ssize(prompt) + max_new(decoder_.config(), prompt, options_.max_new_tokens) - 1;
-      running_.push_back({next_prompt_, prompt, KvCache(decoder_.config(), length)});
+      running_.push_back({next_prompt_, prompt, KvCache(decoder_.config(), length, options_.kv)});
       take(running_.back());
     }
     return batch;

@@ -27,7 +27,7 @@ TEST(Run, PrintsTextSpeedAndLoad) {
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_TRUE(contains(run.out,
                        "(qwen3_moe, 4 MoE layers of 32 experts, top-4), 3 ranks x 1 thread, pull, "
-                       "f32\n"))
+                       "f32, keys and values in f32 (2.0 kB a token)\n"))
       << run.out;
   for (const char* prompt :
        {"[1] The evening\n  | ", "[2] Выберите\n  | ", "[3] import os\n  | "}) {
@@ -361,6 +361,21 @@ TEST(Run, RoutesAreReplayed) {
   EXPECT_TRUE(contains(wrong.err, "--routes-in wants int32")) << wrong.err;
 }
 
+TEST(Run, KeepsKeysAndValuesInOtherFormats) {
+  const auto run_with = [](const std::string& kv) {
+    const Outcome run = trimtab("run " + kTinyMoe + " --json --steps 8 --ranks 2 --kv " + kv);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out, nullptr, false);
+  };
+  const Json exact = run_with("f32"), half = run_with("bf16"), quarter = run_with("i8");
+  EXPECT_EQ(half.at("kv"), "bf16");
+  const auto bytes = [](const Json& json) { return json.at("kv_bytes_per_token").get<int64_t>(); };
+  EXPECT_EQ(bytes(exact), 2 * bytes(half));
+  EXPECT_LT(bytes(quarter), bytes(half));
+  // Greedy text of a trained model survives the rounding to bf16.
+  EXPECT_EQ(half.at("outputs")[0], exact.at("outputs")[0]);
+}
+
 TEST(Run, WritesAChromeTrace) {
   const Scratch scratch;
   const std::string file = scratch.file("trace.json");
@@ -644,6 +659,7 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --dispatcher push",
        "--dispatcher: push not in {auto,all_gather,all_to_all,fused,hybrid,mc2,packed,pull}"},
       {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
+      {"run x --kv f16", "unknown format of keys and values 'f16': choose one of f32, bf16, i8"},
       {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
       {"run x --temperature nan", "--temperature: nan is not a number from 0 to 1000"},
       {"run x --seed -1", "--seed: -1 is not a whole number from 0"},
@@ -769,7 +785,7 @@ TEST(Command, KnowsItsVersionAndTeaches) {
   const Outcome run_help = trimtab("run --help");
   EXPECT_EQ(run_help.status, 0);
   for (const char* part :
-       {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype",
+       {"--ranks", "--prompts", "--token-ids", "--steps", "--dispatcher", "--dtype", "--kv",
         "--threads-per-rank", "--timeout", "--seed", "--temperature", "--trace-out",
         "--chrome-trace", "--report", "--json", "Examples", "fused", "PAR, the peak-to-average"}) {
     EXPECT_TRUE(contains(run_help.out, part)) << part;
