@@ -48,8 +48,8 @@ RankGroup make_group(int rank, const nb::callable& exchange, double timeout) {
 std::shared_ptr<RankRuntime> make_rank_runtime(
     const RankGroup& group, int num_experts, int top_k, int threads, const std::string& dispatcher,
     int64_t max_tokens, const std::optional<ParallelLayout>& layout,
-    std::optional<double> row_budget, bool same_tokens, const std::string& balancer, int redundant,
-    std::optional<Placement> placement, bool share_openmp) {
+    std::optional<double> row_budget, bool same_tokens, const std::string& balancer,
+    const std::string& cost, int redundant, std::optional<Placement> placement, bool share_openmp) {
   return std::make_shared<RankRuntime>(group.comm, num_experts, top_k,
                                        RankRuntimeOptions{.threads = threads,
                                                           .dispatcher = dispatcher,
@@ -59,6 +59,7 @@ std::shared_ptr<RankRuntime> make_rank_runtime(
                                                           .share_openmp = share_openmp,
                                                           .same_tokens = same_tokens,
                                                           .balancer = balancer,
+                                                          .cost = cost,
                                                           .redundant = redundant,
                                                           .placement = std::move(placement),
                                                           .version = TRIMTAB_VERSION});
@@ -107,7 +108,7 @@ The output of a token does not depend on ranks or on where its experts are. With
 move between the ranks while they serve.)")
       .def(nb::new_(&make_rank_runtime), "group"_a, "num_experts"_a, "top_k"_a, nb::kw_only(),
            "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "layout"_a = nb::none(),
-           "row_budget"_a = nb::none(), "same_tokens"_a = false, "balancer"_a = "",
+           "row_budget"_a = nb::none(), "same_tokens"_a = false, "balancer"_a = "", "cost"_a = "",
            "redundant"_a = 0, "placement"_a = nb::none(), "share_openmp"_a = true,
            R"(num_experts: of all ranks, which must divide them.
 top_k: the number of experts of a token. threads: those of this rank.
@@ -120,6 +121,9 @@ row_budget: as MoeRuntime's, of max_tokens on every rank; the same on every rank
 same_tokens: all ranks bring the same tokens. Each takes an even share through the layer, and the
 other rows of its output are zero: summed over the ranks, outputs are whole. Without a layout.
 balancer: settings as JSON (docs/live.md); "": experts stay where they are.
+cost: what an expert takes for a number of rows, which the balancer's split rule "time" needs:
+"measure" (rank 0 does, in 0.05 s, for all), "rows", or a file that `trimtab bench experts
+--cost-out` wrote. Plans are made in time then.
 redundant: slots of all ranks beyond one for each expert.
 placement: a Placement of all layers that the ranks begin with, which says how many slots there are
 (redundant is not heeded); None: experts in order. Experts still are added as without it, and
@@ -150,6 +154,16 @@ begins a step. Raises CommError when a peer is lost or late; then no call works 
       .def_prop_ro("row_budget", &RankRuntime::row_budget,
                    "The most rows that this rank's experts get at once, once start() has been "
                    "called; 0: no budget.")
+      .def_prop_ro(
+          "split", [](const RankRuntime& runtime) { return std::string(name(runtime.split())); },
+          "The rule that shares tokens out over replicas.")
+      .def_prop_ro(
+          "cost",
+          [](const RankRuntime& runtime) -> std::optional<CostModel> {
+            if (runtime.cost() == nullptr) return std::nullopt;
+            return *runtime.cost();
+          },
+          "The CostModel in use, after start(); None without `cost`.")
       .def_prop_ro("steps", &RankRuntime::steps, "Steps that have begun.")
       .def_prop_ro("layers_switched", &RankRuntime::layers_switched,
                    "Layers that have got a new placement, by now.")

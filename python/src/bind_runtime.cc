@@ -75,6 +75,7 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
                                          const std::string& dispatcher, int64_t max_tokens,
                                          const std::optional<ParallelLayout>& layout,
                                          std::optional<double> row_budget, bool share_openmp,
+                                         const std::string& split, const std::string& cost,
                                          double timeout) {
   if (layers.empty() || layers.front() == nullptr)
     throw InvalidArgument("a runtime needs at least one layer");
@@ -91,6 +92,8 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
           .max_tokens = max_tokens,
           .row_budget = row_budget,
           .share_openmp = share_openmp,
+          .split = parse_split_rule(split),
+          .cost = cost,
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)});
   for (const auto& layer : layers) runtime->add_layer(layer);
   return runtime;
@@ -178,7 +181,8 @@ placement. Threads may share a runtime: calls run one after another. In the chil
 call raises RuntimeError.)")
       .def(nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = nb::none(),
            "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "layout"_a = nb::none(),
-           "row_budget"_a = nb::none(), "share_openmp"_a = true, "timeout"_a = 60.0,
+           "row_budget"_a = nb::none(), "share_openmp"_a = true, "split"_a = "static",
+           "cost"_a = "", "timeout"_a = 60.0,
            R"(layers: list of ExpertWeights, all of the same sizes and format.
 
 top_k: the number of experts of a token. ranks: the number of ranks; None: those of the layout, or
@@ -194,6 +198,9 @@ brings more takes further rounds, with the same bits. None: 2 where the dispatch
 0: none.
 share_openmp: run on the threads of the process's OpenMP runtime (torch's) where there is one,
 instead of threads of the runtime's own.
+split: the rule that shares tokens out over an expert's replicas: static, round_robin, split or
+time. cost: what an expert takes for a number of rows, which time needs: "measure" (in 0.05 s),
+"rows", or a file that `trimtab bench experts --cost-out` wrote.
 timeout: the longest that ranks wait for each other, in seconds.
 Raises ValueError for what does not fit.)")
       .def("add_layer", &MoeRuntime::add_layer, "weights"_a, WithoutGil(),
@@ -236,6 +243,17 @@ sp.)")
       .def_prop_ro("layout", [](const MoeRuntime& runtime) { return runtime.layout(); })
       .def_prop_ro("row_budget", &MoeRuntime::row_budget,
                    "The most rows that a rank's experts get at once; 0: no budget.")
+      .def_prop_ro(
+          "split",
+          [](const MoeRuntime& runtime) { return std::string(name(runtime.options().split)); },
+          "The rule that shares tokens out over replicas.")
+      .def_prop_ro(
+          "cost",
+          [](const MoeRuntime& runtime) -> std::optional<CostModel> {
+            if (runtime.cost() == nullptr) return std::nullopt;
+            return *runtime.cost();
+          },
+          "The CostModel in use; None without `cost`.")
       .def_prop_ro("nbytes", &MoeRuntime::weight_bytes, WithoutGil(),
                    "Bytes that the packed weights take.")
       .def_prop_ro("workspace_nbytes", &MoeRuntime::workspace_bytes, WithoutGil(),

@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "base/rows.h"
+#include "expert_cost.h"
 #include "rank_layout.h"
 #include "trimtab/communicator.h"
 #include "trimtab/error.h"
@@ -24,6 +25,7 @@ RuntimeOptions checked(RuntimeOptions options) {
     throw InvalidArgument(cat("max_tokens must be at least the number of ranks, ", options.ranks,
                               ", is ", options.max_tokens));
   }
+  check_cost_of_rule(options.split, options.cost);
   return options;
 }
 
@@ -35,6 +37,13 @@ ParallelLayout checked_layout(const RuntimeOptions& options) {
         cat("layout ", name(layout),
             ": data-parallel groups have tokens of their own, but the ranks of this runtime share "
             "those of one caller; take dp 1, or a RankRuntime in each process"));
+  }
+  if (layout.sums_parts() && options.split != SplitRule::kStatic) {
+    throw InvalidArgument(
+        cat("layout ", name(layout),
+            ": its ranks sum parts, so nothing is shared out over replicas; split "
+            "is static, not ",
+            name(options.split)));
   }
   return layout;
 }
@@ -69,6 +78,12 @@ MoeRuntime::MoeRuntime(const ExpertTable& like, int top_k, RuntimeOptions option
   row_budget_ = made->shape().row_budget;
   if (made->format() != Format::kStandard)
     throw InvalidArgument(cat("dispatcher ", dispatcher_name_, " does not bring standard rows"));
+  cost_ = given_cost(options_.cost, like, options_.threads);
+  if (options_.cost == "measure") {
+    const auto own = like.experts();
+    const auto experts = make_grouped_experts({own.begin(), own.end()}, hidden_, format_);
+    cost_ = std::make_shared<const CostModel>(measured_cost(*experts, options_.threads));
+  }
 }
 
 MoeRuntime::~MoeRuntime() {
@@ -82,14 +97,17 @@ std::shared_ptr<const Dispatcher> MoeRuntime::dispatcher_for(const Placement& pl
                                                              int rank) const {
   const std::vector<int32_t> hosts(options_.ranks);
   const Placement of_lane = placement_of_lane(layout_, placement);
-  return make_rank_dispatcher(
-      layout_,
-      {.max_tokens = rank_tokens(),
-       .hidden = static_cast<int>(hidden_),
-       .top_k = top_k_,
-       .dtype = format_.rows(),
-       .first_slots = of_lane.first_slots()},
-      rank, hosts, {.dispatcher = options_.dispatcher, .row_budget = options_.row_budget});
+  const bool shares_out = options_.split != SplitRule::kStatic;
+  DispatchShape shape{.max_tokens = rank_tokens(),
+                      .hidden = static_cast<int>(hidden_),
+                      .top_k = top_k_,
+                      .dtype = format_.rows(),
+                      .first_slots = of_lane.first_slots()};
+  if (shares_out) shape.num_experts = num_experts_;
+  return make_rank_dispatcher(layout_, shape, rank, hosts,
+                              {.dispatcher = options_.dispatcher,
+                               .row_budget = options_.row_budget,
+                               .shares_out = shares_out});
 }
 
 // The slots of a layer, as many on each rank.
@@ -124,6 +142,8 @@ MoeRuntime::Layer MoeRuntime::place_table(std::shared_ptr<const ExpertTable> tab
     const size_t num_slots = slots.size();
     MoeLayer::Parts parts;
     parts.replicas = replicas;
+    parts.split = options_.split;
+    parts.cost = cost_;
     parts.dispatcher = dispatcher_for(layer.placement, r);
     parts.experts = make_grouped_experts(std::move(slots), hidden_, format_);
     parts.layer = number;

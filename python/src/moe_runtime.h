@@ -17,9 +17,11 @@
 #include "expert_table.h"
 #include "rank_pass.h"
 #include "rank_threads.h"
+#include "trimtab/cost_model.h"
 #include "trimtab/dispatcher.h"
 #include "trimtab/layout.h"
 #include "trimtab/placement.h"
+#include "trimtab/split.h"
 
 namespace trimtab::python {
 
@@ -35,6 +37,10 @@ struct RuntimeOptions {
   int64_t max_tokens = 2048;
   std::optional<double> row_budget = {};  // as DispatchWish
   bool share_openmp = true;               // as RankThreads
+  // How tokens are shared out over replicas, and what an expert costs, as expert_cost.h names it;
+  // kTime needs it.
+  SplitRule split = SplitRule::kStatic;
+  std::string cost = {};
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
@@ -71,8 +77,9 @@ class MoeRuntime {
   const RuntimeOptions& options() const { return options_; }
   const ParallelLayout& layout() const { return layout_; }
   std::string dispatcher() const { return dispatcher_name_; }
-  int64_t row_budget() const { return row_budget_; }  // rows of a rank at once; 0: none
-  const char* threads() const;                        // as RankThreads
+  int64_t row_budget() const { return row_budget_; }     // rows of a rank at once; 0: none
+  const CostModel* cost() const { return cost_.get(); }  // null: none was asked for
+  const char* threads() const;                           // as RankThreads
   size_t weight_bytes() const;
   size_t workspace_bytes() const;  // the most that the ranks' calls have taken by now
 
@@ -110,6 +117,7 @@ class MoeRuntime {
   WeightFormat format_;
   std::string dispatcher_name_;
   int64_t row_budget_ = 0;
+  std::shared_ptr<const CostModel> cost_;
   int process_;  // that the threads are in
 
   mutable std::mutex mutex_;  // one call at a time; guards all below

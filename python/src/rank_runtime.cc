@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "base/cat.h"
+#include "expert_cost.h"
 #include "rank_layout.h"
 #include "trimtab/error.h"
+#include "trimtab/measure_cost.h"
 #include "trimtab/migrator.h"
 #include "trimtab/require_equal.h"
 #include "trimtab/split.h"
@@ -52,13 +54,15 @@ ParallelLayout checked_layout(const RankRuntimeOptions& options, int ranks) {
   return layout;
 }
 
-BalancerConfig balancer_config(const std::string& json) {
-  if (json.empty()) return {};
+BalancerConfig balancer_config(const std::string& json, const std::string& cost) {
+  if (json.empty()) {
+    if (!cost.empty()) throw InvalidArgument("a cost is of use only with a balancer");
+    return {};
+  }
   BalancerConfig config = parse_balancer_config(json, "the balancer's settings");
   if (config.phase)
     throw InvalidArgument("balancer: steps are not told apart by phase here; leave phase out");
-  if (config.split == SplitRule::kTime)
-    throw InvalidArgument("balancer: the split rule time needs measured costs; take split");
+  check_cost_of_rule(config.split, cost);
   if (config.screen) throw InvalidArgument("balancer: there is no screening here; leave it out");
   return config;
 }
@@ -115,7 +119,7 @@ RankRuntime::RankRuntime(std::shared_ptr<Communicator> comm, int num_experts, in
       top_k_(top_k),
       options_(checked_ranks(std::move(options), num_experts, top_k, comm_->size())),
       layout_(checked_layout(options_, comm_->size())),
-      balancer_config_(balancer_config(options_.balancer)),
+      balancer_config_(balancer_config(options_.balancer, options_.cost)),
       threads_(options_.threads, options_.share_openmp),
       step_words_(comm_->size()),
       step_bytes_(comm_->size()),
@@ -152,7 +156,9 @@ void RankRuntime::check_parts(const ExpertTable& table) const {
 
 void RankRuntime::start() {
   if (started_) throw InvalidArgument("start() is called once");
+  take_given_cost();
   require_same_ranks();
+  if (!cost_error_.empty()) throw InvalidArgument(cost_error_);
   if (tables_.empty()) throw InvalidArgument("a runtime needs at least one layer");
   if (options_.placement) check_placement(*options_.placement, num_layers(), num_experts_, ranks());
   placement_ = std::make_unique<Placement>(loaded_placement());
@@ -171,13 +177,24 @@ void RankRuntime::start() {
   started_ = true;
 }
 
+// A file may be another one, or none, on other ranks, so they hear first what each has found.
+void RankRuntime::take_given_cost() {
+  if (tables_.empty()) return;
+  try {
+    cost_ = given_cost(options_.cost, *tables_.front(), options_.threads);
+  } catch (const Error& error) {
+    cost_error_ = error.what();
+  }
+}
+
 void RankRuntime::require_same_ranks() {
   const bool empty = tables_.empty();
   require_equal(*comm_,
                 std::vector<NamedDigest>{
                     named_value("Trimtab's version", options_.version),
                     named_value("the number of MoE layers", cat(tables_.size())),
-                    named_value("experts", cat(num_experts_)), named_value("top_k", cat(top_k_)),
+                    named_value("experts", cat(num_experts_)),
+                    named_value("top_k", cat(top_k_)),
                     named_value("hidden size", empty ? "none" : cat(tables_.front()->hidden())),
                     named_value("weight format", empty ? "none" : name(tables_.front()->format())),
                     named_value("dispatcher", options_.dispatcher),
@@ -188,7 +205,9 @@ void RankRuntime::require_same_ranks() {
                     named_value("same_tokens", cat(static_cast<int>(options_.same_tokens))),
                     named_value("redundant experts", cat(options_.redundant)),
                     named_value("placement", slots_of(options_.placement)),
-                    named_value("balancer", options_.balancer)});
+                    named_value("balancer", options_.balancer),
+                    named_value("cost", options_.cost),
+                    {"the costs in that file", cost_ ? cost_->fingerprint() : 0, cost_error_}});
 }
 
 // Each rank's experts in order, and the first of them once more in its other slots: what a rank has
@@ -277,11 +296,20 @@ void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatche
     parts.experts = slots_ ? slots_->experts(l, dispatcher->format())
                            : make_grouped_experts({own.begin(), own.end()}, table.hidden(),
                                                   table.format(), dispatcher->format());
+    if (l == 0 && options_.cost == "measure") agree_on_cost(*parts.experts);
+    parts.cost = cost_;
     parts.layer = l;
     const int slots = placement_->slots_of_rank(comm_->rank());
     layers_.push_back(
         {MoeLayer(std::move(parts)), std::vector<int32_t>(slots), std::vector<int64_t>(slots)});
   }
+}
+
+// Rank 0 measures, and its model becomes that of all ranks.
+void RankRuntime::agree_on_cost(const Experts& experts) {
+  std::optional<CostModel> mine;
+  if (comm_->rank() == 0) mine = measured_cost(experts, options_.threads);
+  cost_ = std::make_shared<const CostModel>(broadcast_cost(*comm_, mine ? &*mine : nullptr));
 }
 
 void RankRuntime::make_balancer() {
@@ -290,6 +318,7 @@ void RankRuntime::make_balancer() {
       balancer_config_,
       Balancer::Parts{.placement = *placement_,
                       .topology = {.node_of_rank = {comm_->hosts().begin(), comm_->hosts().end()}},
+                      .cost = cost_,
                       .slots = slots_.get(),
                       .format = layers_.front().layer.dispatcher().format(),
                       .place =

@@ -41,6 +41,8 @@ struct RankRuntimeOptions {
   // A balancer's configuration as JSON (parse_balancer_config()); empty: experts stay where they
   // are.
   std::string balancer = {};
+  // What an expert costs, as expert_cost.h names it; the balancer's split rule "time" needs it.
+  std::string cost = {};
   int redundant = 0;  // slots of all ranks beyond one for each expert; ranks must divide it
   // Where experts are when the first call comes; `redundant` is not heeded then. None: in order,
   // the first ones of a rank once more in its redundant slots.
@@ -84,6 +86,10 @@ class RankRuntime {
   // [layers, experts] the rows that this rank's experts have got since the last call of this.
   // Summed over the ranks it is the load.
   std::vector<int64_t> take_load();
+  // The rule that shares tokens out over replicas.
+  SplitRule split() const { return shares_out() ? balancer_config_.split : SplitRule::kStatic; }
+  // What an expert costs, the same on every rank; null: none was asked for, or before start().
+  const CostModel* cost() const { return cost_.get(); }
   // The text for Prometheus; empty without a balancer. Complete on rank 0.
   std::string metrics() const;
   int64_t layers_switched() const;
@@ -103,6 +109,7 @@ class RankRuntime {
   int first_own() const { return layout_.ep ? comm_->rank() * num_own() : 0; }
   int own_part() const { return layout_.ep ? 0 : layout_.tp_rank(comm_->rank()); }
   void check_parts(const ExpertTable& table) const;
+  void take_given_cost();
   void require_same_ranks();
   Placement loaded_placement() const;
   std::shared_ptr<const Dispatcher> make_dispatcher();
@@ -112,6 +119,7 @@ class RankRuntime {
   void count_load(int layer);
   void make_layers(const std::shared_ptr<const Dispatcher>& dispatcher);
   void make_balancer();
+  void agree_on_cost(const Experts& experts);
   void begin_step(bool counts);
   void on_threads(const std::function<void()>& body);
 
@@ -120,6 +128,8 @@ class RankRuntime {
   const RankRuntimeOptions options_;
   const ParallelLayout layout_;
   BalancerConfig balancer_config_;
+  std::shared_ptr<const CostModel> cost_;  // null: rows
+  std::string cost_error_;                 // why this rank could not read its costs
   RankThreads threads_;
   std::vector<std::shared_ptr<const ExpertTable>> tables_;  // until start()
 

@@ -236,6 +236,34 @@ TEST(RankRuntime, ExpertsMoveAndOutputsStay) {
   }
 }
 
+TEST(RankRuntime, SharesOutInTimeByOneCost) {
+  for (const char* cost : {"rows", "measure"}) {
+    std::vector<uint64_t> models(kRanks);
+    run_ranks(kRanks, [&](Communicator& comm) {
+      const auto runtime =
+          start(comm, {.threads = 2,
+                       .balancer = R"({"interval": 4, "gate": false, "split": "time"})",
+                       .cost = cost,
+                       .redundant = kRanks});
+      Reference expected;
+      for (int step = 0; step < 40; ++step) {
+        const Batch batch(kMaxTokens, step + 5000 * comm.rank());
+        for (int layer = 0; layer < kLayers; ++layer) {
+          std::vector<float> out;
+          runtime->forward(layer, batch.into(out), true);
+          if (step % 8 == 0) {
+            EXPECT_EQ(out, expected(batch)) << "step " << step;
+          }
+        }
+      }
+      EXPECT_EQ(runtime->split(), SplitRule::kTime);
+      ASSERT_NE(runtime->cost(), nullptr);
+      models[comm.rank()] = runtime->cost()->fingerprint();
+    });
+    EXPECT_EQ(models, std::vector<uint64_t>(kRanks, models[0])) << cost;
+  }
+}
+
 std::vector<int32_t> slots_of(const Placement& placement) {
   return {placement.logical().begin(), placement.logical().end()};
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live balancing of a MoeRuntime."""
 
+import json
 import threading
 import time
 
@@ -12,7 +13,7 @@ import trimtab
 EXPERTS, HIDDEN, TOP_K, RANKS, LAYERS = 8, 32, 2, 2, 3
 
 
-def make_runtime():
+def make_runtime(**options):
     rng = np.random.default_rng(1)
     layers = [
         trimtab.ExpertWeights(
@@ -22,14 +23,14 @@ def make_runtime():
         )
         for _ in range(LAYERS)
     ]
-    return trimtab.MoeRuntime(layers, TOP_K, ranks=RANKS)
+    return trimtab.MoeRuntime(layers, TOP_K, ranks=RANKS, **options)
 
 
 class Server:
     """Steps with experts 0 and 1 hot, which a rank has both of at first; or others."""
 
-    def __init__(self):
-        self.runtime = make_runtime()
+    def __init__(self, **options):
+        self.runtime = make_runtime(**options)
         self.rng = np.random.default_rng(2)
 
     def step(self, hot=(0, 1), tokens=24):
@@ -93,6 +94,62 @@ def test_outputs_do_not_change():
         if balancer.replans >= 2:
             break
     assert balancer.replans >= 2
+
+
+def write_costs(path, points, threads=1):
+    cost = {
+        "hidden": HIDDEN,
+        "intermediate": 16,
+        "weights": "f32",
+        "isa": trimtab.kernel_isa(),
+        "threads": threads,
+        "points": points,
+    }
+    path.write_text(json.dumps({"format": "trimtab_costs", "version": 1, "costs": [cost]}))
+    return str(path)
+
+
+@pytest.mark.parametrize("split", ["round_robin", "split", "time"])
+def test_plans_are_for_the_rule_that_serves(split, tmp_path, monkeypatch):
+    """Which replica a token goes to changes no bit, and the planner hears of the rule and the
+    cost, with single steps where times are no rows."""
+    cost = write_costs(tmp_path / "costs.json", [[1, 1_000_000], [64, 1_000_001]])
+    asked, plan = [], trimtab.plan
+
+    def watched(window, *args, **options):
+        asked.append((window, options["split"], options["cost"]))
+        return plan(window, *args, **options)
+
+    monkeypatch.setattr("trimtab.balancer.plan", watched)
+    server, still = Server(split=split, cost=cost if split == "time" else ""), Server()
+    balancer = trimtab.Balancer(server.runtime, interval=64, plan_above_par=0)
+    assert balancer.split == server.runtime.split == split
+    assert (server.runtime.cost is not None) == (split == "time")
+    for _ in range(5000):
+        balancer.step()
+        for mine, theirs in zip(server.step(), still.step()):
+            assert np.array_equal(mine, theirs)
+        if len(asked) >= 3:
+            break
+    for window, rule, model in asked[1:]:  # the first is of __init__
+        assert rule == split
+        picks = 24 * TOP_K * (1 if split == "time" else 2)  # of each layer in a part of two steps
+        assert (window.sum(2) == picks).all()
+        if split == "time":
+            assert model.seconds(64) == pytest.approx(1e-6, rel=1e-4)
+        else:
+            assert model is None
+
+
+def test_a_cost_and_its_rule_come_together(tmp_path):
+    with pytest.raises(ValueError, match="split rule time needs a cost"):
+        make_runtime(split="time")
+    with pytest.raises(ValueError, match="no effect on split rule static"):
+        make_runtime(cost="rows")
+    with pytest.raises(ValueError, match="has no cost of f32 experts"):
+        make_runtime(split="time", cost=write_costs(tmp_path / "c", [[1, 5]], threads=7))
+    assert make_runtime(split="time", cost="rows").cost.is_proportional
+    assert make_runtime(split="time", cost="measure").cost.seconds(16) > 0
 
 
 def test_a_planner_that_fails_changes_nothing(monkeypatch):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experts over ranks that are processes, compared bit by bit with ranks that are threads."""
 
+import json
 import os
 import signal
 
@@ -8,7 +9,14 @@ import numpy as np
 import pytest
 import rank_processes
 
-from trimtab import ExpertWeights, MoeRuntime, ParallelLayout, RankGroup, RankRuntime
+from trimtab import (
+    ExpertWeights,
+    MoeRuntime,
+    ParallelLayout,
+    RankGroup,
+    RankRuntime,
+    kernel_isa,
+)
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, INTERMEDIATE, TOKENS = 3, 12, 3, 64, 32, 40
 
@@ -179,6 +187,86 @@ def test_experts_move_and_outputs_stay(same):
         assert np.array_equal(first + second if same else first, wanted)
 
 
+IN_TIME = '{"interval": 4, "gate": false, "use_async": false, "split": "time"}'
+
+
+def write_costs(path, points):
+    cost = {
+        "hidden": HIDDEN,
+        "intermediate": INTERMEDIATE,
+        "weights": "f32",
+        "isa": kernel_isa(),
+        "threads": 1,
+        "points": points,
+    }
+    path.write_text(json.dumps({"format": "trimtab_costs", "version": 1, "costs": [cost]}))
+    return str(path)
+
+
+def in_time(rank, ranks, exchange, cost):
+    runtime = runtime_of(rank, ranks, exchange, balancer=IN_TIME, cost=cost, redundant=ranks)
+    outputs = []
+    for step in range(40):
+        for layer in range(LAYERS):
+            seed = 100 * step + rank
+            out = forward(runtime, layer, *batch(seed, favourites=4))
+            if layer == step % LAYERS:
+                outputs.append((seed, layer, out))
+    model = runtime.cost
+    times = [(rows, model.seconds(rows)) for rows in [*model.rows, 7, 5000]]
+    return runtime.split, times, runtime.placement(), outputs, runtime.metrics()
+
+
+@pytest.mark.parametrize("source", ["measure", "rows", "file"])
+def test_ranks_share_out_by_one_cost(source, tmp_path):
+    cost = source
+    if source == "file":
+        cost = write_costs(tmp_path / "costs.json", [[1, 1_000_000], [64, 9_000_000]])
+    results = rank_processes.run(in_time, 2, cost)
+    for result in results:
+        assert not isinstance(result, str), result
+    (split, times, placement, outputs, metrics), other = results
+    assert split == other[0] == "time"
+    assert times == other[1] and placement == other[2]
+    if source == "file":
+        assert times[0] == (1, 1e-6) and times[1] == (64, 9e-6)
+    assert 'trimtab_balancing_info{split="time",policy="trim"} 1' in metrics
+    assert "\ntrimtab_par_time " in metrics
+    for seed, layer, out in [*outputs, *other[3]]:
+        assert np.array_equal(out, expected(layer, *batch(seed, favourites=4)))
+
+
+def other_costs(rank, ranks, exchange, costs):
+    runtime_of(rank, ranks, exchange, balancer=IN_TIME, cost=costs[rank])
+
+
+def test_ranks_with_other_costs_are_refused(tmp_path):
+    one = write_costs(tmp_path / "a", [[1, 10]])
+    for errors in (
+        rank_processes.run(other_costs, 2, [one, "rows"]),
+        rank_processes.run(other_costs, 2, ["measure", "rows"]),
+    ):
+        assert errors[0] == errors[1]
+        assert errors[0].startswith("ValueError") and "cost" in errors[0]
+    absent = str(tmp_path / "absent")
+    for error in rank_processes.run(other_costs, 2, [absent, absent]):
+        assert error.startswith("ValueError") and absent in error
+
+
+def without_cost(rank, ranks, exchange):
+    runtime_of(rank, ranks, exchange, balancer=IN_TIME)
+
+
+def without_time(rank, ranks, exchange):
+    runtime_of(rank, ranks, exchange, balancer=BALANCER, cost="rows")
+
+
+def test_a_cost_and_its_rule_come_together():
+    for body, text in ((without_cost, "time needs a cost"), (without_time, "no effect on split")):
+        for error in rank_processes.run(body, 2):
+            assert error.startswith("ValueError") and text in error
+
+
 def trials(rank, ranks, exchange):
     """Steps that no rank counts make no window, and so no plan."""
     runtime = runtime_of(rank, ranks, exchange, balancer=BALANCER)
@@ -230,7 +318,7 @@ def test_a_rank_that_dies_is_an_error_on_the_others(layer, balancer):
         ({"redundant": 1, "balancer": BALANCER}, "1 redundant experts"),
         ({"redundant": 2}, "only with a balancer"),
         ({"balancer": '{"phase": "decode"}'}, "leave phase out"),
-        ({"balancer": '{"split": "time"}'}, "needs measured costs"),
+        ({"balancer": '{"split": "time"}'}, "needs a cost"),
         ({"balancer": '{"intervall": 4}'}, "interval"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"threads": 0}, "threads"),

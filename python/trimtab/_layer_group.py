@@ -50,6 +50,8 @@ class LayerGroup:
                 dispatcher=o.dispatcher,
                 max_tokens=o.max_tokens,
                 row_budget=o.row_budget,
+                split=o.split,
+                cost=o.cost,
             )
             for layer, row in enumerate(self.rows):
                 if row is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ._core import ExpertWeights, MoeRuntime
+from ._core import ExpertWeights, MoeRuntime, read_costs
 from .balancer import Balancer
 
 
@@ -25,6 +25,9 @@ class Options:
         experts that move while the model serves; or a placement that stays: a trimtab.Placement
         with as many slots on each rank, or array-like [MoE layers, slots] of logical experts, the
         slots of rank r being those from r * (slots / ranks) on.
+    split: how tokens are shared out over an expert's replicas: static, round_robin, split or time.
+    cost: what an expert takes for a number of rows, which time needs: "measure", "rows", or a file
+        that `trimtab bench experts --cost-out` wrote.
     max_tokens: of one pass; longer prompts take several. Memory for activations grows with it.
     row_budget: a rank's experts get at most so many times the rows of level loads at once; None: 2
         where the dispatcher takes a budget, 0: none. Memory for activations grows with it.
@@ -37,6 +40,8 @@ class Options:
     quantization: str | None = None
     dispatcher: str = "auto"
     eplb: object = None
+    split: str = "static"
+    cost: str = ""
     max_tokens: int = 2048
     row_budget: float | None = None
     free_originals: bool = True
@@ -99,7 +104,12 @@ def check_options(options):
         dispatcher=options.dispatcher,
         max_tokens=options.max_tokens,
         row_budget=options.row_budget,
+        split=options.split,
+        # A file has costs of the model's experts, not of these.
+        cost=options.cost and "rows",
     )
+    if options.cost not in ("", "rows", "measure"):
+        read_costs(options.cost)
     if isinstance(options.eplb, dict):
         try:
             Balancer(runtime, **options.eplb)

@@ -37,6 +37,8 @@ class Balancer:
     policy, options: of trimtab.plan. plan_above_par: windows whose PAR is above what chance alone
         leaves by no more than this less 1 are not planned on; 0: all are.
     deadline: seconds after which a plan that is not there is dropped.
+    Plans are made for the runtime's split rule, where it is not static, and in time where the
+        runtime has a cost.
 
     Raises ValueError for values that are impossible. Call step() before each step. Any thread may,
     one at a time.
@@ -65,7 +67,12 @@ class Balancer:
         self.interval = interval
         self.plan_above_par = plan_above_par
         self.deadline = deadline
-        self._options = {"policy": policy, **options}
+        serving = {}
+        if runtime.split != "static":
+            serving = {"split": runtime.split, "cost": runtime.cost}
+        self._options = {"policy": policy, **serving, **options}
+        cost = self._options.get("cost")
+        self._in_time = cost is not None and not cost.is_proportional
         ranks = runtime.ranks
         # Ranks have equally many slots: where ranks do not divide experts, more of them are
         # redundant.
@@ -85,6 +92,8 @@ class Balancer:
         self._planning = None  # the future, when it began
         self._layers = []  # of the plan that is being carried out: (layer, slots)
         self._lock = threading.Lock()
+        #: The rule that shares tokens out over replicas.
+        self.split = runtime.split
         #: Plans applied, those that failed or were late, experts moved, seconds in the planner, PAR
         #: of the last window.
         self.replans = self.failed = self.late = self.moves = 0
@@ -105,21 +114,30 @@ class Balancer:
 
     def _record(self):
         # From its parts the planner sees what of a skew is chance.
-        if self._steps < self.interval * (len(self._parts) + 1) // self._num_parts:
+        end = self.interval * (len(self._parts) + 1) // self._num_parts
+        if self._in_time and self._steps == end - 1:
+            self._before_last = np.asarray(self.runtime.load())
+        if self._steps < end:
             return
         load = np.asarray(self.runtime.load())
         self._parts.append(load - self._seen)
+        if self._in_time:
+            self._single.append(load - self._before_last)
         self._seen = load
+        # The next part's only step may begin now.
+        self._before_last = load
         if len(self._parts) == self._num_parts:
             self._end_window()
 
     def _begin_window(self):
         self._steps = 0
         self._parts = []
-        self._seen = np.asarray(self.runtime.load())
+        self._single = []  # the last step of each part, for costs: they are no sums
+        self._before_last = self._seen = np.asarray(self.runtime.load())
 
     def _end_window(self):
         window = np.stack(self._parts)
+        planned_on = np.stack(self._single) if self._in_time else window
         self._begin_window()
         if not window.any():
             return
@@ -135,7 +153,7 @@ class Balancer:
             # No executor's: the end of the program does not wait for a planner.
             threading.Thread(
                 target=self._make_plan,
-                args=(future, window, self.placement),
+                args=(future, planned_on, self.placement),
                 name="trimtab-plan",
                 daemon=True,
             ).start()

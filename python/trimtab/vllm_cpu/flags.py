@@ -15,6 +15,7 @@ _TYPES = {
     "require": bool,
     "dispatcher": str,
     "balancer": dict,
+    "cost": str,
     "redundant": int,
     "placement": str,
     "record": str,
@@ -32,6 +33,8 @@ class Flags:
     dispatcher: how tokens come to experts of other ranks, a name of docs/dispatch.md or "auto".
     balancer: settings of docs/live.md, such as {"interval": 256}: experts move between ranks while
         they serve. Empty: they stay. --enable-eplb fills it in.
+    cost: what an expert takes for a number of rows, for the balancer's split rule "time":
+        "measure", "rows", or a file that `trimtab bench experts --cost-out` wrote.
     redundant: slots of all ranks beyond one for each expert, for the balancer.
     placement: a file with the placement that the ranks begin with. Empty: experts in order.
     record: a file that gets the experts' load. Empty: none.
@@ -44,6 +47,7 @@ class Flags:
     require: bool = False
     dispatcher: str = "auto"
     balancer: dict = field(default_factory=dict)
+    cost: str = ""
     redundant: int = 0
     placement: str = ""
     record: str = ""

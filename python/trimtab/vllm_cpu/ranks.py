@@ -64,6 +64,7 @@ class RankLayers:
             "same_tokens": same_tokens,
             "dispatcher": flags.dispatcher,
             "balancer": json.dumps(flags.balancer) if flags.balancer else "",
+            "cost": flags.cost,
             "redundant": flags.redundant,
         }
         self._timeout = flags.timeout
