@@ -72,7 +72,9 @@ that are not written, RuntimeError when the file can't be written.)")
       [](const std::filesystem::path& path, const std::optional<std::string>& format,
          int num_experts, int64_t tokens_per_step) {
         const nb::gil_scoped_release release;
-        return read_recording(path.string(), {format_or_any(format), num_experts, tokens_per_step});
+        return read_recording(path.string(), {.format = format_or_any(format),
+                                              .num_experts = num_experts,
+                                              .tokens_per_step = tokens_per_step});
       },
       nb::arg("path"), nb::kw_only(), nb::arg("format") = nb::none(), nb::arg("num_experts") = 0,
       nb::arg("tokens_per_step") = 0,
