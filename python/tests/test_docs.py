@@ -125,11 +125,12 @@ def test_vllm_ascend(workplace):
     shutil.copy(ROOT / "tests/fixtures/formats/vllm_ascend_expert_map.json", "expert_map.json")
     placement = trimtab.read_placement("expert_map.json").placement
     torch.save(torch.ones(placement.num_layers, placement.num_experts), "load.pt")
-    window = np.ones((2, placement.num_layers, placement.num_slots), int)
+    slots = placement.num_slots // placement.num_ranks
+    window = torch.ones(2, placement.num_layers, placement.num_ranks, slots, dtype=torch.int64)
     snippets = blocks("engines/vllm-ascend.md", "python")
     assert len(snippets) == 2
-    run("vllm-ascend.md", snippets[:1], {"window": window})
-    assert trimtab.read_recording("load.npy").load.counts.sum() == window.sum()
+    run("vllm-ascend.md", snippets[:1], {"moe_load": window})
+    assert np.load("slots.npy").shape == window.shape  # `trimtab convert` reads it: convert_test.cc
     run("vllm-ascend.md", snippets[1:])
     assert (
         trimtab.read_recording("load.npy").load.counts.sum()

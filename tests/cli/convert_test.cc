@@ -84,6 +84,32 @@ TEST(Convert, AnArrayOfThreeDimensionsIsLoads) {
             "written");
 }
 
+TEST(Convert, LoadsOfSlotsNeedThePlacementThatTheyWereRecordedUnder) {
+  const Scratch scratch;
+  const std::string map = scratch.file(
+      "map.json", R"({"format": "trimtab_placement", "version": 1, "slots_per_rank": [2, 2],
+                      "layer_ids": [3], "physical_to_logical_map": [[0, 1, 2, 0]]})");
+  std::string header = "{'descr': '<i8', 'fortran_order': False, 'shape': (1, 1, 2, 2), }";
+  header.resize(117, ' ');
+  header += '\n';
+  std::string image = std::string("\x93NUMPY\1\0", 8) + std::string("\x76\0", 2) + header;
+  for (const char tokens : {'\5', '\1', '\2', '\4'}) image += tokens + std::string(7, '\0');
+  const std::string slots = scratch.file("slots.npy", image), out = scratch.file("out.csv");
+  const std::string command = "convert " + slots + " " + out;
+  EXPECT_EQ(error_line({command, ""}, 1),
+            slots +
+                ": vLLM-Ascend counts the tokens of slots; give the placement that was in use "
+                "(--recorded-under)");
+  const Outcome run = trimtab(command + " --recorded-under " + map);
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_TRUE(contains(read_file(out), "\n3,0,9\n3,1,1\n3,2,2\n")) << read_file(out);
+  const std::string csv = scratch.file("a.csv", "0,0,4\n0,1,5\n");
+  EXPECT_EQ(error_line({"inspect " + csv + " --recorded-under " + map, ""}, 2),
+            "--recorded-under: " + csv +
+                " is csv, which counts experts and no slots (see trimtab "
+                "inspect --help)");
+}
+
 TEST(Convert, StatisticsOfTensorrtLlm) {
   const Scratch scratch;
   const std::string csv = scratch.file("a.csv", "0,0,4\n0,1,5\n"),
