@@ -81,6 +81,7 @@ void require_same_run(Communicator& comm, const RunOptions& options, const Model
                   fmt::format("{}, {}, {}, {} and {}", options.layout.tp, options.layout.dp,
                               options.layout.pcp, !options.layout.ep, !options.layout.sp)),
       named_value("--dispatcher", options.dispatcher),
+      named_value("--wire", options.wire.empty() ? "not given" : options.wire),
       named_value("--dtype", options.formats.dtype),
       named_value("--weights", options.formats.weights),
       named_value("--experts", options.formats.experts),

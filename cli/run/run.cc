@@ -27,6 +27,7 @@
 #include "cli/run/run_recorder.h"
 #include "cli/run/run_result.h"
 #include "cli/run/run_trace.h"
+#include "cli/run/wire.h"
 #include "comm/rank_bytes.h"
 #include "trimtab/cost_file.h"
 #include "trimtab/decoder.h"
@@ -136,6 +137,10 @@ std::shared_ptr<const CostModel> cost_of_run(const Job& job, const DecoderWeight
   return std::make_shared<const CostModel>(broadcast_cost(comm, cost ? &*cost : nullptr));
 }
 
+std::optional<DType> wire_of(const RunOptions& options) {
+  return options.wire.empty() ? std::nullopt : std::optional(wire_type(options.wire));
+}
+
 // Generates on all ranks, and fills in what was measured. Returns what each prompt gave: [prompts].
 // stream: null unless outputs are printed while they grow.
 std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
@@ -162,6 +167,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
                     {.dispatcher = options.dispatcher,
                      .layout = job.layout,
                      .row_budget = options.row_budget,
+                     .wire = wire_of(options),
                      .threads = options.threads_per_rank,
                      .split = eplb.split,
                      .cost = cost_of_run(job, *weights, comm),
@@ -207,7 +213,9 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
     // The last agreement of generate() has brought all ranks here together.
     if (tells) result.seconds = seconds_since(start);
     observer.finish();
+    const SentBytes sent = sent_by_all(comm, decoder.sent());
     if (tells) {
+      result.wire = {decoder.rows_on_wire(), decoder.results_on_wire(), sent};
       take_balancing(eplb, observer, result);
       if (!options.metrics.empty()) observer.write_metrics(options.metrics);
     }

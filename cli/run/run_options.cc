@@ -8,6 +8,7 @@
 #include "cli/options/dispatchers.h"
 #include "cli/run/eplb_mode.h"
 #include "cli/run/run.h"
+#include "cli/run/wire.h"
 #include "trimtab/kv_format.h"
 #include "trimtab/split.h"
 
@@ -80,6 +81,15 @@ void add_work(Command& run, RunOptions& options) {
       .one_of(dispatchers)
       .type("NAME")
       .shows_default();
+  run.text("--wire", options.wire,
+           fmt::format("How rows travel between ranks, and results back: {}; with any but f32 the "
+                       "dispatcher must send them: {} [rows as the experts take them, results in "
+                       "f32]",
+                       fmt::join(wire_types(), ", "), dispatcher_names([](const DispatcherKind& k) {
+                         return is_for_decoders(k) && k.sends_results;
+                       })))
+      .one_of(wire_types())
+      .type("NAME");
   add_weight_formats(run, options.formats);
   run.text(
          "--kv", options.kv,

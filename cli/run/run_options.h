@@ -23,7 +23,8 @@ struct RunOptions {
   LayoutOptions layout;
   std::string dispatcher = "auto";
   WeightFormatOptions formats;
-  std::string kv = "f32";    // a KvFormat by name
+  std::string kv = "f32";  // a KvFormat by name
+  std::string wire;        // one of wire_types(); empty: rows as experts take them, results in f32
   int threads_per_rank = 0;  // 0: as many as there are cores for it
   double row_budget = 2;     // times the level load; 0: none
   int timeout = 60;          // seconds

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/wire.h"
 #include "trimtab/generate.h"
 #include "trimtab/layout.h"
 #include "trimtab/metrics.h"
@@ -32,6 +33,7 @@ struct RunResult {
   int ranks = 0, threads_per_rank = 0;        // threads: of rank 0
   std::optional<ParallelLayout> layout = {};  // none: data-parallel ranks with whole experts
   std::string dispatcher;
+  Wire wire;
   std::string dtype;
   std::string linear;             // the format of attention, dense layers and the output head
   std::string experts;            // the format of their weights

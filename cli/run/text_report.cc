@@ -32,6 +32,21 @@ void append_speed(std::string& to, const RunResult& result) {
   to += "\n\n";
 }
 
+// How rows travelled and what the ranks sent each other, where it matters.
+void append_wire(std::string& to, const RunResult& result) {
+  const auto in_mb = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  const Wire& wire = result.wire;
+  if (result.ranks == 1 && wire.results == DType::kF32) return;
+  fmt::format_to(std::back_inserter(to), "rows as {}, results as {}, ", wire_name(wire.rows),
+                 wire_name(wire.results));
+  if (wire.sent.to_ranks == 0) {
+    to += "nothing sent: ranks read them in shared memory\n\n";
+    return;
+  }
+  fmt::format_to(std::back_inserter(to), "{:.3f} MB sent to other ranks ({:.3f} between hosts)\n\n",
+                 in_mb(wire.sent.to_ranks), in_mb(wire.sent.to_hosts));
+}
+
 void append_par(std::string& to, const RunResult& result) {
   const bool has_times = !result.par_time_per_layer.empty();
   to += has_times ? "layer    PAR  in time  busiest rank\n" : "layer    PAR  busiest rank\n";
@@ -141,6 +156,7 @@ std::string report_title(const RunResult& result) {
 std::string report_figures(const RunResult& result) {
   std::string report;
   append_speed(report, result);
+  append_wire(report, result);
   append_par(report, result);
   append_rank_load(report, result);
   if (result.eplb_mode != "off") append_eplb(report, result);

@@ -202,6 +202,11 @@ struct DecoderOptions {
   // when loads are level (row_budget_of()); the same on every rank. Memory is reserved for so many,
   // and steps that bring more take more rounds. 0: all rows that there can be.
   double row_budget = 2;
+  // The type in which rows travel to the experts' ranks and results back: F32, BF16, I8 or F8_E4M3
+  // (a scale for 32 elements, which hidden must be a multiple of); the same on every rank. None:
+  // rows as the experts take them, results in F32. With another type than F32 results must be sent
+  // (DispatcherKind::sends_results), and every row is rounded, also where it stays on its rank.
+  std::optional<DType> wire = std::nullopt;
   // Compute threads of this rank, the caller's included.
   int threads = 1;
   // The rule that says which replica a pick goes to; the same on every rank.
@@ -253,6 +258,11 @@ class Decoder {
   Format format() const { return dispatcher_->format(); }
   const DecoderOptions& options() const { return options_; }
   Communicator& comm() { return comm_; }  // of all ranks
+  // The types in which rows travel to the experts' ranks and results back.
+  DType rows_on_wire() const { return dispatcher_->shape().dtype; }
+  DType results_on_wire() const { return dispatcher_->shape().results; }
+  // What this rank has sent in all steps: rows, results and all else that the steps say.
+  SentBytes sent() const { return sent_; }
   const ParallelLayout& layout() const { return layout_; }
 
  private:
@@ -277,6 +287,7 @@ class Decoder {
   void gather_tokens(Rows slice, const Activations& a);
   void gather_routes(int moe_layer, std::span<const int32_t> slice);
   int64_t max_layer_tokens() const;
+  SentBytes sent_so_far() const;
   void head(std::span<const Chunk> batch, const Activations& a, Rows logits);
   std::span<const int32_t> replayed_picks(int moe_layer);
   void keep_routes(int moe_layer, std::span<const int32_t> ids) const;
@@ -299,7 +310,8 @@ class Decoder {
   std::vector<std::unique_ptr<Communicator>> owned_groups_;
   std::vector<Communicator*> groups_;
   Lane lane_;
-  std::span<const Chunk> batch_;     // of the step that is running
+  std::span<const Chunk> batch_;  // of the step that is running
+  SentBytes sent_;
   Capture capture_;                  // keep_routes()
   std::span<int32_t> slice_routes_;  // of this rank's slice of the tokens, where they are cut
 };

@@ -162,8 +162,9 @@ class MoeLayer {
     SplitRule split = SplitRule::kStatic;
     // What an expert costs, for the rule kTime; the same on every rank.
     std::shared_ptr<const CostModel> cost;
-    // It moves rows of a dtype that the experts accept; for a quantised one rows are quantised
-    // before they travel, and the output is the same as if the experts did it.
+    // It moves rows of any dtype: they are rounded or quantised to it before they travel. If the
+    // experts accept it, the output is the same as if they did that. If not, the rows are converted
+    // back where they arrive, which rows in Format::kStandard alone can be.
     std::shared_ptr<const Dispatcher> dispatcher;
     std::shared_ptr<const Experts> experts;
     std::optional<SharedExperts> shared;

@@ -28,7 +28,8 @@ int picks_per_token_of(const MoeLayer::Parts& p) {
 
 void check_dispatcher(const MoeLayer::Parts& p) {
   const DispatchShape shape = p.dispatcher->shape();
-  require(shape.hidden == p.experts->hidden() && p.experts->accepts(shape.dtype),
+  require(shape.hidden == p.experts->hidden() &&
+              (p.experts->accepts(shape.dtype) || p.experts->format() == Format::kStandard),
           "the dispatcher moves ", name(shape.dtype), " rows of ", shape.hidden,
           ", the experts take ", name(p.experts->dtype()), " rows of ", p.experts->hidden());
   const int picks = picks_per_token_of(p);
@@ -157,13 +158,12 @@ ConstRows as_dtype(ConstRows x, DType dtype, Lane& lane) {
   return converted;
 }
 
-// What travels: the rows as the experts take them, or what these would quantise them to, in the
-// workspace.
+// What travels: the rows as the experts take them, or another type of them in the workspace.
 struct Travelling {
   ConstRows rows, scales;
 };
 Travelling travelling(ConstRows rows, DType dtype, Lane& lane) {
-  if (!is_quantised(dtype)) return {rows, {}};
+  if (!is_quantised(dtype)) return {as_dtype(rows, dtype, lane), {}};
   const ScaleShape shape = scale_shape(dtype, rows.cols);
   const Rows q = lane.workspace.take_rows(rows.rows, rows.cols, dtype);
   const Rows scales = lane.workspace.take_rows(rows.rows, shape.cols, shape.dtype);
@@ -172,6 +172,23 @@ Travelling travelling(ConstRows rows, DType dtype, Lane& lane) {
     quantize_rows(rows.slice(first, count), q.slice(first, count), scales.slice(first, count));
   });
   return {q, scales};
+}
+
+// The rows that have come, in a type that the experts take: converted in the workspace where they
+// have travelled as another.
+Tokens as_accepted(const Tokens& tokens, const Experts& experts, Lane& lane) {
+  if (experts.accepts(tokens.x.dtype)) return tokens;
+  Tokens converted = tokens;
+  const Rows rows = lane.workspace.take_rows(tokens.x.rows, tokens.x.cols, experts.dtype());
+  share_rows(lane.team, rows.rows, rows.row_bytes(), [&](int64_t first, int64_t last) {
+    const int64_t count = last - first;
+    decode_rows(tokens.x.slice(first, count),
+                tokens.scales.cols > 0 ? tokens.scales.slice(first, count) : tokens.scales,
+                rows.slice(first, count));
+  });
+  converted.x = rows;
+  converted.scales = {};
+  return converted;
 }
 
 // For the dispatcher; the static rule is applied before it.
@@ -265,10 +282,13 @@ size_t MoeLayer::workspace_bytes(int64_t max_tokens, CallForm form) const {
   }
   if (const DType dtype = parts_.experts->dtype(); dtype != form.x)
     total += bytes(max_tokens, hidden(), dtype);
-  if (const DType dtype = parts_.dispatcher->shape().dtype; is_quantised(dtype)) {
-    const ScaleShape scales = scale_shape(dtype, hidden());
-    total += bytes(max_tokens, hidden(), dtype) + bytes(max_tokens, scales.cols, scales.dtype);
+  const DType travels = parts_.dispatcher->shape().dtype;
+  if (travels != parts_.experts->dtype()) {
+    const ScaleShape scales = scale_shape(travels, hidden());
+    total += bytes(max_tokens, hidden(), travels) + bytes(max_tokens, scales.cols, scales.dtype);
   }
+  if (!parts_.experts->accepts(travels))
+    total += bytes(max_rows, hidden(), parts_.experts->dtype());
   if (form.out != DType::kF32) total += of_tokens;
   if (parts_.shared) {
     total += parts_.shared->workspace_bytes(max_tokens);
@@ -329,8 +349,9 @@ Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOption
       parts_.experts->left() == Left::kNothing ? tokens.picks.tokens() : tokens.x.rows;
   const Rows y = lane.workspace.take_rows(answers, hidden(), DType::kF32);
   const size_t mark = lane.workspace.mark();
+  const Tokens given = as_accepted(tokens, *parts_.experts, lane);
   const auto scratch = lane.workspace.take<std::byte>(parts_.experts->scratch_bytes(tokens.x.rows));
-  parts_.experts->run(tokens, y, scratch, lane.team);
+  parts_.experts->run(given, y, scratch, lane.team);
   lane.workspace.release(mark);
   return y;
 }

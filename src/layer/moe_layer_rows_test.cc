@@ -51,14 +51,43 @@ TEST_P(SentRows, Int8RowsGiveTheBitsOfUnquantisedOnes) {
   });
 }
 
-TEST(SentRowsErrors, ExpertsMustAcceptThem) {
-  const World world({});
+// Rows that travel in a type that the experts don't take are converted where they arrive. The
+// router and the shared experts have the unrounded ones.
+TEST_P(SentRows, OtherTypesAreConvertedWhereTheyArrive) {
+  TRIMTAB_NEEDS_RANKS(3);
+  if (GetParam() == "fused") return;  // refused, see below
+  for (const DType experts : {DType::kF32, DType::kBF16}) {
+    const World world({.dispatcher = GetParam(), .dtype = experts});
+    const Placement placement = Placement::linear(1, kExperts, 3);
+    for (const DType rows : {DType::kF32, DType::kBF16, DType::kI8}) {
+      run_group(3, [&](Communicator& comm) {
+        const MoeLayer layer({.gate = world.gate,
+                              .router = world.router,
+                              .replicas = std::make_shared<const SplitTable>(placement, 0),
+                              .dispatcher = world.dispatcher(placement, comm.rank(), kTopK, rows),
+                              .experts = make_grouped_experts(
+                                  slots_of(placement, comm.rank(), world.packed), kHidden, experts),
+                              .shared = SharedExperts(world.shared_packed, world.shared_gate)});
+        const std::vector<float> out = forward(layer, comm),
+                                 x = input_of(comm.rank(), tokens_of(comm.rank()));
+        for (size_t t = 0; t * kHidden < x.size(); ++t) {
+          expect_row(world.expected(x.data() + t * kHidden), out.data() + t * kHidden,
+                     rows == experts ? experts : DType::kBF16, std::string(name(rows)));
+        }
+      });
+    }
+  }
+}
+
+TEST(SentRowsErrors, ExpertsThatReadThemInPlaceMustAcceptThem) {
+  const World world({.dispatcher = "fused"});
   const Placement placement = Placement::linear(1, kExperts, 1);
-  MoeLayer::Parts parts{.gate = world.gate,
-                        .router = world.router,
-                        .replicas = std::make_shared<const SplitTable>(placement, 0),
-                        .dispatcher = world.dispatcher(placement, 0, kTopK, DType::kI8),
-                        .experts = make_grouped_experts(world.packed, kHidden, DType::kF32)};
+  MoeLayer::Parts parts{
+      .gate = world.gate,
+      .router = world.router,
+      .replicas = std::make_shared<const SplitTable>(placement, 0),
+      .dispatcher = world.dispatcher(placement, 0, kTopK, DType::kI8),
+      .experts = make_grouped_experts(world.packed, kHidden, Scheme::kF32, Format::kIndirect)};
   EXPECT_THROW(MoeLayer(std::move(parts)), InvalidArgument);
 }
 

@@ -111,6 +111,7 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   batch_ = batch;
   const int64_t tokens = num_tokens(batch);
   TraceSteps whole(lane_.trace), part(lane_.trace);
+  const SentBytes before = sent_so_far();
   const size_t mark = workspace_.mark();
   const Activations a = take_activations(tokens);
   embed(batch, a);
@@ -129,7 +130,16 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   part.step("head");
   workspace_.release(mark);
   batch_ = {};
+  sent_ += sent_so_far() - before;
   whole.step("step", {"tokens", tokens});
+}
+
+// Of the groups that steps use, which others may use between steps.
+SentBytes Decoder::sent_so_far() const {
+  SentBytes sent = experts_comm_.sent();
+  if (layout_groups_.tokens) sent += layout_groups_.tokens->sent();
+  for (const Communicator* group : groups_) sent += group->sent();
+  return sent;
 }
 
 // Reads the embedding rows, takes places in the caches and computes the angles of the rotary

@@ -60,6 +60,8 @@ void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
                       options.layout ? name(*options.layout) : std::string("none")),
           named_value("DecoderOptions::max_tokens", cat(options.max_tokens)),
           named_value("DecoderOptions::row_budget", cat(options.row_budget)),
+          named_value("DecoderOptions::wire",
+                      options.wire ? std::string(name(*options.wire)) : std::string("none")),
           named_value("DecoderOptions::split", std::string(name(options.split))),
           named_value("DecoderOptions::measure_cost_seconds", cat(options.measure_cost_seconds)),
           {"DecoderOptions::cost", options.cost ? options.cost->fingerprint() : 0, {}},
@@ -79,6 +81,11 @@ void check_parts(const ParallelLayout& layout, const DecoderWeights& weights,
     throw InvalidArgument(
         cat("layout ", name(layout), ": its ranks sum parts; that takes dispatcher auto, not ",
             options.dispatcher, ", and split rule static, not ", name(options.split)));
+  }
+  if (options.wire && *options.wire != DType::kF32) {
+    throw InvalidArgument(cat("layout ", name(layout),
+                              ": its ranks sum parts, which travel as F32, not as ",
+                              name(*options.wire)));
   }
   if (!layout.ep && in_slots)
     throw InvalidArgument(cat("layout ", name(layout), ": parts of experts can't move"));
@@ -145,7 +152,8 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   shape.max_tokens = max_layer_tokens();
   shape.hidden = config().hidden_size;
   shape.top_k = config().router.top_k;
-  shape.dtype = weights_->expert_format().rows();
+  shape.dtype = options_.wire.value_or(weights_->expert_format().rows());
+  shape.results = options_.wire.value_or(DType::kF32);
   std::vector<int32_t> first_slots(placement_.first_slots().begin(),
                                    placement_.first_slots().end());
   // All ranks hold as many slots: those of the group that has all parts.
@@ -156,7 +164,8 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
   if (options_.split != SplitRule::kStatic) shape.num_experts = placement_.num_experts();
   const DispatchRule rule = choose_dispatcher({.ranks = comm.size(),
                                                .hosts = 1 + *std::ranges::max_element(comm.hosts()),
-                                               .shares_out = shape.num_experts > 0},
+                                               .shares_out = shape.num_experts > 0,
+                                               .results = shape.results},
                                               options_.dispatcher);
   return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
 }

@@ -512,6 +512,81 @@ TEST(Run, LayoutsOnProcessesAndHostsGiveWhatThreadsGive) {
   }
 }
 
+// --wire: what travels between ranks, in all ways of running them. Threads count what processes
+// send.
+TEST(Run, WireTypesSendFewerBytes) {
+  const std::string options = "--dispatcher packed --wire ";
+  const auto wire_of = [&](const std::string& type) {
+    const Outcome run =
+        trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 --ranks 2 " +
+                options + type);
+    EXPECT_EQ(run.status, 0) << run.err;
+    const Json wire = Json::parse(run.out).at("wire");
+    EXPECT_EQ(wire.at("rows"), type);
+    EXPECT_EQ(wire.at("results"), type);
+    EXPECT_EQ(wire.at("bytes_between_hosts"), 0);
+    return wire.at("bytes").get<double>();
+  };
+  const double f32 = wire_of("f32"), i8 = wire_of("i8");
+  EXPECT_LE(i8, 0.3 * f32);
+  EXPECT_LE(wire_of("mxfp8"), 0.3 * f32);
+  EXPECT_LE(wire_of("bf16"), 0.55 * f32);
+  EXPECT_GT(wire_of("bf16"), 0.45 * f32);
+  for (const std::string type : {"f32", "i8"}) {
+    const Json hosts = run_under("hosts/run.sh 2 1 full", options + type);
+    if (hosts.is_null()) continue;
+    const Json& wire = hosts.at("wire");
+    EXPECT_EQ(wire.at("rows"), type);
+    EXPECT_EQ(wire.at("bytes_between_hosts"), wire.at("bytes"));
+    EXPECT_LE(wire.at("bytes").get<double>(), (type == "i8" ? 0.3 : 1.01) * f32);
+  }
+  const Outcome text = trimtab("run " + kTinyMoe + " --steps 2 --ranks 2 " + options + "i8");
+  EXPECT_TRUE(contains(text.out, "rows as i8, results as i8, ")) << text.out;
+  EXPECT_TRUE(contains(text.out, " MB sent to other ranks (0.000 between hosts)")) << text.out;
+}
+
+// Every row is rounded, also where it stays: with a dispatcher that keeps the order, the text is
+// that of one rank, on threads and processes.
+TEST(Run, WireTypesGiveTheTextOfOneRank) {
+  const auto run_here = [](const std::string& options) {
+    const Outcome run =
+        trimtab("run " + kTinyMoe + " --json --steps 8 --temperature 2 --seed 3 " + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out);
+  };
+  for (const std::string options :
+       {"--dispatcher all_to_all --wire i8", "--dispatcher mc2 --wire bf16",
+        "--dispatcher all_to_all --wire mxfp8 --experts w8a8"}) {
+    SCOPED_TRACE(options);
+    const Json alone = run_here("--ranks 1 " + options), four = run_here("--ranks 4 " + options);
+    EXPECT_EQ(alone.at("outputs"), four.at("outputs"));
+    EXPECT_EQ(alone.at("wire").at("bytes"), 0);
+    const Json processes = run_under("mpi/run.sh 4", options);
+    if (processes.is_null()) continue;
+    EXPECT_EQ(processes.at("outputs"), four.at("outputs"));
+    EXPECT_EQ(processes.at("wire"), four.at("wire"));
+  }
+  // auto takes what can send; without --wire all is as it was.
+  EXPECT_EQ(run_here("--ranks 2 --wire i8").at("dispatcher"), "packed");
+  const Json usual = run_here("--ranks 2 --experts w8a8");
+  EXPECT_EQ(usual.at("dispatcher"), "pull");
+  EXPECT_EQ(usual.at("wire"),
+            (Json{{"rows", "bf16"}, {"results", "f32"}, {"bytes", 0}, {"bytes_between_hosts", 0}}));
+  EXPECT_EQ(run_here("--ranks 2 --dispatcher pull --wire f32").at("outputs"),
+            run_here("--ranks 1").at("outputs"));
+}
+
+TEST(Run, DispatchersThatSendNoResultsRefuseOtherWireTypes) {
+  for (const std::string name : {"pull", "fused", "all_gather"}) {
+    const std::string line =
+        error_line({"run " + kTinyMoe + " --ranks 2 --wire i8 --dispatcher " + name, ""}, 1);
+    EXPECT_EQ(line,
+              name + " can't send results as I8, only all_to_all, hybrid, mc2 and packed can");
+  }
+  EXPECT_TRUE(contains(error_line({"run " + kTinyMoe + " --tp 2 --no-ep --wire i8", ""}, 1),
+                       "its ranks sum parts, which travel as F32, not as I8"));
+}
+
 TEST(Run, LayoutsThatCannotBeAreRefused) {
   const std::string few = "run " + kTinyMoe + " --steps 1 ";
   const auto refused = [&](const std::string& arguments, int status) {
@@ -579,6 +654,7 @@ TEST(Run, RanksThatWereStartedDifferentlyAreToldHow) {
            {with, with + "--max-sequences 1", "--max-sequences: 0 on rank 0, 1 on rank 1"},
            {with + "--token-ids '1;2;3'", with + "--token-ids 1", "the prompts"},
            {with + "--prompts " + two, with + "--prompts " + other, "the prompts"},
+           {with, with + "--wire i8", "--wire: not given on rank 0, i8 on rank 1"},
            {with, with + "--eplb dynamic", "--eplb: off on rank 0, dynamic on rank 1"},
            {with, with + "--report " + scratch.file("page"), "--report: not given on rank 0"},
            {with, "run " + copy + " --timeout 10 --steps 5", "config.json of the model"}}) {
@@ -658,6 +734,7 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --threads-per-rank 0", "--threads-per-rank"},
       {"run x --dispatcher push",
        "--dispatcher: push not in {auto,all_gather,all_to_all,fused,hybrid,mc2,packed,pull}"},
+      {"run x --wire f16", "--wire: f16 not in {f32,bf16,i8,mxfp8}"},
       {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
       {"run x --kv f16", "unknown format of keys and values 'f16': choose one of f32, bf16, i8"},
       {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
