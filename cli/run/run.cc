@@ -172,6 +172,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
                      .split = eplb.split,
                      .cost = cost_of_run(job, *weights, comm),
                      .measure_cost_seconds = options.cost == "measure" ? 0.05 : 0,
+                     .force_balance = options.force_balance,
                      .trace = trace.add_thread(comm, "steps")},
                     slots.get());
     GenerateOptions own = how;
@@ -184,7 +185,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
     // mpiexec ends the processes itself.
     if (!ranks.are_processes()) own.interrupted = Interrupt::came;
     RunObserver observer(
-        eplb, decoder, slots.get(), weights->expert_bytes(), recorder,
+        eplb, !options.force_balance, decoder, slots.get(), weights->expert_bytes(), recorder,
         ranks.are_processes() ? 0 : comm.rank(),
         {.trace = eplb.mode.balances() ? trace.add_thread(comm, "balancer") : nullptr,
          .step_trace = decoder.options().trace});
@@ -245,6 +246,7 @@ void add_outputs(const Job& job, const std::vector<Generation>& generations, Run
 }
 
 void add_levels(const Job& job, RunRecorder& recorder, RunResult& result) {
+  if (job.options.force_balance) return;
   result.rank_load = recorder.rank_rows();
   result.expert_load = recorder.expert_rows();
   for (const std::vector<int64_t>& ranks : result.rank_load)
@@ -285,6 +287,7 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.ranks = ranks;
   result.threads_per_rank = job.options.threads_per_rank;
   result.dtype = name(WeightFormat(weights.dtype()));
+  result.force_balance = job.options.force_balance;
   result.linear = name(weights.linear_format());
   result.experts = name(weights.expert_format());
   result.kv = job.options.kv;

@@ -6,11 +6,12 @@
 
 namespace trimtab::cli {
 
-RunObserver::RunObserver(const EplbSetup& eplb, Decoder& decoder, ExpertSlots* slots,
+RunObserver::RunObserver(const EplbSetup& eplb, bool records, Decoder& decoder, ExpertSlots* slots,
                          size_t expert_bytes, RunRecorder& recorder, int writer, Watchers watchers)
     : start_(eplb.start),
       rank_(decoder.comm().rank()),
       writer_(writer),
+      records_(records),
       cost_(decoder.cost()),
       run_recorder_(recorder),
       recorder_(start_.num_layers(), start_.slots_of_rank(rank_), 0) {
@@ -34,6 +35,7 @@ RunObserver::RunObserver(const EplbSetup& eplb, Decoder& decoder, ExpertSlots* s
 }
 
 LoadRecorder* RunObserver::before_step(const Step& step) {
+  if (!records_) return nullptr;
   if (balancer_) {
     balancer_->before_step(step.phase, step.statuses);
     return &balancer_->recorder();
@@ -43,6 +45,7 @@ LoadRecorder* RunObserver::before_step(const Step& step) {
 }
 
 void RunObserver::after_step() {
+  if (!records_) return;
   LoadRecorder& recorder = balancer_ ? balancer_->recorder() : recorder_;
   run_recorder_.add_step(rank_, writer_, placement(), recorder, cost_.get());
   balancer_ ? balancer_->after_step() : recorder_.keep_step();

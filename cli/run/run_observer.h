@@ -21,11 +21,11 @@ class RunObserver final : public StepObserver {
   struct Watchers {
     TraceBuffer *trace = nullptr, *step_trace = nullptr;
   };
-  // slots: null unless something may move. decoder: made with eplb.start and those slots.
-  // expert_bytes: what a move takes where there are no slots. recorder, writer: where the rows go;
-  // see RunRecorder::add_step().
-  RunObserver(const EplbSetup& eplb, Decoder& decoder, ExpertSlots* slots, size_t expert_bytes,
-              RunRecorder& recorder, int writer, Watchers watchers);
+  // records: false for runs that are no load. slots: null unless something may move. decoder: made
+  // with eplb.start and those slots. expert_bytes: what a move takes where there are no slots.
+  // recorder, writer: where the rows go; see RunRecorder::add_step().
+  RunObserver(const EplbSetup& eplb, bool records, Decoder& decoder, ExpertSlots* slots,
+              size_t expert_bytes, RunRecorder& recorder, int writer, Watchers watchers);
 
   uint64_t status() override { return balancer_ ? balancer_->status() : 0; }
   LoadRecorder* before_step(const Step& step) override;
@@ -45,6 +45,7 @@ class RunObserver final : public StepObserver {
  private:
   const Placement start_;
   const int rank_, writer_;
+  const bool records_;
   const std::shared_ptr<const CostModel> cost_;  // null: rows
   RunRecorder& run_recorder_;
   LoadRecorder recorder_;  // used where there is no balancer

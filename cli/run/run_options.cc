@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <utility>
 
 #include "cli/options/dispatchers.h"
 #include "cli/run/eplb_mode.h"
@@ -108,6 +109,9 @@ void add_work(Command& run, RunOptions& options) {
       .between_reals(0, 1e6)
       .type("X")
       .shows_default();
+  run.flag("--force-balance", options.force_balance,
+           "A profile run: tokens go to random experts, so that ranks are as level as chance has "
+           "it; the text means nothing, and no load is recorded");
   run.number("--timeout", options.timeout,
              "Seconds that a rank waits for another before it gives up")
       .between(1, 1'000'000)
@@ -217,9 +221,26 @@ void take_model_sampling(const Command& run, RunOptions& options) {
   if (!run.given("--min-p")) own.min_p = model.min_p;
 }
 
+// A profile run is no load, so nothing may record it.
+void check_profile(const RunOptions& options, EplbMode::Kind eplb) {
+  if (!options.force_balance) return;
+  const std::pair<const char*, bool> recording[] = {
+      {"--trace-out", !options.trace_out.empty()},
+      {"--routes-out", !options.routes_out.empty()},
+      {"--routes-in", !options.routes_in.empty()},
+      {"--report", !options.report.empty()},
+      {"--eplb", eplb != EplbMode::Kind::kOff && eplb != EplbMode::Kind::kStatic}};
+  for (const auto& [option, given] : recording) {
+    if (given)
+      throw UsageError(
+          fmt::format("{}: with --force-balance nothing is routed or recorded", option));
+  }
+}
+
 // What has no effect is refused, so that nobody counts on it.
 void check(const Command& run, const RunOptions& options) {
   const EplbMode eplb = parse_eplb_mode(options.eplb);
+  check_profile(options, eplb.kind);
   if (options.sampling.temperature == 0) {
     for (const char* option : {"--seed", "--top-k", "--top-p", "--min-p"}) {
       if (!run.given(option)) continue;

@@ -39,6 +39,7 @@ struct RunResult {
   std::string experts;            // the format of their weights
   std::string kv;                 // the KvFormat of keys and values
   size_t kv_bytes_per_token = 0;  // of a sequence, over all layers
+  bool force_balance = false;
   int top_k = 0;
   int num_experts = 0;
   bool has_text = true;
@@ -51,7 +52,8 @@ struct RunResult {
   int64_t prompt_tokens = 0;  // of all prompts
   int64_t tokens = 0;         // new ones, of all prompts
   double seconds = 0.0;       // from the first prompt token to the last new one
-  // Figures of how level the ranks were. Rows are those that the experts of a rank got.
+  // Figures of how level the ranks were. Rows are those that the experts of a rank got. All empty
+  // with force_balance.
   std::vector<double> par_per_layer;            // [layers]
   std::vector<double> par_time_per_layer;       // [layers] in time; empty without --cost
   std::vector<std::vector<int64_t>> rank_load;  // [layers][ranks] rows

@@ -157,6 +157,10 @@ std::string report_figures(const RunResult& result) {
   std::string report;
   append_speed(report, result);
   append_wire(report, result);
+  if (result.force_balance) {
+    return report +
+           "profile run (--force-balance): tokens went to random experts; no load was recorded\n";
+  }
   append_par(report, result);
   append_rank_load(report, result);
   if (result.eplb_mode != "off") append_eplb(report, result);

@@ -216,6 +216,10 @@ struct DecoderOptions {
   // Above 0: rank 0 measures what its experts cost for about so long, and all ranks take what it
   // found. For the rule kTime, in place of `cost`.
   double measure_cost_seconds = 0;
+  // Profile runs only: every token goes to random experts, as level as chance has it, instead of
+  // those that the router picks (RouterConfig::force_balance); the same on every rank. Such steps
+  // are no load, and take no recorder.
+  bool force_balance = false;
   // Gets what the thread that calls step() does; outlives the decoder. Null: nothing is recorded.
   TraceBuffer* trace = nullptr;
 };
@@ -287,6 +291,7 @@ class Decoder {
   void gather_tokens(Rows slice, const Activations& a);
   void gather_routes(int moe_layer, std::span<const int32_t> slice);
   int64_t max_layer_tokens() const;
+  int64_t first_forced_token() const;
   SentBytes sent_so_far() const;
   void head(std::span<const Chunk> batch, const Activations& a, Rows logits);
   std::span<const int32_t> replayed_picks(int moe_layer);
@@ -312,6 +317,7 @@ class Decoder {
   Lane lane_;
   std::span<const Chunk> batch_;  // of the step that is running
   SentBytes sent_;
+  int64_t steps_ = 0;
   Capture capture_;                  // keep_routes()
   std::span<int32_t> slice_routes_;  // of this rank's slice of the tokens, where they are cut
 };

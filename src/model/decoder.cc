@@ -111,6 +111,8 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   batch_ = batch;
   const int64_t tokens = num_tokens(batch);
   TraceSteps whole(lane_.trace), part(lane_.trace);
+  if (recorder != nullptr && options_.force_balance)
+    throw InvalidArgument("a step with forced balance is no load, but there is a recorder for it");
   const SentBytes before = sent_so_far();
   const size_t mark = workspace_.mark();
   const Activations a = take_activations(tokens);
@@ -131,6 +133,7 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   workspace_.release(mark);
   batch_ = {};
   sent_ += sent_so_far() - before;
+  ++steps_;
   whole.step("step", {"tokens", tokens});
 }
 
@@ -197,6 +200,7 @@ void Decoder::moe(const LayerWeights& w, const Activations& a, LoadRecorder* rec
       std::ranges::any_of(batch_, [](const Chunk& chunk) { return !chunk.routes.empty(); });
   if (wants_routes) options.capture = &capture_;
   if (recorder != nullptr) options.local_counts = recorder->counts(w.moe_layer);
+  if (options_.force_balance) options.first_token = first_forced_token();
   if (!layout_groups_.tokens) {
     run(layer.forward(a.x, a.y, lane_, options));
   } else {
@@ -206,12 +210,18 @@ void Decoder::moe(const LayerWeights& w, const Activations& a, LoadRecorder* rec
     const Rows out = workspace_.take_rows(count, a.y.cols, DType::kF32);
     slice_routes_ = workspace_.take<int32_t>(wants_routes ? count * top_k : 0);
     if (!options.picks.empty()) options.picks = options.picks.subspan(first * top_k, count * top_k);
-    options.first_token = first;
+    options.first_token += first;
     run(layer.forward(a.x.slice(first, count), out, lane_, options));
     gather_tokens(out, a);
     if (wants_routes) gather_routes(w.moe_layer, slice_routes_);
   }
   workspace_.release(mark);
+}
+
+// Forced picks follow from a token's number alone, so no two tokens of any steps and ranks may have
+// the same; those of ranks that share sequences do.
+int64_t Decoder::first_forced_token() const {
+  return (steps_ * layout_.dp + layout_.dp_rank(comm_.rank())) * options_.max_tokens;
 }
 
 // The outputs of all slices of the tokens, in order: y of the whole batch.

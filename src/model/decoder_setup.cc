@@ -62,10 +62,18 @@ void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
           named_value("DecoderOptions::row_budget", cat(options.row_budget)),
           named_value("DecoderOptions::wire",
                       options.wire ? std::string(name(*options.wire)) : std::string("none")),
+          named_value("DecoderOptions::force_balance", cat(options.force_balance)),
           named_value("DecoderOptions::split", std::string(name(options.split))),
           named_value("DecoderOptions::measure_cost_seconds", cat(options.measure_cost_seconds)),
           {"DecoderOptions::cost", options.cost ? options.cost->fingerprint() : 0, {}},
           {"the placement", slots, {}}});
+}
+
+// The router for profile runs.
+std::shared_ptr<const Router> forced(const Router& router) {
+  RouterConfig config = router.config();
+  config.force_balance = true;
+  return std::make_shared<const Router>(std::move(config));
 }
 
 // Throws where the parts of experts are not what the layout wants.
@@ -212,7 +220,7 @@ std::vector<MoeLayer> Decoder::make_moe_layers(Communicator& comm, const ExpertS
     if (w.dense) continue;
     MoeLayer::Parts parts;
     parts.gate = w.gate;
-    parts.router = w.router;
+    parts.router = options_.force_balance ? forced(*w.router) : w.router;
     parts.replicas =
         std::make_shared<const SplitTable>(of_lane, w.moe_layer, experts_comm_.hosts());
     parts.split = options_.split;

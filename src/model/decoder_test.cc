@@ -273,6 +273,25 @@ TEST(Decoder, RefusesImpossibleBatches) {
             "the placement is for 1 ranks, 2 MoE layers of 8 experts; there are 2, 2 and 8");
 }
 
+// R12: forced balance is no load: nobody may record it. How level it is: tests/cli/run_test.cc.
+TEST(Decoder, StepsWithForcedBalanceTakeNoRecorder) {
+  const Model model = open_model("qwen3_moe");
+  const Placement placement = linear_placement(model.config, 1);
+  const auto weights = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
+  run_ranks(1, [&](Communicator& comm) {
+    Decoder decoder(weights, placement, comm, {.force_balance = true});
+    LoadRecorder recorder(placement.num_layers(), placement.slots_of_rank(0), 1);
+    KvCache cache(model.config, 8);
+    const Ids ids = {1, 2};
+    const Chunk chunk{&cache, ids};
+    recorder.begin_step(Phase::kPrefill);
+    const Rows none(static_cast<float*>(nullptr), 0, model.config.vocab_size);
+    EXPECT_NE(refusal([&] { decoder.step({&chunk, 1}, none, &recorder); }), "");
+    decoder.step({&chunk, 1}, none);
+    EXPECT_EQ(cache.length(), 2);
+  });
+}
+
 TEST(Decoder, RanksThatDifferAreRefusedOnEveryRank) {
   const Model model = open_model("qwen3_moe");
   constexpr int kRanks = 3;

@@ -587,6 +587,54 @@ TEST(Run, DispatchersThatSendNoResultsRefuseOtherWireTypes) {
                        "its ranks sum parts, which travel as F32, not as I8"));
 }
 
+// R12: forced balance for profile runs: random distinct logical experts, weights as routed; never
+//     recorded: not by the balancer, the recorder, --trace-out or --routes-out.
+TEST(Run, ForceBalanceLevelsRanksAndRecordsNothing) {
+  const Scratch scratch;
+  const std::string trace = scratch.file("trace.json");
+  const std::string command =
+      "run " + kTinyMoe + " --json --ranks 4 --steps 40 --chrome-trace " + trace;
+  // The busiest rank's rows over the mean, as the counters of the trace have them.
+  const auto peak = [&](const Json& json) {
+    const CheckedTrace checked = check_trace(read_file(trace));
+    std::vector<int64_t> rows;
+    for (const auto& [rank, counters] : checked.counters)
+      rows.push_back(counters.at("expert rows"));
+    EXPECT_EQ(rows.size(), 4U) << json;
+    const auto sum = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    return 4.0 * static_cast<double>(std::ranges::max(rows)) / static_cast<double>(sum);
+  };
+  const auto run_here = [&](const std::string& options) {
+    const Outcome run = trimtab(command + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out);
+  };
+  const Json plain = run_here("");
+  EXPECT_EQ(plain.at("force_balance"), false);
+  const double routed = peak(plain);
+  const Json forced = run_here(" --force-balance");
+  EXPECT_EQ(forced.at("force_balance"), true);
+  const double level = peak(forced);
+  // Of 12,000 picks each rank gets a quarter, give or take 50. If all ranks or steps drew the same
+  // experts it were as uneven as routed.
+  EXPECT_LT(level, 1.05);
+  EXPECT_LT(level, routed);
+  EXPECT_EQ(forced.at("par_per_layer"), Json::array());
+  EXPECT_EQ(forced.at("rank_load"), Json::array());
+  EXPECT_NE(forced.at("outputs"), plain.at("outputs"));
+  EXPECT_EQ(run_here(" --force-balance").at("outputs"), forced.at("outputs"));
+  const Outcome text = trimtab("run " + kTinyMoe + " --ranks 2 --steps 2 --force-balance");
+  EXPECT_TRUE(contains(text.out, "profile run (--force-balance): ")) << text.out;
+  EXPECT_FALSE(contains(text.out, "busiest rank")) << text.out;
+  const Json processes = run_under("mpi/run.sh 4", "--force-balance");
+  if (processes.is_null()) return;
+  const Outcome threads = trimtab("run " + kTinyMoe +
+                                  " --json --steps 8 --temperature 2 --seed 3 --ranks 4 "
+                                  "--force-balance");
+  EXPECT_EQ(processes.at("outputs"), Json::parse(threads.out).at("outputs"));
+  EXPECT_EQ(processes.at("rank_load"), Json::array());
+}
+
 TEST(Run, LayoutsThatCannotBeAreRefused) {
   const std::string few = "run " + kTinyMoe + " --steps 1 ";
   const auto refused = [&](const std::string& arguments, int status) {
@@ -745,6 +793,12 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --chrome-trace ''", "--chrome-trace: is empty"},
       {"run x --report ''", "--report: is empty"},
       {"run x --experts int3", "--experts: "},
+      {"run x --force-balance --trace-out a", "--trace-out: with --force-balance nothing is "},
+      {"run x --force-balance --routes-out a", "--routes-out: with --force-balance nothing is "},
+      {"run x --force-balance --routes-in a", "--routes-in: with --force-balance nothing is "},
+      {"run x --force-balance --report a", "--report: with --force-balance nothing is "},
+      {"run x --force-balance --eplb dynamic", "--eplb: with --force-balance nothing is "},
+      {"run x --force-balance --eplb record:a", "--eplb: with --force-balance nothing is "},
       {"run x --eplb dynamc", "--eplb: must be off, static:FILE"},
       {"run x --eplb static:", "--eplb: static needs a file: static:FILE"},
       {"run x --seed 3", "--seed: it has no effect without --temperature"},
