@@ -64,6 +64,7 @@ std::string json_report(const RunResult& result) {
                  {"experts", result.experts},
                  {"kv", result.kv},
                  {"kv_bytes_per_token", result.kv_bytes_per_token},
+                 {"progress_thread", result.progress_thread},
                  {"force_balance", result.force_balance},
                  {"steps", result.steps},
                  {"prompt_tokens", result.prompt_tokens},

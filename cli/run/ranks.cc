@@ -102,6 +102,10 @@ int Ranks::count_here() const {
   return static_cast<int>(std::ranges::count(hosts, hosts[world_->rank()]));
 }
 
+int Ranks::hosts() const {
+  return world_ == nullptr ? 1 : 1 + *std::ranges::max_element(world_->hosts());
+}
+
 int Ranks::threads_of_a_rank() const {
   const Cores cores = usable_cores();
   if (world_ == nullptr) return std::max(1, cores.count / count_);

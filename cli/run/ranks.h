@@ -30,6 +30,8 @@ class Ranks {
   bool are_processes() const { return world_ != nullptr; }
   // The ranks on this host.
   int count_here() const;
+  // The number of hosts; 1 where ranks are threads.
+  int hosts() const;
   // The threads that a rank should compute with where nobody says how many: the cores that this
   // process may use, shared out over its ranks, and no more than the rank's share of the host.
   int threads_of_a_rank() const;

@@ -288,6 +288,7 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.threads_per_rank = job.options.threads_per_rank;
   result.dtype = name(WeightFormat(weights.dtype()));
   result.force_balance = job.options.force_balance;
+  result.progress_thread = job.options.progress_thread;
   result.linear = name(weights.linear_format());
   result.experts = name(weights.expert_format());
   result.kv = job.options.kv;
@@ -369,7 +370,9 @@ void check_threads(int ranks, int threads_per_rank) {
 void run(const RunOptions& given) {
   const int asked = given.ranks > 0 ? given.ranks : given.layout.ranks();
   const Ranks ranks(asked, given.layout.ranks_of_a_group(),
-                    {.timeout = std::chrono::seconds(given.timeout)});
+                    {.timeout = std::chrono::seconds(given.timeout)}, given.progress_thread);
+  if (given.progress_thread && ranks.hosts() == 1)
+    throw UsageError("--progress-thread: it has no effect where all ranks are on one host");
   RunOptions options = given;
   if (options.threads_per_rank == 0) options.threads_per_rank = ranks.threads_of_a_rank();
   check_threads(ranks.count(), options.threads_per_rank);

@@ -109,6 +109,8 @@ void add_work(Command& run, RunOptions& options) {
       .between_reals(0, 1e6)
       .type("X")
       .shows_default();
+  run.flag("--progress-thread", options.progress_thread,
+           "Over several hosts: a thread of each process moves messages while it computes");
   run.flag("--force-balance", options.force_balance,
            "A profile run: tokens go to random experts, so that ranks are as level as chance has "
            "it; the text means nothing, and no load is recorded");

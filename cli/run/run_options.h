@@ -27,6 +27,7 @@ struct RunOptions {
   std::string wire;        // one of wire_types(); empty: rows as experts take them, results in f32
   int threads_per_rank = 0;  // 0: as many as there are cores for it
   double row_budget = 2;     // times the level load; 0: none
+  bool progress_thread = false;
   bool force_balance = false;
   int timeout = 60;  // seconds
   uint64_t seed = 0;

@@ -39,7 +39,7 @@ struct RunResult {
   std::string experts;            // the format of their weights
   std::string kv;                 // the KvFormat of keys and values
   size_t kv_bytes_per_token = 0;  // of a sequence, over all layers
-  bool force_balance = false;
+  bool force_balance = false, progress_thread = false;
   int top_k = 0;
   int num_experts = 0;
   bool has_text = true;

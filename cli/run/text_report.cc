@@ -143,14 +143,14 @@ std::string quantised_parts(const RunResult& result) {
 
 std::string report_title(const RunResult& result) {
   return fmt::format(
-      "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}{} x {} thread{}, {}, {}{}{}, "
+      "{} ({}, {} MoE layers of {} experts, top-{}), {} rank{}{} x {} thread{}, {}{}, {}{}{}, "
       "keys and values in {} ({:.1f} kB a token)\n\n",
       result.model, result.model_type, result.moe_layers.size(), result.num_experts, result.top_k,
       result.ranks, result.ranks == 1 ? "" : "s",
       result.layout ? " (" + name(*result.layout) + ")" : "", result.threads_per_rank,
-      result.threads_per_rank == 1 ? "" : "s", result.dispatcher, result.dtype,
-      quantised_parts(result), split_in_words(result), result.kv,
-      static_cast<double>(result.kv_bytes_per_token) / 1e3);
+      result.threads_per_rank == 1 ? "" : "s", result.dispatcher,
+      result.progress_thread ? " with progress threads" : "", result.dtype, quantised_parts(result),
+      split_in_words(result), result.kv, static_cast<double>(result.kv_bytes_per_token) / 1e3);
 }
 
 std::string report_figures(const RunResult& result) {

@@ -635,6 +635,20 @@ TEST(Run, ForceBalanceLevelsRanksAndRecordsNothing) {
   EXPECT_EQ(processes.at("rank_load"), Json::array());
 }
 
+// Over hosts a thread of each process moves messages on; the text is the same.
+TEST(Run, ProgressThreadsChangeNoText) {
+  const Json with = run_under("hosts/run.sh 2 1 full", "--progress-thread --dispatcher packed");
+  if (with.is_null()) GTEST_SKIP() << "needs MPI, Open MPI's mpiexec and namespaces";
+  EXPECT_EQ(with.at("progress_thread"), true);
+  const Outcome threads = trimtab("run " + kTinyMoe +
+                                  " --json --steps 8 --temperature 2 --seed 3 --ranks 2 "
+                                  "--dispatcher packed");
+  ASSERT_EQ(threads.status, 0) << threads.err;
+  const Json here = Json::parse(threads.out);
+  EXPECT_EQ(here.at("progress_thread"), false);
+  expect_same_run(with, here);
+}
+
 TEST(Run, LayoutsThatCannotBeAreRefused) {
   const std::string few = "run " + kTinyMoe + " --steps 1 ";
   const auto refused = [&](const std::string& arguments, int status) {
@@ -799,6 +813,7 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --force-balance --report a", "--report: with --force-balance nothing is "},
       {"run x --force-balance --eplb dynamic", "--eplb: with --force-balance nothing is "},
       {"run x --force-balance --eplb record:a", "--eplb: with --force-balance nothing is "},
+      {"run x --progress-thread", "--progress-thread: it has no effect where all ranks are on "},
       {"run x --eplb dynamc", "--eplb: must be off, static:FILE"},
       {"run x --eplb static:", "--eplb: static needs a file: static:FILE"},
       {"run x --seed 3", "--seed: it has no effect without --temperature"},
