@@ -18,13 +18,13 @@ constexpr std::string_view kTopology = "trimtab_topology";
 constexpr int64_t kMostRanks = 4096;
 constexpr int64_t kMostPrice = 1'000'000'000;
 
-struct Fields {
+struct TopologyFields {
   std::optional<IntTable> nodes, prices;
   std::optional<int64_t> in_node, between_nodes;
 };
 
-Fields read_fields(JsonReader& json, const std::string& file) {
-  Fields fields;
+TopologyFields read_fields(JsonReader& json, const std::string& file) {
+  TopologyFields fields;
   bool known = false, version = false;
   std::string key;
   json.begin_object();
@@ -71,7 +71,7 @@ void check_nodes(const JsonReader& json, const IntTable& nodes) {
   }
 }
 
-void check_prices(const JsonReader& json, const Fields& fields) {
+void check_prices(const JsonReader& json, const TopologyFields& fields) {
   const IntTable& prices = *fields.prices;
   const int64_t ranks = prices.shape[0];
   if (ranks == 0 || prices.shape[1] != ranks) {
@@ -96,7 +96,7 @@ void check_prices(const JsonReader& json, const Fields& fields) {
 
 Topology parse_topology(std::string_view text, const std::string& file) {
   JsonReader json(text, file);
-  const Fields fields = read_fields(json, file);
+  const TopologyFields fields = read_fields(json, file);
   std::vector<int32_t> nodes;
   if (fields.nodes) {
     check_nodes(json, *fields.nodes);
