@@ -13,7 +13,7 @@ std::string with(const std::string& rest) {
   return R"({"format": "trimtab_topology", "version": 1, )" + rest + "}";
 }
 
-std::string refusal(const std::string& text) {
+std::string topology_refusal(const std::string& text) {
   try {
     parse_topology(text, "t.json");
   } catch (const FormatError& error) {
@@ -57,7 +57,8 @@ TEST(TopologyFile, IsRefusedWithThePlace) {
        R"(format is "trimtab_costs"; "trimtab_topology" expected)"},
       {"", "t.json at byte 0"}};
   for (const auto& [text, wanted] : cases)
-    EXPECT_NE(refusal(text).find(wanted), std::string::npos) << text << ": " << refusal(text);
+    EXPECT_NE(topology_refusal(text).find(wanted), std::string::npos)
+        << text << ": " << topology_refusal(text);
   EXPECT_THROW(read_topology(TestFolder().path("none.json")), Error);
 }
 
