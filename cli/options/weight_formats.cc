@@ -4,13 +4,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "trimtab/packed_model.h"
+
 namespace trimtab::cli {
 
 void add_weight_formats(Command& command, WeightFormatOptions& options) {
   command
       .text("--dtype", options.dtype,
-            "How weights are kept and rounded: f32 or bf16 [f32, or as a packed model has them]")
-      .one_of({"f32", "bf16"})
+            "How weights are kept and rounded: f32, bf16, or auto, as the checkpoint has them (f16 "
+            "as f32) [f32, or as a packed model has them]")
+      .one_of({"f32", "bf16", "auto"})
       .type("NAME");
   const auto is_format = [](const std::string& text) { parse_weight_format(text); };
   command
@@ -27,6 +30,17 @@ void add_weight_formats(Command& command, WeightFormatOptions& options) {
                         fmt::join(weight_format_names(), ", ")))
       .parsed_by(is_format)
       .type("FORMAT");
+}
+
+void find_dtype(WeightFormatOptions& options, const SafeTensors& tensors,
+                const ModelConfig& config) {
+  if (options.dtype != "auto") return;
+  if (packed_formats(tensors)) {
+    options.dtype.clear();
+    return;
+  }
+  const DType dtype = tensors.at(config.tensor_prefix + "embed_tokens.weight").dtype;
+  options.dtype = dtype == DType::kBF16 ? "bf16" : "f32";
 }
 
 DecoderFormats decoder_formats(const WeightFormatOptions& options,

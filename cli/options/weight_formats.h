@@ -12,7 +12,7 @@ namespace trimtab::cli {
 
 // Names of formats as they were given; empty: not said.
 struct WeightFormatOptions {
-  std::string dtype;    // "f32" or "bf16"
+  std::string dtype;    // "f32", "bf16" or "auto"
   std::string weights;  // a WeightFormat, of all linear maps
   std::string experts;  // a WeightFormat
 
@@ -21,6 +21,12 @@ struct WeightFormatOptions {
 
 // Adds --dtype, --weights and --experts.
 void add_weight_formats(Command& command, WeightFormatOptions& options);
+
+// Replaces the dtype "auto" by that of the checkpoint's embedding, which no checkpoint quantises;
+// f16 by f32, which holds it exactly; for a packed model by nothing, so that it is as it was
+// packed.
+void find_dtype(WeightFormatOptions& options, const SafeTensors& tensors,
+                const ModelConfig& config);
 
 // What the options ask for. otherwise: the formats of a packed model, where nothing is said; none:
 // f32.

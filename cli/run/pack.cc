@@ -38,9 +38,11 @@ Examples
 void pack(const PackOptions& options) {
   LinePrinter printer;
   LoadingLine line("packing " + options.model, printer);
-  const PackedModel packed =
-      pack_model(options.model, options.out, decoder_formats(options.formats),
-                 [&](const LoadProgress& progress) { line.show(progress); });
+  WeightFormatOptions formats = options.formats;
+  if (formats.dtype == "auto")
+    find_dtype(formats, SafeTensors::open(options.model), read_model_config(options.model));
+  const PackedModel packed = pack_model(options.model, options.out, decoder_formats(formats),
+                                        [&](const LoadProgress& progress) { line.show(progress); });
   printer.finish("packed " + options.model);
   const std::string dtype = name(WeightFormat(packed.formats.dtype));
   const std::string linear = name(*packed.formats.linear), experts = name(*packed.formats.experts);

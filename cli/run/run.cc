@@ -387,9 +387,10 @@ void run(const RunOptions& given) {
   if (!options.routes_in.empty()) routes = read_routes(options.routes_in, prompts.size(), config);
   std::vector<std::vector<int32_t>> stops =
       read_stops(options.model, config, options.stops, options.stop_ids);
+  const SafeTensors tensors = SafeTensors::open(options.model);
+  find_dtype(options.formats, tensors, config);
   const Job job{options, std::move(config), std::move(prompts), std::move(eplb),
                 layout,  std::move(routes), std::move(stops)};
-  const SafeTensors tensors = SafeTensors::open(options.model);
   check_ranks_alike(job, tensors, ranks);
   tensors.release_pages();  // the check has looked at each tensor
   if (prints) check_files_writable(options, job.eplb.mode);

@@ -83,7 +83,7 @@ TEST_F(Pack, Refusals) {
   EXPECT_TRUE(contains(error_line({"pack /nowhere " + scratch.file("x"), ""}, 1), "/nowhere"));
   EXPECT_TRUE(
       contains(error_line({"pack " + kTinyMoe + " " + scratch.file("x") + " --dtype f16", ""}, 2),
-               "--dtype: f16 not in {f32,bf16}"));
+               "--dtype: f16 not in {f32,bf16,auto}"));
   // Kernels with panels of another width: those of plain C++ have 8 columns.
   setenv("TRIMTAB_ISA", "scalar", 1);
   const Outcome scalar = trimtab("run " + out);

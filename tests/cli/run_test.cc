@@ -649,6 +649,28 @@ TEST(Run, ProgressThreadsChangeNoText) {
   expect_same_run(with, here);
 }
 
+// --dtype auto: that of the checkpoint's embedding; f32 where it is neither f32 nor bf16.
+TEST(Run, TheDtypeMayBeTheCheckpoints) {
+  const auto run_here = [](const std::string& model, const std::string& dtype) {
+    const Outcome run = trimtab(
+        "run " + model + " --json --steps 4 --ranks 2 --token-ids '1,2,3;4' --dtype " + dtype);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out);
+  };
+  const Json found = run_here(kTinyMoe, "auto");
+  EXPECT_EQ(found.at("dtype"), "bf16");
+  EXPECT_EQ(found.at("experts"), "bf16");
+  EXPECT_EQ(found.at("outputs"), run_here(kTinyMoe, "bf16").at("outputs"));
+  EXPECT_EQ(run_here(kFixtures + "mixtral", "auto").at("dtype"), "f32");
+  EXPECT_EQ(run_here(kFixtures + "qwen3_moe_fp8", "auto").at("dtype"), "bf16");
+  const Scratch scratch;
+  const std::string packed = scratch.file("packed");
+  const Outcome pack = trimtab("pack " + kTinyMoe + " " + packed + " --dtype auto --json");
+  ASSERT_EQ(pack.status, 0) << pack.err;
+  EXPECT_EQ(Json::parse(pack.out).at("dtype"), "bf16");
+  EXPECT_EQ(run_here(packed, "auto").at("outputs"), found.at("outputs"));
+}
+
 TEST(Run, LayoutsThatCannotBeAreRefused) {
   const std::string few = "run " + kTinyMoe + " --steps 1 ";
   const auto refused = [&](const std::string& arguments, int status) {
@@ -729,6 +751,8 @@ TEST(Run, RanksThatWereStartedDifferentlyAreToldHow) {
   }
   // What is a rank's own affair may differ.
   EXPECT_EQ(run_two(with, with + "--threads-per-rank 2 --json").status, 0);
+  // What the checkpoint says is found before the ranks compare.
+  EXPECT_EQ(run_two(with + "--dtype auto", with + "--dtype bf16").status, 0);
 }
 
 // Each would be a whole run that writes the same files.
@@ -797,7 +821,7 @@ TEST(Run, WrongUsageIsOneLineAndStatus2) {
       {"run x --dispatcher push",
        "--dispatcher: push not in {auto,all_gather,all_to_all,fused,hybrid,mc2,packed,pull}"},
       {"run x --wire f16", "--wire: f16 not in {f32,bf16,i8,mxfp8}"},
-      {"run x --dtype f16", "--dtype: f16 not in {f32,bf16}"},
+      {"run x --dtype f16", "--dtype: f16 not in {f32,bf16,auto}"},
       {"run x --kv f16", "unknown format of keys and values 'f16': choose one of f32, bf16, i8"},
       {"run x --temperature -1", "--temperature: -1 is not a number from 0 to 1000"},
       {"run x --temperature nan", "--temperature: nan is not a number from 0 to 1000"},
