@@ -101,8 +101,8 @@ fuzz_compiler=clang++-19
 has_fuzzer() { echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' |
   "$fuzz_compiler" -fsanitize=fuzzer,address -x c++ -o /dev/null -; }
 
-# behind COMMAND...: runs it with what other processes leave of the processors. With nice alone, tests
-# that wait for each other's messages took five times as long beside a build.
+# behind COMMAND...: runs it with what other processes leave of the processors. With nice alone,
+# tests that wait for each other's messages took five times as long beside a build.
 behind() {
   if chrt --idle 0 true 2>/dev/null; then chrt --idle 0 "$@"; else nice "$@"; fi
 }
