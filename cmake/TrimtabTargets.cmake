@@ -155,6 +155,7 @@ function(trimtab_multirank_test name)
   endif()
   trimtab_test(${name} ${optimised}
     SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc
+      ${PROJECT_SOURCE_DIR}/src/comm/testing_streams.cc
     MODULES ${test_MODULES} LIBRARIES ${libraries} LABELS multirank)
   if(NOT TRIMTAB_MPI)
     return()

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,12 +38,69 @@ std::vector<std::byte> exchanged(const nb::callable& exchange, std::span<const s
   return {data, data + all.size()};
 }
 
-RankGroup make_group(int rank, const nb::callable& exchange, double timeout) {
+// Streams of the caller's, whose threads are the library's: each call takes the GIL.
+class PythonStreams final : public HostStreams {
+ public:
+  explicit PythonStreams(nb::object streams)
+      : streams_(std::move(streams)),
+        send_(streams_.attr("send")),
+        receive_(streams_.attr("receive")) {}
+  ~PythonStreams() override {
+    if (Py_IsInitialized()) {
+      const nb::gil_scoped_acquire gil;
+      for (nb::object* object : {&receive_, &send_, &streams_}) object->reset();
+    } else {  // its objects have gone with it
+      for (nb::object* object : {&receive_, &send_, &streams_}) object->release();
+    }
+  }
+  PythonStreams(const PythonStreams&) = delete;
+  PythonStreams& operator=(const PythonStreams&) = delete;
+
+  void send(int rank, std::span<const std::byte> bytes) override {
+    const nb::gil_scoped_acquire gil;
+    call(send_, rank, const_cast<std::byte*>(bytes.data()), bytes.size());
+  }
+  void receive(int rank, std::span<std::byte> bytes) override {
+    const nb::gil_scoped_acquire gil;
+    call(receive_, rank, bytes.data(), bytes.size());
+  }
+
+ private:
+  // The view can be written to either way: torch wants no other.
+  static void call(const nb::object& function, int rank, std::byte* data, size_t bytes) {
+    const auto view = nb::steal(PyMemoryView_FromMemory(reinterpret_cast<char*>(data),
+                                                        static_cast<Py_ssize_t>(bytes), kWritable));
+    if (!view.is_valid()) nb::raise_python_error();
+    try {
+      function(rank, view);
+    } catch (nb::python_error& error) {
+      throw Error(error.what());  // its text, while the GIL is there
+    }
+  }
+
+  static constexpr int kWritable = 0x200;  // PyBUF_WRITE, which the limited API of 3.10 lacks
+
+  nb::object streams_, send_, receive_;
+};
+
+// Deletes without the GIL, whether the caller has it or not: threads that need it are waited for.
+template <class T>
+void delete_without_gil(T* object) {
+  if (!Py_IsInitialized()) return delete object;
+  const nb::gil_scoped_acquire held;
+  const nb::gil_scoped_release released;
+  delete object;
+}
+
+RankGroup make_group(int rank, const nb::callable& exchange, double timeout,
+                     const std::optional<nb::object>& streams) {
   if (!(timeout > 0 && timeout < 1e6))
     throw InvalidArgument(cat("timeout must be in (0, 1e6) seconds, is ", timeout));
-  return {make_process_communicator(
+  auto comm = make_process_communicator(
       rank, [&](std::span<const std::byte> mine) { return exchanged(exchange, mine); },
-      {.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)})};
+      {.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)},
+      streams ? std::make_shared<PythonStreams>(*streams) : nullptr);
+  return {{comm.release(), delete_without_gil<Communicator>}};
 }
 
 std::shared_ptr<RankRuntime> make_rank_runtime(
@@ -50,19 +108,22 @@ std::shared_ptr<RankRuntime> make_rank_runtime(
     int64_t max_tokens, const std::optional<ParallelLayout>& layout,
     std::optional<double> row_budget, bool same_tokens, const std::string& balancer,
     const std::string& cost, int redundant, std::optional<Placement> placement, bool share_openmp) {
-  return std::make_shared<RankRuntime>(group.comm, num_experts, top_k,
-                                       RankRuntimeOptions{.threads = threads,
-                                                          .dispatcher = dispatcher,
-                                                          .max_tokens = max_tokens,
-                                                          .row_budget = row_budget,
-                                                          .layout = layout,
-                                                          .share_openmp = share_openmp,
-                                                          .same_tokens = same_tokens,
-                                                          .balancer = balancer,
-                                                          .cost = cost,
-                                                          .redundant = redundant,
-                                                          .placement = std::move(placement),
-                                                          .version = TRIMTAB_VERSION});
+  const auto make = [&](RankRuntimeOptions options) {
+    return new RankRuntime(group.comm, num_experts, top_k, std::move(options));
+  };
+  return {make({.threads = threads,
+                .dispatcher = dispatcher,
+                .max_tokens = max_tokens,
+                .row_budget = row_budget,
+                .layout = layout,
+                .share_openmp = share_openmp,
+                .same_tokens = same_tokens,
+                .balancer = balancer,
+                .cost = cost,
+                .redundant = redundant,
+                .placement = std::move(placement),
+                .version = TRIMTAB_VERSION}),
+          delete_without_gil<RankRuntime>};
 }
 
 std::vector<std::vector<int32_t>> slots_by_layer(const RankRuntime& runtime) {
@@ -80,15 +141,25 @@ using WithoutGil = nb::call_guard<nb::gil_scoped_release>;
 }  // namespace
 
 void bind_rank_runtime(nb::module_& m) {
-  nb::class_<RankGroup>(m, "RankGroup", "Ranks that are processes of one host and share memory.")
+  m.def("host_id", &host_id,
+        "Which host this process is on, as text of at most 127 bytes: processes where it is equal "
+        "share memory.");
+  nb::class_<RankGroup>(m, "RankGroup", "Ranks that are processes. Those of a host share memory.")
       .def(nb::new_(&make_group), "rank"_a, "exchange"_a, "timeout"_a = 60.0,
+           "streams"_a = nb::none(),
            R"(This process's end of the group. Collective: all ranks make theirs at the same time.
 
 rank: the number of this process, 0, 1, ...
 exchange: called a few times with bytes, as many on every rank; returns those of all ranks, one
 after the other, in the order of their numbers.
 timeout: the longest that a rank waits for its peers in one operation, in seconds.
-Raises RuntimeError where ranks do not share memory, ValueError for numbers that can't be.)")
+streams: how bytes travel between hosts; an object with send(rank, view) and receive(rank, view),
+which are called with a memoryview of bytes in threads of their own, one for each rank of another
+host and each of the two. Bytes arrive in order; receive() fills its view, of the length that the
+peer sends. Both block without a limit of time, with the GIL released, and raise an exception when
+the peer has gone. None: all ranks are on one host.
+Raises RuntimeError where ranks do not share memory and there are no streams, ValueError for numbers
+that can't be.)")
       .def_prop_ro("rank", [](const RankGroup& group) { return group.comm->rank(); })
       .def_prop_ro("size", [](const RankGroup& group) { return group.comm->size(); })
       .def(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rank_layout.h"
 
+#include <algorithm>
+
 #include "base/cat.h"
 #include "trimtab/dispatch_choice.h"
 #include "trimtab/error.h"
@@ -40,8 +42,10 @@ std::unique_ptr<Dispatcher> make_rank_dispatcher(const ParallelLayout& layout, D
     check_summed(layout, wish);
     return make_summed_dispatcher(shape, layout.ep ? rank : layout.tp_rank(rank));
   }
-  const DispatchRule rule = choose_dispatcher(
-      {.ranks = layout.ranks(), .hosts = 1, .shares_out = wish.shares_out}, wish.dispatcher);
+  const DispatchRule rule = choose_dispatcher({.ranks = layout.ranks(),
+                                               .hosts = 1 + *std::ranges::max_element(hosts),
+                                               .shares_out = wish.shares_out},
+                                              wish.dispatcher);
   const DispatcherKind& kind = dispatcher_kind(rule.dispatcher);
   if (!kind.output_is_reduced) {
     throw InvalidArgument(

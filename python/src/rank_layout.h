@@ -26,7 +26,8 @@ struct DispatchWish {
 Placement placement_of_lane(const ParallelLayout& layout, const Placement& placement);
 
 // The dispatcher of a rank for the tokens that it takes through the layer, at most
-// shape.max_tokens. shape: of the lane's ranks; its row budget is set here. Throws InvalidArgument
+// shape.max_tokens. shape: of the lane's ranks; its row budget is set here. hosts: of the lane's
+// ranks, as Communicator::hosts() has them. Throws InvalidArgument
 // for a dispatcher that the layout can't take, and for a row budget where there is none.
 std::unique_ptr<Dispatcher> make_rank_dispatcher(const ParallelLayout& layout, DispatchShape shape,
                                                  int rank, std::span<const int32_t> hosts,

@@ -37,10 +37,9 @@ def batch(seed, tokens=TOKENS, favourites=EXPERTS):
     return x, ids[:tokens].astype(np.int32), rng.random((tokens, TOP_K), dtype=np.float32)
 
 
-def runtime_of(rank, ranks, exchange, timeout=60.0, **options):
-    runtime = RankRuntime(
-        RankGroup(rank, exchange, timeout), EXPERTS, TOP_K, max_tokens=TOKENS, **options
-    )
+def runtime_of(rank, ranks, exchange, timeout=60.0, streams=None, **options):
+    group = RankGroup(rank, exchange, timeout, streams)
+    runtime = RankRuntime(group, EXPERTS, TOP_K, max_tokens=TOKENS, **options)
     layout = runtime.layout
     own = EXPERTS // ranks
     for layer in range(LAYERS):

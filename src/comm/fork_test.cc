@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that are processes, made by fork() and not by MPI: what happens when one of them is killed.
+// What happens when one of several processes that share memory is killed or stopped.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "comm/forked.h"
 #include "comm/rank_bytes.h"
 #include "trimtab/error.h"
 #include "trimtab/process_communicator.h"
@@ -25,87 +25,6 @@
 
 namespace trimtab {
 namespace {
-
-// A page that all processes see, in which they meet.
-struct Meeting {
-  static constexpr size_t kBytes = 256;
-  std::atomic<int> arrived[64];  // by round
-  std::byte words[64][4][kBytes];
-};
-
-class Forked {
- public:
-  explicit Forked(int ranks, std::chrono::milliseconds timeout = std::chrono::seconds(60))
-      : ranks_(ranks), timeout_(timeout) {
-    void* p =
-        ::mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    meeting_ = static_cast<Meeting*>(p);
-  }
-  ~Forked() { ::munmap(meeting_, sizeof(Meeting)); }
-  Forked(const Forked&) = delete;
-  Forked& operator=(const Forked&) = delete;
-
-  // Runs body on each rank; returns what waitpid says of each. A body that returns "" has
-  // succeeded.
-  std::vector<int> run(const std::function<std::string(Communicator&)>& body) {
-    std::fflush(nullptr);  // a child would print it once more
-    std::vector<pid_t> children;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      const pid_t child = ::fork();
-      if (child == 0) ::_exit(live(rank, body));
-      children.push_back(child);
-    }
-    std::vector<int> statuses;
-    for (const pid_t child : children) ::waitpid(child, &statuses.emplace_back(), 0);
-    return statuses;
-  }
-
- private:
-  int live(int rank, const std::function<std::string(Communicator&)>& body) {
-    std::string problem;
-    try {
-      const auto comm = make_process_communicator(
-          rank, [&](std::span<const std::byte> mine) { return meet(rank, mine); },
-          {.timeout = timeout_});
-      problem = body(*comm);
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-    if (!problem.empty()) std::fprintf(stderr, "rank %d: %s\n", rank, problem.c_str());
-    return problem.empty() ? 0 : 1;
-  }
-
-  std::vector<std::byte> meet(int rank, std::span<const std::byte> mine) {
-    const size_t round = round_++;
-    std::memcpy(meeting_->words[round][rank], mine.data(), mine.size());
-    ++meeting_->arrived[round];
-    while (meeting_->arrived[round] < ranks_) std::this_thread::yield();
-    std::vector<std::byte> all;
-    for (int r = 0; r < ranks_; ++r) {
-      all.insert(all.end(), meeting_->words[round][r], meeting_->words[round][r] + mine.size());
-    }
-    return all;
-  }
-
-  const int ranks_;
-  const std::chrono::milliseconds timeout_;
-  Meeting* meeting_;
-  size_t round_ = 0;
-};
-
-// The error of a barrier that the others have to wait in for the dead rank.
-std::string told_of(Communicator& comm, int dead, const char* part) {
-  const auto begin = std::chrono::steady_clock::now();
-  try {
-    comm.barrier();
-  } catch (const CommError& error) {
-    const std::string text = error.what();
-    if (error.peer() != dead || text.find(part) == std::string::npos) return text;
-    return std::chrono::steady_clock::now() - begin < std::chrono::seconds(20) ? ""
-                                                                               : "late: " + text;
-  }
-  return "no CommError";
-}
 
 TEST(ForkedRanks, ReduceInOrder) {
   for (const int status : Forked(3).run([](Communicator& comm) -> std::string {
@@ -347,7 +266,7 @@ TEST(ProcessStart, RefusesAnExchangeThatLosesBytes) {
             std::string::npos);
 }
 
-TEST(ProcessStart, RanksOfTwoHostsAreToldThatTheyNeedMpi) {
+TEST(ProcessStart, RanksOfTwoHostsAreToldThatTheyNeedStreams) {
   const auto another_host = [](std::span<const std::byte> mine) {
     std::vector<std::byte> all(mine.begin(), mine.end());
     all.insert(all.end(), mine.begin(), mine.end());
@@ -358,7 +277,7 @@ TEST(ProcessStart, RanksOfTwoHostsAreToldThatTheyNeedMpi) {
   EXPECT_NE(error.find("rank 1 does not see the shared memory (/dev/shm) of rank 0"),
             std::string::npos)
       << error;
-  EXPECT_NE(error.find("need MPI"), std::string::npos) << error;
+  EXPECT_NE(error.find("need streams"), std::string::npos) << error;
 }
 
 // Freed memory is used again, joined with its neighbours, and zero.

@@ -6,6 +6,7 @@
 
 #include "base/cat.h"
 #include "comm/process_group.h"
+#include "comm/stream_outside.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -28,9 +29,14 @@ ProcessExchange checked(const ProcessExchange& exchange) {
 
 }  // namespace
 
+std::string host_id() {
+  return HostMemory::host_id();
+}
+
 std::unique_ptr<Communicator> make_process_communicator(int rank,
                                                         const ProcessExchange& caller_exchange,
-                                                        const GroupOptions& options) {
+                                                        const GroupOptions& options,
+                                                        std::shared_ptr<HostStreams> streams) {
   if (!options.hosts.empty())
     throw InvalidArgument("processes find out their hosts; GroupOptions::hosts is for threads");
   if (options.timeout.count() <= 0)
@@ -42,12 +48,15 @@ std::unique_ptr<Communicator> make_process_communicator(int rank,
   if (rank < 0 || rank >= ranks)
     throw InvalidArgument(cat("rank ", rank, " of a group of ", ranks, " processes"));
   const auto other = std::ranges::find_if(group.hosts, [](int32_t host) { return host != 0; });
-  if (other != group.hosts.end()) {
+  if (other != group.hosts.end() && streams == nullptr) {
     throw Error(cat("rank ", other - group.hosts.begin(),
                     " does not see the shared memory (/dev/shm) of rank 0: they are on two hosts, "
-                    "or in containers that do not share it; ranks of several hosts need MPI"));
+                    "or in containers that do not share it; ranks of several hosts need streams "
+                    "between them, or MPI"));
   }
   auto [domain, state] = begin_process_group(rank, group, exchange);
+  if (other != group.hosts.end())
+    domain->set_outside(std::make_unique<StreamOutside>(streams, *domain, rank));
   return make_end(std::move(domain), ranks, rank, state);
 }
 

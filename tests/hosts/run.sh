@@ -67,7 +67,9 @@ for ((h = 0; h < hosts; ++h)); do
 done
 
 export TRIMTAB_HOSTS=$work OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+passed=()
+for name in "${!TRIMTAB_@}"; do passed+=(-x "$name"); done
 "$here/enter.sh" host0 mpiexec --host "$list" --map-by "ppr:$ranks:node" --oversubscribe \
   --bind-to none --mca plm_rsh_agent "$here/enter.sh" --mca plm_rsh_no_tree_spawn 1 \
   --mca btl tcp,self,vader --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 \
-  --mca mpi_yield_when_idle 1 -x TRIMTAB_HOSTS "$@"
+  --mca mpi_yield_when_idle 1 "${passed[@]}" "$@"

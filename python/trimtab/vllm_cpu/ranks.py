@@ -4,24 +4,39 @@ and balancer between them."""
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
+import weakref
+from multiprocessing import util
 
 import torch
 
-from .._core import RankGroup, RankRuntime
+from .._core import RankGroup, RankRuntime, host_id
 from ..formats import read_placement
+from ..torch_streams import GlooStreams
 from . import seams
 from .metrics import Writer
 from .recorder import Recorder
 from .watch import Watch
 
 
+_HOST_BYTES = 128
+_all_layers = weakref.WeakSet()
+
+
 @functools.cache
 def rank_group(timeout):
     """This process's end of the group of all expert-parallel ranks. Collective. timeout: the
     longest that a rank waits for its peers, in seconds."""
-    return RankGroup(seams.expert_parallel_ranks().rank_in_group, _exchange, timeout)
+    ranks = seams.expert_parallel_ranks()
+    hosts = _exchange(host_id().encode().ljust(_HOST_BYTES, b"\0"))
+    one_host = hosts == hosts[:_HOST_BYTES] * ranks.world_size
+    streams = None if one_host else GlooStreams(ranks.ranks)
+    # Processes of multiprocessing run only the second.
+    atexit.register(leave_group)
+    util.Finalize(None, leave_group, exitpriority=0)
+    return RankGroup(ranks.rank_in_group, _exchange, timeout, streams)
 
 
 @functools.cache
@@ -46,6 +61,13 @@ def _exchange(mine):
     received = [torch.empty_like(sent) for _ in range(ranks.world_size)]
     torch.distributed.all_gather(received, sent, group=ranks.cpu_group)
     return b"".join(bytes(part.numpy()) for part in received)
+
+
+def leave_group():
+    """Ends this process's part in the group, while there are threads to say so to other hosts."""
+    for layers in _all_layers:
+        layers.end()
+    rank_group.cache_clear()
 
 
 def add_up(load):
@@ -77,6 +99,7 @@ class RankLayers:
         self._number = number
         self._interval = flags.balancer.get("interval", 256)
         self._metrics = None  # of the first rank, which plans
+        _all_layers.add(self)
 
     def add(self, weights):
         """Adds this rank's experts of the next layer; returns its number."""
@@ -101,6 +124,10 @@ class RankLayers:
             if group.rank == 0 and self._arguments["balancer"]:
                 self._metrics = Writer(self._number, self._interval)
         return self._runtime
+
+    def end(self):
+        """There will be no more calls."""
+        self._runtime = None
 
     def _first_placement(self, ranks):
         """What the file says. Raises ValueError for a file that is none."""
