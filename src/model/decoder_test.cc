@@ -273,7 +273,8 @@ TEST(Decoder, RefusesImpossibleBatches) {
             "the placement is for 1 ranks, 2 MoE layers of 8 experts; there are 2, 2 and 8");
 }
 
-// R12: forced balance is no load: nobody may record it. How level it is: tests/cli/run_test.cc.
+// R12: forced balance is no load: nobody may record it. tests/cli/run_ranks_test.cc tests how level
+// it is.
 TEST(Decoder, StepsWithForcedBalanceTakeNoRecorder) {
   const Model model = open_model("qwen3_moe");
   const Placement placement = linear_placement(model.config, 1);

@@ -123,22 +123,13 @@ std::string text_of(int64_t hidden, int64_t intermediate, const std::string& wei
 std::vector<MeasuredCost> parse_costs(std::string_view text, const std::string& file) {
   JsonReader json(text, file);
   std::vector<MeasuredCost> costs;
-  bool known = false, version = false;
+  FormatKeys format(kCosts);
   std::string key;
   json.begin_object();
   while (json.next_key(key)) {
     const int64_t at = json.offset();
-    if (key == "format") {
-      const std::string found = json.string();
-      if (found != kCosts) {
-        json.fail(at,
-                  cat("format is ", json_quoted(found), "; ", json_quoted(kCosts), " expected"));
-      }
-      known = true;
-    } else if (key == "version") {
-      json.integer(1, 1);
-      version = true;
-    } else if (key == "costs") {
+    if (format.read(json, key, at)) continue;
+    if (key == "costs") {
       json.begin_array();
       while (json.next_element()) costs.push_back(read_entry(json));
     } else {
@@ -146,7 +137,7 @@ std::vector<MeasuredCost> parse_costs(std::string_view text, const std::string& 
     }
   }
   json.end();
-  if (!known || !version) throw FormatError(file, 0, "no key \"format\" or \"version\"");
+  format.check(file);
   if (costs.empty()) throw FormatError(file, 0, "no costs");
   return costs;
 }

@@ -229,4 +229,23 @@ void JsonReader::end() {
   if (at_ != text_.size()) fail_here("something follows the value");
 }
 
+bool FormatKeys::read(JsonReader& json, std::string_view key, int64_t at) {
+  if (key == "format") {
+    const std::string found = json.string();
+    if (found != format_)
+      json.fail(at, cat("format is ", json_quoted(found), "; ", json_quoted(format_), " expected"));
+    has_format_ = true;
+  } else if (key == "version") {
+    json.integer(1, 1);
+    has_version_ = true;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void FormatKeys::check(const std::string& file) const {
+  if (!has_format_ || !has_version_) throw FormatError(file, 0, "no key \"format\" or \"version\"");
+}
+
 }  // namespace trimtab

@@ -76,4 +76,20 @@ class JsonReader {
   std::vector<Open> open_;
 };
 
+// The keys "format" and "version" by which Trimtab's own JSON files say what they are.
+class FormatKeys {
+ public:
+  explicit FormatKeys(std::string_view format) : format_(format) {}
+
+  // Reads the value of `key`, which begins at byte `at`, and returns true if it is one of the two.
+  // Throws FormatError for another format or version.
+  bool read(JsonReader& json, std::string_view key, int64_t at);
+  // Throws FormatError unless both were there.
+  void check(const std::string& file) const;
+
+ private:
+  std::string_view format_;
+  bool has_format_ = false, has_version_ = false;
+};
+
 }  // namespace trimtab

@@ -25,21 +25,13 @@ struct TopologyFields {
 
 TopologyFields read_fields(JsonReader& json, const std::string& file) {
   TopologyFields fields;
-  bool known = false, version = false;
+  FormatKeys format(kTopology);
   std::string key;
   json.begin_object();
   while (json.next_key(key)) {
     const int64_t at = json.offset();
-    if (key == "format") {
-      const std::string found = json.string();
-      if (found != kTopology)
-        json.fail(at,
-                  cat("format is ", json_quoted(found), "; ", json_quoted(kTopology), " expected"));
-      known = true;
-    } else if (key == "version") {
-      json.integer(1, 1);
-      version = true;
-    } else if (key == "nodes") {
+    if (format.read(json, key, at)) continue;
+    if (key == "nodes") {
       fields.nodes = read_table(json, key, 1, 1, kMostRanks - 1);
     } else if (key == "prices") {
       fields.prices = read_table(json, key, 2, 2, kMostPrice);
@@ -52,7 +44,7 @@ TopologyFields read_fields(JsonReader& json, const std::string& file) {
     }
   }
   json.end();
-  if (!known || !version) throw FormatError(file, 0, "no key \"format\" or \"version\"");
+  format.check(file);
   if (!fields.nodes && !fields.prices)
     throw FormatError(file, 0, "neither \"nodes\" nor \"prices\"");
   return fields;

@@ -57,21 +57,12 @@ Fields read_fields(const Content& content, std::string_view format, const char* 
   JsonReader json(content.text(), file);
   Fields fields;
   std::string key;
-  bool known = false;
-  bool version = false;
+  FormatKeys keys(format);
   json.begin_object();
   while (json.next_key(key)) {
     const int64_t at = json.offset();
-    if (key == "format") {
-      const std::string found = json.string();
-      if (found != format)
-        json.fail(at,
-                  cat("format is ", json_quoted(found), "; ", json_quoted(format), " expected"));
-      known = true;
-    } else if (key == "version") {
-      json.integer(1, 1);
-      version = true;
-    } else if (key == table) {
+    if (keys.read(json, key, at)) continue;
+    if (key == table) {
       fields.table = read_table(json, key, 2, format == kLoads ? 3 : 2,
                                 format == kLoads ? kMaxCount : kMaxExpertId);
     } else if (key == "layer_ids") {
@@ -92,7 +83,7 @@ Fields read_fields(const Content& content, std::string_view format, const char* 
     }
   }
   json.end();
-  if (!known || !version) throw FormatError(file, 0, "no key \"format\" or \"version\"");
+  keys.check(file);
   if (!fields.table) throw FormatError(file, 0, cat("no key ", json_quoted(table)));
   return fields;
 }
