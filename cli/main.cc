@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "cli/bench/bench_dispatch_options.h"
+#include "cli/bench/bench_model_options.h"
 #include "cli/bench/bench_options.h"
 #include "cli/bench/bench_split_options.h"
 #include "cli/options/command.h"
@@ -71,6 +72,7 @@ int main(int argc, char** argv) {
   trimtab::cli::BenchOptions bench;
   trimtab::cli::BenchDispatchOptions bench_dispatch;
   trimtab::cli::BenchSplitOptions bench_split;
+  trimtab::cli::BenchModelOptions bench_model;
   const CommandLine line = trimtab::cli::read_command_line(
       argc, argv,
       "Trimtab runs mixture-of-experts models expert-parallel and plans placements that keep the "
@@ -87,6 +89,7 @@ int main(int argc, char** argv) {
         Command bench_command = add_bench(program, bench);
         add_bench_dispatch(bench_command, bench_dispatch);
         add_bench_split(bench_command, bench_split);
+        add_bench_model(bench_command, bench_model);
       });
   if (!line.wrong.empty()) return wrong_usage(line.wrong, line.command);
   std::fputs(line.help.c_str(), stdout);

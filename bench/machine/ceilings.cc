@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -66,14 +67,17 @@ const DotLoop& dot_loop(const IsaLoops& loops, DotKind kind) {
   return dots.instruction != nullptr ? dots : loops.dots[static_cast<size_t>(DotKind::kF32)];
 }
 
-size_t cold_bytes(size_t wanted) {
+size_t free_memory() {
   std::ifstream memory("/proc/meminfo");
   for (std::string key; memory >> key;) {
     size_t kilobytes = 0;
-    if (key == "MemAvailable:" && memory >> kilobytes)
-      return std::min(wanted, kilobytes * 1024 / 2);
+    if (key == "MemAvailable:" && memory >> kilobytes) return kilobytes * 1024;
   }
-  return wanted;
+  return std::numeric_limits<size_t>::max();
+}
+
+size_t cold_bytes(size_t wanted) {
+  return std::min(wanted, free_memory() / 2);
 }
 
 Ceilings::Ceilings(const IsaLoops& loops, Team& team, size_t memory)

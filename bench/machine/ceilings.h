@@ -24,6 +24,9 @@ const IsaLoops& chosen_loops();
 // to which the elements would be widened.
 const DotLoop& dot_loop(const IsaLoops& loops, DotKind kind);
 
+// Bytes of memory that are free now; the largest number where the system does not say.
+size_t free_memory();
+
 // Bytes that are no longer in any cache once as many have been read: `wanted`, or half of the
 // memory that is free now if that is less.
 size_t cold_bytes(size_t wanted);

@@ -26,6 +26,7 @@ trimtab bench dispatch times bringing tokens to their experts and back; see
 trimtab bench dispatch --help.
 trimtab bench split compares the rules that share picks out over replicas; see
 trimtab bench split --help.
+trimtab bench model times a whole model, or measures its perplexity; see trimtab bench model --help.
 )";
 
 constexpr const char* kExpertsFooter = R"(
@@ -77,12 +78,7 @@ void add_effort(Command& command, BenchOptions& options) {
       .number("--threads", options.threads, "Threads that compute, and whose ceilings are measured")
       .between(1, 1024)
       .shows_default();
-  command
-      .number("--cold-mb", options.cold_mb,
-              "Megabytes of weights to cycle through, and of memory to stream; at most half of "
-              "what is free")
-      .between(1, kMostMegabytes)
-      .shows_default();
+  add_cold_memory(command, options.cold_mb);
   command.flag("--json", options.json, "One JSON object on standard output instead of text");
 }
 
@@ -136,6 +132,15 @@ void add_experts(Command& bench, BenchOptions& options) {
 
 }  // namespace
 
+void add_cold_memory(Command& command, int& megabytes) {
+  command
+      .number("--cold-mb", megabytes,
+              "Megabytes of weights to cycle through, and of memory to stream; at most half of "
+              "what is free")
+      .between(1, kMostMegabytes)
+      .shows_default();
+}
+
 Command add_bench(Command& program, BenchOptions& options) {
   Command bench = program.add("bench", "Measure kernels against the limits of this machine");
   bench.flag("--isa", options.isa, "List and time the instruction sets of this CPU");
@@ -143,7 +148,7 @@ Command add_bench(Command& program, BenchOptions& options) {
   bench.footer(kBenchFooter);
   add_experts(bench, options);
   bench.runs([&options] {
-    if (!options.isa) throw UsageError("--isa, experts, dispatch or split is required");
+    if (!options.isa) throw UsageError("--isa, experts, dispatch, split or model is required");
     bench_isa(options);
   });
   return bench;

@@ -25,6 +25,9 @@ struct BenchOptions {
   bool json = false;
 };
 
+// Adds --cold-mb.
+void add_cold_memory(Command& command, int& megabytes);
+
 // Adds `bench` with its subcommand `experts`. Returns `bench`, for more subcommands.
 Command add_bench(Command& program, BenchOptions& options);
 

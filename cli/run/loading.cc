@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "trimtab/packed_model.h"
 
 namespace trimtab::cli {
 
@@ -22,6 +26,19 @@ void LoadingLine::show(const LoadProgress& progress) {
   printer_.status(fmt::format("{}: {} of {} layers, {:.2f} GB, {:.0f} MB/s", what_, progress.layers,
                               progress.num_layers, bytes / 1e9,
                               bytes / 1e6 / std::max(seconds(), 1e-9)));
+}
+
+std::shared_ptr<const DecoderWeights> load_decoder_weights(
+    const ModelOptions& options, const ModelConfig& config, const SafeTensors& tensors,
+    const Placement& placement, const Ranks& ranks, LinePrinter& printer, LoadOptions how) {
+  // A process keeps the experts of its own slots alone.
+  std::vector<int> held;
+  if (ranks.are_processes()) held.push_back(ranks.self());
+  LoadingLine line("loading " + options.model, printer);
+  how.ranks = held;
+  how.progress = [&](const LoadProgress& progress) { line.show(progress); };
+  return DecoderWeights::load(
+      tensors, config, decoder_formats(options.formats, packed_formats(tensors)), placement, how);
 }
 
 }  // namespace trimtab::cli

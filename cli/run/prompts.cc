@@ -142,6 +142,12 @@ std::vector<Prompt> read_prompts(const std::string& model, const ModelConfig& co
   return read_text_prompts(shipped, config);
 }
 
+std::vector<Prompt> read_sequences(const std::string& model, const ModelConfig& config,
+                                   const std::string& file, const std::string& option) {
+  if (is_byte_level(model, config)) return read_text_prompts(file, config);
+  return read_token_ids(file, option, "sequence");
+}
+
 std::vector<std::vector<int32_t>> read_stops(const std::string& model, const ModelConfig& config,
                                              const std::vector<std::string>& texts,
                                              const std::string& token_ids) {

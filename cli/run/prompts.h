@@ -30,6 +30,11 @@ bool is_byte_level(const std::string& model, const ModelConfig& config);
 std::vector<Prompt> read_prompts(const std::string& model, const ModelConfig& config,
                                  const std::string& text_file, const std::string& token_ids);
 
+// The sequences of a file that an option names: text, one a line, as read_prompts() reads it, where
+// the vocabulary is bytes, else token ids, as it reads those (or the ids themselves).
+std::vector<Prompt> read_sequences(const std::string& model, const ModelConfig& config,
+                                   const std::string& file, const std::string& option);
+
 // What ends an output: --stop as bytes, --stop-ids as read_prompts() reads token ids. Throws
 // InvalidArgument for texts where the model needs token ids, and for ids outside the vocabulary.
 std::vector<std::vector<int32_t>> read_stops(const std::string& model, const ModelConfig& config,

@@ -34,7 +34,6 @@
 #include "trimtab/error.h"
 #include "trimtab/generate.h"
 #include "trimtab/measure_cost.h"
-#include "trimtab/packed_model.h"
 #include "trimtab/par.h"
 
 namespace trimtab::cli {
@@ -135,10 +134,6 @@ std::shared_ptr<const CostModel> cost_of_run(const Job& job, const DecoderWeight
                .cost;
   }
   return std::make_shared<const CostModel>(broadcast_cost(comm, cost ? &*cost : nullptr));
-}
-
-std::optional<DType> wire_of(const RunOptions& options) {
-  return options.wire.empty() ? std::nullopt : std::optional(wire_type(options.wire));
 }
 
 // Generates on all ranks, and fills in what was measured. Returns what each prompt gave: [prompts].
@@ -307,18 +302,11 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
 
 std::shared_ptr<const DecoderWeights> load_weights(const Job& job, const SafeTensors& tensors,
                                                    const Ranks& ranks, LinePrinter& printer) {
-  // A process keeps the experts of its own slots alone.
-  std::vector<int> held;
-  if (ranks.are_processes()) held.push_back(ranks.self());
   const bool may_move = job.eplb.mode.kind == EplbMode::Kind::kDynamic;
-  LoadingLine line("loading " + job.options.model, printer);
-  const LoadOptions how{.ranks = held,
-                        .routed = may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared,
-                        .expert_parts = job.layout ? job.layout->expert_parts() : 1,
-                        .progress = [&](const LoadProgress& progress) { line.show(progress); }};
-  return DecoderWeights::load(tensors, job.config,
-                              decoder_formats(job.options.formats, packed_formats(tensors)),
-                              job.eplb.start, how);
+  return load_decoder_weights(
+      job.options, job.config, tensors, job.eplb.start, ranks, printer,
+      {.routed = may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared,
+       .expert_parts = job.layout ? job.layout->expert_parts() : 1});
 }
 
 // The report has the prompts that were answered; the exit status says that not all were.
@@ -358,13 +346,6 @@ void check_files_writable(const RunOptions& options, const EplbMode& eplb) {
   check_writable("--placement-out", options.placement_out);
 }
 
-void check_threads(int ranks, int threads_per_rank) {
-  constexpr int kMaxThreads = 4096;
-  if (int64_t{ranks} * threads_per_rank <= kMaxThreads) return;
-  throw InvalidArgument(fmt::format("{} ranks x {} threads are more than {} threads", ranks,
-                                    threads_per_rank, kMaxThreads));
-}
-
 }  // namespace
 
 void run(const RunOptions& given) {
@@ -374,8 +355,7 @@ void run(const RunOptions& given) {
   if (given.progress_thread && ranks.hosts() == 1)
     throw UsageError("--progress-thread: it has no effect where all ranks are on one host");
   RunOptions options = given;
-  if (options.threads_per_rank == 0) options.threads_per_rank = ranks.threads_of_a_rank();
-  check_threads(ranks.count(), options.threads_per_rank);
+  options.threads_per_rank = threads_per_rank(options, ranks);
   const bool prints = ranks.self() == 0;
   LinePrinter printer(!prints);
   ModelConfig config = read_model_config(options.model);

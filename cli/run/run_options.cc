@@ -9,18 +9,11 @@
 #include "cli/options/dispatchers.h"
 #include "cli/run/eplb_mode.h"
 #include "cli/run/run.h"
-#include "cli/run/wire.h"
-#include "trimtab/kv_format.h"
 #include "trimtab/split.h"
 
 namespace trimtab::cli {
 
 namespace {
-
-// A decoder takes rows sorted by expert, and whole outputs.
-bool is_for_decoders(const DispatcherKind& kind) {
-  return kind.format != Format::kBatched && kind.output_is_reduced;
-}
 
 constexpr const char* kRunFooter = R"(
 What it does. The prompts are shared out over the ranks, prompt i to rank i modulo ranks; each rank
@@ -59,11 +52,7 @@ Examples
 )";
 
 void add_work(Command& run, RunOptions& options) {
-  run.text("MODEL", options.model, "Directory of the model (Hugging Face layout)")
-      .required()
-      .type("");
-  run.number("--ranks", options.ranks, "Ranks (threads of this process) that share the experts [1]")
-      .between(1, 1024);
+  add_model(run, options);
   Option prompts =
       run.text("--prompts", options.prompts, "Text prompts, one a line [MODEL/prompts.txt]");
   prompts.type("FILE");
@@ -75,50 +64,12 @@ void add_work(Command& run, RunOptions& options) {
   run.number("--steps", options.steps, "Most new tokens of each prompt")
       .between(1, std::numeric_limits<int>::max())
       .shows_default();
-  std::vector<std::string> dispatchers = dispatchers_that(is_for_decoders);
-  dispatchers.insert(dispatchers.begin(), "auto");
-  run.text("--dispatcher", options.dispatcher,
-           fmt::format("How tokens get to experts (see below): {}", fmt::join(dispatchers, ", ")))
-      .one_of(dispatchers)
-      .type("NAME")
-      .shows_default();
-  run.text("--wire", options.wire,
-           fmt::format("How rows travel between ranks, and results back: {}; with any but f32 the "
-                       "dispatcher must send them: {} [rows as the experts take them, results in "
-                       "f32]",
-                       fmt::join(wire_types(), ", "), dispatcher_names([](const DispatcherKind& k) {
-                         return is_for_decoders(k) && k.sends_results;
-                       })))
-      .one_of(wire_types())
-      .type("NAME");
-  add_weight_formats(run, options.formats);
-  run.text(
-         "--kv", options.kv,
-         "How keys and values of a sequence are kept: f32, bf16 (half of the memory) or i8 (about "
-         "a quarter); the fewer bytes, the faster are steps of long contexts")
-      .parsed_by([](const std::string& text) { parse_kv_format(text); })
-      .type("FORMAT")
-      .shows_default();
-  run.number("--threads-per-rank", options.threads_per_rank,
-             "Compute threads of each rank [the cores that the process may use, shared out]")
-      .between(1, 1024);
-  run.number("--row-budget", options.row_budget,
-             "Rows that a rank's experts get at once, times those of level ranks in a full step: "
-             "memory is reserved for so many, and what is more takes more rounds; 0: for all rows "
-             "that there can be")
-      .between_reals(0, 1e6)
-      .type("X")
-      .shows_default();
+  add_model_settings(run, options);
   run.flag("--progress-thread", options.progress_thread,
            "Over several hosts: a thread of each process moves messages while it computes");
   run.flag("--force-balance", options.force_balance,
            "A profile run: tokens go to random experts, so that ranks are as level as chance has "
            "it; the text means nothing, and no load is recorded");
-  run.number("--timeout", options.timeout,
-             "Seconds that a rank waits for another before it gives up")
-      .between(1, 1'000'000)
-      .type("S")
-      .shows_default();
   run.number("--max-sequences", options.max_sequences,
              "Sequences of one rank that are in a step together; the other prompts wait [as many "
              "as fit]")

@@ -7,29 +7,20 @@
 #include <vector>
 
 #include "cli/options/command.h"
-#include "cli/options/weight_formats.h"
+#include "cli/run/model_options.h"
 #include "cli/run/run_layout.h"
 #include "trimtab/generate.h"
 
 namespace trimtab::cli {
 
 // Files are named by their path; an empty name means that the file is not wanted.
-struct RunOptions {
-  std::string model;      // directory
-  int ranks = 0;          // 0: not said; see Ranks
+struct RunOptions : ModelOptions {
   std::string prompts;    // file; empty: MODEL/prompts.txt
   std::string token_ids;  // a file, or the ids themselves; empty: none
   int steps = 64;
   LayoutOptions layout;
-  std::string dispatcher = "auto";
-  WeightFormatOptions formats;
-  std::string kv = "f32";  // a KvFormat by name
-  std::string wire;        // one of wire_types(); empty: rows as experts take them, results in f32
-  int threads_per_rank = 0;  // 0: as many as there are cores for it
-  double row_budget = 2;     // times the level load; 0: none
   bool progress_thread = false;
   bool force_balance = false;
-  int timeout = 60;  // seconds
   uint64_t seed = 0;
   Sampling sampling;
   bool model_sampling = false;     // what is not said of `sampling` is as the model says

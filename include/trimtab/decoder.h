@@ -94,6 +94,15 @@ struct LoadOptions {
   std::function<void(const LoadProgress&)> progress = {};
 };
 
+// What packed weights take, by what reads them.
+struct WeightBytes {
+  size_t routed = 0;  // routed experts, those that DecoderWeights itself keeps
+  size_t head = 0;    // the output head, which only tokens read whose logits are wanted
+  size_t others = 0;  // all else, which every step reads
+
+  size_t total() const { return routed + head + others; }
+};
+
 // A model's weights, packed once. They are immutable: all ranks of the process and any number of
 // threads share them.
 class DecoderWeights {
@@ -127,7 +136,8 @@ class DecoderWeights {
   // The format of the routed experts.
   WeightFormat expert_format() const { return expert_format_; }
   int expert_parts() const { return expert_parts_; }
-  size_t bytes() const;         // size of the packed weights
+  size_t bytes() const { return bytes_by_use().total(); }  // size of the packed weights
+  WeightBytes bytes_by_use() const;
   size_t expert_bytes() const;  // size of one routed expert; 0 where none is packed
 
  private:
@@ -163,8 +173,15 @@ class KvCache {
   // The memory that a position takes, in all layers together.
   static size_t bytes_per_position(const ModelConfig& config, KvFormat format);
 
+  // Forgets the positions from `length` on, so that other tokens can take their places. Throws
+  // InvalidArgument where there are not so many.
+  void truncate(int64_t length);
+  // The same sequence once more, with memory of its own.
+  KvCache copy() const;
+
  private:
   friend class Decoder;
+  KvCache(const KvCache& like, Buffer data);
   KvHead head(int layer, int head) const;
 
   int64_t capacity_;

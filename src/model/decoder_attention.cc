@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention block of the decoder, and the caches of keys and values that it reads.
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "attention/attention.h"
 #include "attention/kv_head.h"
@@ -27,6 +29,27 @@ size_t KvCache::bytes_per_position(const ModelConfig& config, KvFormat format) {
   const KvLayout panel = KvLayout::of(KvLayout::kPanel, config.head_dim);
   return cells(config.num_hidden_layers, config.num_key_value_heads, KvHead::bytes(panel, format)) /
          KvLayout::kPanel;
+}
+
+void KvCache::truncate(int64_t length) {
+  if (length < 0 || length > length_)
+    throw InvalidArgument(cat("a cache of ", length_, " positions can't be cut to ", length));
+  length_ = length;
+}
+
+KvCache::KvCache(const KvCache& like, Buffer data)
+    : capacity_(like.capacity_),
+      length_(like.length_),
+      format_(like.format_),
+      num_layers_(like.num_layers_),
+      num_heads_(like.num_heads_),
+      head_dim_(like.head_dim_),
+      data_(std::move(data)) {}
+
+KvCache KvCache::copy() const {
+  Buffer data(data_.bytes());
+  std::memcpy(data.data(), data_.data(), data_.bytes());
+  return {*this, std::move(data)};
 }
 
 KvHead KvCache::head(int layer, int head) const {

@@ -273,6 +273,40 @@ TEST(Decoder, RefusesImpossibleBatches) {
             "the placement is for 1 ranks, 2 MoE layers of 8 experts; there are 2, 2 and 8");
 }
 
+// More positions than a block of the cache has.
+TEST(Decoder, CachesAreCutAndCopied) {
+  const Model model = open_model("qwen3_moe");
+  const auto prompts = random_prompts(model.config, {300, 20});
+  const std::span<const int32_t> ids = prompts[0], others = prompts[1];
+  const Placement placement = linear_placement(model.config, 1);
+  const auto weights = DecoderWeights::load(model.tensors, model.config, DType::kF32, placement);
+  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kI8}) {
+    run_ranks(1, [&](Communicator& comm) {
+      Decoder decoder(weights, placement, comm, {.max_tokens = 300});
+      const auto last = [&](KvCache& cache, std::span<const int32_t> tokens) {
+        std::vector<float> logits(static_cast<size_t>(model.config.vocab_size));
+        const Chunk chunk{&cache, tokens, Chunk::Logits::kLast};
+        decoder.step({&chunk, 1}, Rows(logits.data(), 1, model.config.vocab_size));
+        return logits;
+      };
+      KvCache cache(model.config, 320, format);
+      const auto all = last(cache, ids);
+      cache.truncate(270);
+      KvCache copy = cache.copy();
+      EXPECT_EQ(copy.length(), 270);
+      EXPECT_EQ(copy.capacity(), 320);
+      EXPECT_EQ(copy.format(), format);
+      EXPECT_NE(last(cache, others), all);  // where the cut positions were
+      EXPECT_EQ(last(copy, ids.subspan(270)), all);
+      cache.truncate(270);
+      EXPECT_EQ(last(cache, ids.subspan(270)), all);
+      EXPECT_EQ(refusal([&] { cache.truncate(301); }),
+                "a cache of 300 positions can't be cut to 301");
+      EXPECT_NE(refusal([&] { cache.truncate(-1); }), "");
+    });
+  }
+}
+
 // R12: forced balance is no load: nobody may record it. tests/cli/run_ranks_test.cc tests how level
 // it is.
 TEST(Decoder, StepsWithForcedBalanceTakeNoRecorder) {

@@ -141,19 +141,33 @@ std::unique_ptr<ExpertSlots> DecoderWeights::expert_slots(const Placement& place
   return slots;
 }
 
+namespace {
+
+size_t bytes_of_experts(const LayerWeights& layer) {
+  size_t total = 0;
+  for (const auto& mlp : layer.experts) total += mlp ? mlp->bytes() : 0;
+  return total;
+}
+
+}  // namespace
+
 size_t packed_bytes(const LayerWeights& layer) {
   size_t total = layer.q.bytes() + layer.k.bytes() + layer.v.bytes() + layer.o.bytes();
-  for (const auto& mlp : layer.experts) total += mlp ? mlp->bytes() : 0;
+  total += bytes_of_experts(layer);
   for (const auto& mlp : layer.shared) total += mlp ? mlp->bytes() : 0;
   total += layer.dense ? layer.dense->bytes() : 0;
   for (const auto& linear : {layer.gate, layer.shared_gate}) total += linear ? linear->bytes() : 0;
   return total;
 }
 
-size_t DecoderWeights::bytes() const {
-  size_t total = head_.bytes();
-  for (const LayerWeights& layer : layers_) total += packed_bytes(layer);
-  return total;
+WeightBytes DecoderWeights::bytes_by_use() const {
+  WeightBytes bytes{.head = head_.bytes()};
+  for (const LayerWeights& layer : layers_) {
+    const size_t experts = bytes_of_experts(layer);
+    bytes.routed += experts;
+    bytes.others += packed_bytes(layer) - experts;
+  }
+  return bytes;
 }
 
 }  // namespace trimtab
