@@ -36,6 +36,7 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(
   if (ranks.are_processes()) held.push_back(ranks.self());
   LoadingLine line("loading " + options.model, printer);
   how.ranks = held;
+  how.threads = ranks.threads_here(options.threads_per_rank);
   how.progress = [&](const LoadProgress& progress) { line.show(progress); };
   return DecoderWeights::load(
       tensors, config, decoder_formats(options.formats, packed_formats(tensors)), placement, how);

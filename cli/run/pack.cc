@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/cores.h"
 #include "cli/output/line_printer.h"
 #include "cli/output/output.h"
 #include "cli/output/text.h"
@@ -41,8 +42,10 @@ void pack(const PackOptions& options) {
   WeightFormatOptions formats = options.formats;
   if (formats.dtype == "auto")
     find_dtype(formats, SafeTensors::open(options.model), read_model_config(options.model));
-  const PackedModel packed = pack_model(options.model, options.out, decoder_formats(formats),
-                                        [&](const LoadProgress& progress) { line.show(progress); });
+  const PackedModel packed = pack_model(
+      options.model, options.out, decoder_formats(formats),
+      [&](const LoadProgress& progress) { line.show(progress); },
+      options.threads > 0 ? options.threads : usable_cores().count);
   printer.finish("packed " + options.model);
   const std::string dtype = name(WeightFormat(packed.formats.dtype));
   const std::string linear = name(*packed.formats.linear), experts = name(*packed.formats.experts);
@@ -74,6 +77,8 @@ void add_pack(Command& program, PackOptions& options) {
       .type("");
   command.text("OUT", options.out, "Directory to write; it holds no model yet").required().type("");
   add_weight_formats(command, options.formats);
+  command.number("--threads", options.threads, "Threads that pack [a thread on every core]")
+      .between(1, 1024);
   command.flag("--json", options.json, "One JSON object on standard output instead of text");
   command.footer(kPackFooter);
   command.runs([&options] { pack(options); });

@@ -11,6 +11,7 @@ namespace trimtab::cli {
 struct PackOptions {
   std::string model, out;  // folders
   WeightFormatOptions formats;
+  int threads = 0;  // 0: one on every core
   bool json = false;
 };
 

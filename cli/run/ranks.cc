@@ -113,6 +113,11 @@ int Ranks::threads_of_a_rank() const {
   return std::max(1, std::min(cores.count, cores.of_machine / count_here()));
 }
 
+int Ranks::threads_here(int threads_of_a_rank) const {
+  if (world_ != nullptr) return threads_of_a_rank;
+  return std::max(threads_of_a_rank, std::min(count_ * threads_of_a_rank, usable_cores().count));
+}
+
 void Ranks::run(const std::function<void(Communicator&)>& body) const {
   if (world_ == nullptr) return run_ranks(count_, body, options_);
   try {

@@ -35,6 +35,9 @@ class Ranks {
   // The threads that a rank should compute with where nobody says how many: the cores that this
   // process may use, shared out over its ranks, and no more than the rank's share of the host.
   int threads_of_a_rank() const;
+  // The threads of this process where each of its ranks has so many, as far as it has cores for
+  // them: those that load weights, which no rank does for itself.
+  int threads_here(int threads_of_a_rank) const;
   // The rank of this process; 0 where ranks are threads.
   int self() const { return world_ != nullptr ? world_->rank() : 0; }
 

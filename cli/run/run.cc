@@ -156,7 +156,8 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
   ranks.run([&](Communicator& comm) {
     const std::unique_ptr<ExpertSlots> slots =
         eplb.mode.kind == EplbMode::Kind::kDynamic
-            ? weights->expert_slots(eplb.start, comm, num_spares(eplb.config, eplb.start))
+            ? weights->expert_slots(eplb.start, comm, num_spares(eplb.config, eplb.start),
+                                    options.threads_per_rank)
             : nullptr;
     Decoder decoder(weights, eplb.start, comm,
                     {.dispatcher = options.dispatcher,

@@ -90,6 +90,9 @@ struct LoadOptions {
   // ParallelLayout::expert_parts(): routed and shared experts are packed in so many parts, and rank
   // r holds part r % expert_parts of each of its own.
   int expert_parts = 1;
+  // Threads that pack the weights of a checkpoint, the caller's included; the bits are the same for
+  // any number. Those of a packed model are mapped, which takes one.
+  int threads = 1;
   // Called after every expert and matrix, by the thread that loads.
   std::function<void(const LoadProgress&)> progress = {};
 };
@@ -125,9 +128,10 @@ class DecoderWeights {
 
   // Puts the experts of this rank's slots, from the checkpoint or the packed model, each into
   // memory of its own, as ExpertSlots and Migrator want them. spares: how many experts the rank
-  // can receive for one layer. Collective. Throws as load() and ExpertSlots do.
+  // can receive for one layer. threads: of this rank, LoadOptions::threads. Collective. Throws as
+  // load() and ExpertSlots do.
   std::unique_ptr<ExpertSlots> expert_slots(const Placement& placement, Communicator& comm,
-                                            int spares) const;
+                                            int spares, int threads = 1) const;
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }

@@ -62,11 +62,12 @@ class Linear {
  public:
   Linear() = default;
   // Takes all formats; sources of any type are converted (to nearest, ties to even) and not needed
-  // afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its own. Throws
+  // afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its own. team:
+  // its threads pack the panels, with the same bits; null: the calling thread alone does. Throws
   // InvalidArgument for empty matrices, weights that the format can't hold (NaN, infinities), and a
   // bias of the wrong size.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
-         const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
+         const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr, Team* team = nullptr);
   // Takes weights that are packed already, such as views of a mapped file. Throws InvalidArgument
   // when their parts don't have the sizes that their shape and format want.
   explicit Linear(PackedWeights packed);
@@ -98,7 +99,7 @@ class Mlp {
   // Throws as Linear, and for weights that the format can't hold (NaN, infinities). Either both
   // gate and up have a bias, or neither.
   Mlp(const MlpSource& source, Activation activation, WeightFormat format,
-      const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr);
+      const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr, Team* team = nullptr);
   // Takes weights that are packed already, such as views of memory that others fill. They must
   // belong together: both halves of one shape and format, for the same kernels. Throws
   // InvalidArgument when they don't.

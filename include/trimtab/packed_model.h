@@ -31,11 +31,12 @@ struct PackedModel {
 // Packs the model in folder `from` for the kernels of kernel_isa() and writes it to folder `to`,
 // which is made where it is not there: the weights, a file for each layer, and config.json,
 // generation_config.json, the files of tokenizers and prompts.txt as they are. One layer at a time
-// is in memory. The index comes last, so that an interrupted call leaves no model behind. Throws as
-// DecoderWeights::load() does, InvalidArgument where `to` holds a model already or `from` is a
-// packed one, and Error when a file can't be written.
+// is in memory. The index comes last, so that an interrupted call leaves no model behind. progress,
+// threads: as in LoadOptions. Throws as DecoderWeights::load() does, InvalidArgument where `to`
+// holds a model already or `from` is a packed one, and Error when a file can't be written.
 PackedModel pack_model(const std::string& from, const std::string& to,
                        const DecoderFormats& formats,
-                       const std::function<void(const LoadProgress&)>& progress = {});
+                       const std::function<void(const LoadProgress&)>& progress = {},
+                       int threads = 1);
 
 }  // namespace trimtab

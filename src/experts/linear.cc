@@ -10,10 +10,10 @@
 namespace trimtab {
 
 Linear::Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
-               const GemmKernels* kernels, BufferArena* arena) {
+               const GemmKernels* kernels, BufferArena* arena, Team* team) {
   BufferArena own(0);
-  packed_ =
-      pack_linear("the weight", weight, bias, 0, format, kernels, arena == nullptr ? own : *arena);
+  packed_ = pack_linear("the weight", weight, bias, 0, format, kernels,
+                        arena == nullptr ? own : *arena, team);
 }
 
 Linear::Linear(PackedWeights packed) : packed_(std::move(packed)) {

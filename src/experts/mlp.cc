@@ -13,14 +13,14 @@
 namespace trimtab {
 
 Mlp::Mlp(const MlpSource& source, Activation activation, WeightFormat format,
-         const GemmKernels* kernels, BufferArena* arena)
+         const GemmKernels* kernels, BufferArena* arena, Team* team)
     : activation_(activation) {
   BufferArena own(0);
   BufferArena& memory = arena == nullptr ? own : *arena;
-  gate_up_ = pack_gated(source, format, kernels, memory);
+  gate_up_ = pack_gated(source, format, kernels, memory, team);
   check_source(source.down, gate_up_.in, gate_up_.out, "the down weight");
   down_ = pack_linear("the down weight", source.down, source.down_bias, source.a2_scale, format,
-                      gate_up_.kernels, memory);
+                      gate_up_.kernels, memory, team);
 }
 
 Mlp::Mlp(PackedWeights gate_up, PackedWeights down, Activation activation)

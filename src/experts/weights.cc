@@ -2,8 +2,12 @@
 #include "experts/weights.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -71,71 +75,69 @@ void interleave_pairs(int64_t width, int64_t steps, std::byte* panel) {
   }
 }
 
-// Fills panels from one matrix, or from two side by side.
-class Packer {
- public:
-  // weights: has its row_scale.
-  Packer(PackedWeights& weights, const Storage& storage, std::span<const MatrixSource> sources,
-         BufferArena& arena)
-      : weights_(weights),
-        storage_(storage),
-        width_(weights.kernels->width),
-        row_bytes_(cells(storage.padded_in, code_bytes())),
-        codes_(cells(width_, row_bytes_)),
-        row_scales_(cells(storage.groups(), storage.scale_bytes)),
-        row_zeros_(storage.groups()) {
-    const std::vector<int32_t> order = common_order(sources);
-    for (const MatrixSource& source : sources)
-      encoders_.emplace_back(source, weights.format, storage, order);
-    const PartBytes bytes = part_bytes(weights);
-    if (!order.empty()) {
-      weights.order = arena.take(bytes.order);
-      std::memcpy(weights.order.data(), order.data(), bytes.order);
+// What packing one matrix, or two side by side, is about; shared by the threads that pack its
+// panels. weights: have all their memory.
+struct PackJob {
+  PackedWeights& weights;
+  const Storage storage;
+  const std::span<const MatrixSource> sources;
+  const std::span<const std::string_view> names;  // of the sources, for errors
+  const std::vector<int32_t> order;               // that all sources are encoded in
+
+  int64_t width() const { return weights.kernels->width; }
+  // Of one input, before nibbles share a byte.
+  int64_t code_bytes() const { return std::max(1, storage.step_bytes / storage.step_inputs); }
+  size_t row_bytes() const { return cells(storage.padded_in, code_bytes()); }
+};
+
+// The order that all sources are encoded in. They meet the same rows.
+std::vector<int32_t> common_order(std::span<const MatrixSource> sources, WeightFormat format,
+                                  const Storage& storage) {
+  std::vector<int32_t> order;
+  for (const MatrixSource& source : sources) {
+    const bool copied = same_quantization(source, format, storage);
+    std::vector<int32_t> own;
+    if (copied) own = columns_by_block(source);
+    if (&source != sources.data() && own != order) {
+      throw InvalidArgument(cat("gate and up have their columns in different orders of groups, ",
+                                "which ", name(format), " can't keep; bf16 can"));
     }
-    weights.panels = arena.take(bytes.panels);
-    weights.scales = arena.take(bytes.scales);
-    const bool zeros = std::any_of(encoders_.begin(), encoders_.end(),
-                                   [](const auto& e) { return e.has_zeros(); });
-    if (zeros) weights.zeros = arena.take(bytes.zeros);
+    order = std::move(own);
+  }
+  return order;
+}
+
+// Fills panels, one after the other, with memory of its own for what is in between.
+class PanelPacker {
+ public:
+  explicit PanelPacker(const PackJob& job)
+      : weights_(job.weights),
+        storage_(job.storage),
+        names_(job.names),
+        width_(job.width()),
+        row_bytes_(job.row_bytes()),
+        codes_(cells(width_, row_bytes_)),
+        row_scales_(cells(storage_.groups(), storage_.scale_bytes)),
+        row_zeros_(storage_.groups()) {
+    for (const MatrixSource& source : job.sources)
+      encoders_.emplace_back(source, weights_.format, storage_, job.order);
   }
 
-  // names: of the sources, for errors.
-  void run(std::span<const std::string_view> names) {
+  void pack(int64_t p) {
     const int64_t half = width_ / std::ssize(encoders_);
-    for (int64_t p = 0; p < num_panels(weights_); ++p) {
-      const Panel to = panel(weights_, p);
-      std::fill(codes_.begin(), codes_.end(), std::byte{0});
-      for (int64_t e = 0; e < std::ssize(encoders_); ++e) {
-        try {
-          for (int64_t c = 0; c < to.cols; ++c) encode(encoders_[e], to.first + c, p, e * half + c);
-        } catch (const InvalidArgument& error) {
-          throw InvalidArgument(cat(names[e], ": ", error.what()));
-        }
+    const Panel to = panel(weights_, p);
+    std::fill(codes_.begin(), codes_.end(), std::byte{0});
+    for (int64_t e = 0; e < std::ssize(encoders_); ++e) {
+      try {
+        for (int64_t c = 0; c < to.cols; ++c) encode(encoders_[e], to.first + c, p, e * half + c);
+      } catch (const InvalidArgument& error) {
+        throw InvalidArgument(cat(names_[e], ": ", error.what()));
       }
-      lay_out(weights_.panels.data() + cells(p, panel_bytes(weights_)));
     }
+    lay_out(weights_.panels.data() + cells(p, panel_bytes(weights_)));
   }
 
  private:
-  // The order that all sources are encoded in. They meet the same rows.
-  std::vector<int32_t> common_order(std::span<const MatrixSource> sources) const {
-    std::vector<int32_t> order;
-    for (const MatrixSource& source : sources) {
-      const bool copied = same_quantization(source, weights_.format, storage_);
-      std::vector<int32_t> own;
-      if (copied) own = columns_by_block(source);
-      if (&source != sources.data() && own != order) {
-        throw InvalidArgument(cat("gate and up have their columns in different orders of groups, ",
-                                  "which ", name(weights_.format), " can't keep; bf16 can"));
-      }
-      order = std::move(own);
-    }
-    return order;
-  }
-
-  // Of one input, before nibbles share a byte.
-  int64_t code_bytes() const { return std::max(1, storage_.step_bytes / storage_.step_inputs); }
-
   void encode(RowEncoder& encoder, int64_t row, int64_t panel, int64_t column) {
     encoder.encode(row, codes_.data() + cells(column, row_bytes_), row_scales_.data(),
                    encoder.has_zeros() ? row_zeros_.data() : nullptr);
@@ -201,6 +203,7 @@ class Packer {
 
   PackedWeights& weights_;
   const Storage storage_;
+  const std::span<const std::string_view> names_;
   const int64_t width_;
   const size_t row_bytes_;
   std::vector<RowEncoder> encoders_;
@@ -209,6 +212,59 @@ class Packer {
   std::vector<int32_t> row_zeros_;
   std::vector<std::byte> wide_;  // a panel before nibbles share a byte
 };
+
+// Packs all panels, over the team where there is one. A panel is written, and its memory touched
+// for the first time, by one thread; its bits don't depend on which. Of several errors the one of
+// the first panel is thrown, whatever the team.
+void pack_panels(const PackJob& job, Team* team) {
+  const int64_t panels = num_panels(job.weights);
+  if (team == nullptr || team->size() == 1) {
+    PanelPacker packer(job);
+    for (int64_t p = 0; p < panels; ++p) packer.pack(p);
+    return;
+  }
+  std::vector<std::optional<PanelPacker>> packers(cells(team->size()));
+  std::mutex mutex;  // guards the two below
+  int64_t failed = panels;
+  std::exception_ptr error;
+  std::atomic<bool> has_failed{false};
+  // Panels are handed out in order, so those before one that fails are done or under way.
+  team->for_each(panels, [&](int64_t p, int member) {
+    if (has_failed.load(std::memory_order_relaxed)) return;
+    try {
+      std::optional<PanelPacker>& packer = packers[member];
+      if (!packer) packer.emplace(job);
+      packer->pack(p);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (p < failed) {
+        failed = p;
+        error = std::current_exception();
+      }
+      has_failed.store(true, std::memory_order_relaxed);
+    }
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+// Takes memory for the weights and fills it. They have their row_scale.
+void pack_sources(PackedWeights& weights, std::span<const MatrixSource> sources,
+                  std::span<const std::string_view> names, BufferArena& arena, Team* team) {
+  const Storage stored = storage(weights.format, weights.in);
+  const PackJob job{weights, stored, sources, names, common_order(sources, weights.format, stored)};
+  const PartBytes bytes = part_bytes(weights);
+  if (!job.order.empty()) {
+    weights.order = arena.take(bytes.order);
+    std::memcpy(weights.order.data(), job.order.data(), bytes.order);
+  }
+  weights.panels = arena.take(bytes.panels);
+  weights.scales = arena.take(bytes.scales);
+  const bool zeros = std::ranges::any_of(sources, [&](const MatrixSource& source) {
+    return RowEncoder(source, weights.format, stored).has_zeros();
+  });
+  if (zeros) weights.zeros = arena.take(bytes.zeros);
+  pack_panels(job, team);
+}
 
 void add_row_scale(PackedWeights& weights, std::string_view what, float scale, BufferArena& arena) {
   if (scale == 0.0F || !uses_row_scale(weights.format)) return;
@@ -348,19 +404,18 @@ PackedWeights describe_weights(int64_t in, int64_t out, WeightFormat format, boo
 
 PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,
                           const VectorSource& bias, float row_scale, WeightFormat format,
-                          const GemmKernels* kernels, BufferArena& arena) {
+                          const GemmKernels* kernels, BufferArena& arena, Team* team) {
   check_source(weight, "a weight");
   check_source(bias, weight.rows, "a bias");
   PackedWeights packed = describe_weights(weight.cols, weight.rows, format, false, kernels);
   add_row_scale(packed, what, row_scale, arena);
-  Packer(packed, storage(format, weight.cols), std::span(&weight, 1), arena)
-      .run(std::span(&what, 1));
+  pack_sources(packed, std::span(&weight, 1), std::span(&what, 1), arena, team);
   if (bias.data != nullptr) add_bias(packed, bias, 0, arena);
   return packed;
 }
 
 PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels,
-                         BufferArena& arena) {
+                         BufferArena& arena, Team* team) {
   check_source(source.gate, "the gate weight");
   const int64_t intermediate = source.gate.rows, hidden = source.gate.cols;
   check_source(source.up, intermediate, hidden, "the up weight");
@@ -373,7 +428,7 @@ PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const Gem
   add_row_scale(packed, "gate and up", source.a1_scale, arena);
   const MatrixSource both[] = {source.gate, source.up};
   constexpr std::string_view kNames[] = {"the gate weight", "the up weight"};
-  Packer(packed, storage(format, hidden), both, arena).run(kNames);
+  pack_sources(packed, both, kNames, arena, team);
   if (source.gate_bias.data != nullptr) {
     add_bias(packed, source.gate_bias, 0, arena);
     add_bias(packed, source.up_bias, packed.kernels->width / 2, arena);

@@ -78,12 +78,13 @@ PackedWeights describe_weights(int64_t in, int64_t out, WeightFormat format, boo
 // are packed, so rows keep the numbers that e4m3 codes stand for.)
 bool uses_row_scale(WeightFormat format);
 
-// kernels null: the chosen ones. row_scale 0: none. Memory comes from the arena. Throws
-// InvalidArgument as Linear's and Mlp's constructors do.
+// kernels null: the chosen ones. row_scale 0: none. Memory comes from the arena. team: packs the
+// panels; null: the calling thread does. Throws InvalidArgument as Linear's and Mlp's constructors
+// do.
 PackedWeights pack_linear(std::string_view what, const MatrixSource& weight,
                           const VectorSource& bias, float row_scale, WeightFormat format,
-                          const GemmKernels* kernels, BufferArena& arena);
+                          const GemmKernels* kernels, BufferArena& arena, Team* team);
 PackedWeights pack_gated(const MlpSource& source, WeightFormat format, const GemmKernels* kernels,
-                         BufferArena& arena);
+                         BufferArena& arena, Team* team);
 
 }  // namespace trimtab

@@ -168,13 +168,14 @@ WeightFormat common_format(const ModelConfig& config, const std::map<int, MoeTen
 class CheckpointLayers : public LayerSource {
  public:
   CheckpointLayers(const SafeTensors& tensors, const ModelConfig& config,
-                   const DecoderFormats& formats, PackedBytes packed)
+                   const DecoderFormats& formats, PackedBytes packed, Team* team)
       : tensors_(tensors),
         config_(config),
         formats_(formats),
         weights_(tensors, config.quantization, &found_),
         linear_(formats.linear.value_or(formats.dtype)),
-        tell_(std::move(packed)) {
+        tell_(std::move(packed)),
+        team_(team) {
     check_config(config, formats.dtype);
     moe_ = find_all_moe_tensors(tensors, config, &found_);
     expert_format_ =
@@ -214,7 +215,7 @@ class CheckpointLayers : public LayerSource {
         config_.tie_word_embeddings
             ? tied_head(tensors_, config_.tensor_prefix + "embed_tokens.weight", found_)
             : weights_.matrix("lm_head", config_.vocab_size, config_.hidden_size);
-    return packed(naming("lm_head", [&] { return Linear(source, VectorSource{}, linear_); }));
+    return packed(naming("lm_head", [&] { return pack(source, VectorSource{}); }));
   }
 
   TensorView embedding() override {
@@ -251,10 +252,13 @@ class CheckpointLayers : public LayerSource {
     return values;
   }
 
+  Linear pack(const MatrixSource& source, const VectorSource& bias) const {
+    return Linear(source, bias, linear_, nullptr, nullptr, team_);
+  }
+
   Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) {
     const VectorSource bias = has_bias ? weights_.vector(name + ".bias", out) : VectorSource{};
-    return packed(
-        naming(name, [&] { return Linear(weights_.matrix(name, out, in), bias, linear_); }));
+    return packed(naming(name, [&] { return pack(weights_.matrix(name, out, in), bias); }));
   }
 
   void attention(const std::string& prefix, LayerWeights& layer) {
@@ -277,15 +281,17 @@ class CheckpointLayers : public LayerSource {
     source.gate = weights_.matrix(prefix + "gate_proj", width, hidden);
     source.up = weights_.matrix(prefix + "up_proj", width, hidden);
     source.down = weights_.matrix(prefix + "down_proj", hidden, width);
-    return packed(naming(
-        prefix, [&] { return std::make_shared<const Mlp>(source, config_.activation, linear_); }));
+    return packed(naming(prefix, [&] {
+      return std::make_shared<const Mlp>(source, config_.activation, linear_, nullptr, nullptr,
+                                         team_);
+    }));
   }
 
   std::shared_ptr<const Mlp> pack(const std::string& name, const MlpSource& source, int part,
                                   int num_parts, WeightFormat format, BufferArena* arena) {
     return packed(naming(name, [&] {
       return std::make_shared<const Mlp>(part_of(source, part, num_parts, format),
-                                         config_.activation, format, nullptr, arena);
+                                         config_.activation, format, nullptr, arena, team_);
     }));
   }
   std::shared_ptr<const Mlp> pack(const MoeTensors& found, int64_t expert, int part, int num_parts,
@@ -342,6 +348,7 @@ class CheckpointLayers : public LayerSource {
   WeightFormat linear_, expert_format_;
   std::map<int, MoeTensors> moe_;  // of the layers that have experts
   const PackedBytes tell_;
+  Team* const team_;       // null: none
   size_t unreleased_ = 0;  // packed since pages were given back
 };
 
@@ -349,8 +356,9 @@ class CheckpointLayers : public LayerSource {
 
 std::unique_ptr<LayerSource> checkpoint_layers(const SafeTensors& tensors,
                                                const ModelConfig& config,
-                                               const DecoderFormats& formats, PackedBytes packed) {
-  return std::make_unique<CheckpointLayers>(tensors, config, formats, std::move(packed));
+                                               const DecoderFormats& formats, PackedBytes packed,
+                                               Team* team) {
+  return std::make_unique<CheckpointLayers>(tensors, config, formats, std::move(packed), team);
 }
 
 }  // namespace trimtab

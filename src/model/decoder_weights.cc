@@ -75,10 +75,14 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
                                           "whole"));
   }
   LoadProgress progress{.num_layers = config.num_hidden_layers};
-  const auto source = layers_of(tensors, config, formats, [&](size_t bytes) {
-    progress.bytes += bytes;
-    if (options.progress) options.progress(progress);
-  });
+  Team team(options.threads);
+  const auto source = layers_of(
+      tensors, config, formats,
+      [&](size_t bytes) {
+        progress.bytes += bytes;
+        if (options.progress) options.progress(progress);
+      },
+      &team);
   check_placement(placement, config);
   std::shared_ptr<DecoderWeights> weights(
       new DecoderWeights(tensors, config, formats.dtype, source->expert_format()));
@@ -121,14 +125,16 @@ size_t DecoderWeights::expert_bytes() const {
 }
 
 std::unique_ptr<ExpertSlots> DecoderWeights::expert_slots(const Placement& placement,
-                                                          Communicator& comm, int spares) const {
+                                                          Communicator& comm, int spares,
+                                                          int threads) const {
   check_placement(placement, config_);
   if (placement.num_ranks() != comm.size()) {
     throw InvalidArgument(
         cat("the placement is for ", placement.num_ranks(), " ranks, there are ", comm.size()));
   }
   const DecoderFormats formats(dtype_, expert_format_, linear_format());
-  const auto from = layers_of(tensors_, config_, formats, {});
+  Team team(threads);
+  const auto from = layers_of(tensors_, config_, formats, {}, &team);
   const std::vector<int> numbers = moe_layer_ids(config_);
   const int first = placement.first_slot(comm.rank());
   const auto source = [&](int layer, int slot) {

@@ -59,6 +59,35 @@ SafeTensors with_plain_shared_experts(const Model& model, const TestFolder& fold
   return SafeTensors::open(folder.path());
 }
 
+// Routed and shared experts, dense layers, biases and experts in parts, packed by several threads.
+TEST(DecoderWeights, AnyThreadsLoadTheSameWeights) {
+  for (const char* name : {"qwen2_moe", "qwen3_moe_sparse", "olmoe_int4"}) {
+    const Model model = open_model(name);
+    const auto prompts = random_prompts(model.config, {9, 14});
+    const Placement placement = linear_placement(model.config, 2);
+    const auto logits = [&](int threads) {
+      std::vector<size_t> ready;
+      const auto weights = DecoderWeights::load(
+          model.tensors, model.config, {DType::kBF16, Scheme::kW4A8, Scheme::kW8A8}, placement,
+          {.threads = threads,
+           .progress = [&](const LoadProgress& progress) { ready.push_back(progress.bytes); }});
+      std::vector<std::vector<float>> out(2);
+      run_ranks(2, [&](Communicator& comm) {
+        Decoder decoder(weights, placement, comm);
+        const Ids& ids = prompts[comm.rank()];
+        KvCache cache(model.config, std::ssize(ids));
+        const Chunk chunk{&cache, ids, Chunk::Logits::kAll};
+        auto& to = out[comm.rank()];
+        to.resize(ids.size() * static_cast<size_t>(model.config.vocab_size));
+        decoder.step({&chunk, 1}, Rows(to.data(), std::ssize(ids), model.config.vocab_size));
+      });
+      return std::pair(ready, out);
+    };
+    const auto alone = logits(1);
+    EXPECT_EQ(logits(4), alone) << name;
+  }
+}
+
 TEST(QuantisedExperts, SharedOnesThatAreNotQuantisedStayPlain) {
   const Model model = open_model("qwen2_moe_int8");
   const TestFolder folder;

@@ -262,9 +262,10 @@ std::optional<DecoderFormats> packed_formats(const SafeTensors& tensors) {
 }
 
 std::unique_ptr<LayerSource> layers_of(const SafeTensors& tensors, const ModelConfig& config,
-                                       const DecoderFormats& formats, PackedBytes packed) {
+                                       const DecoderFormats& formats, PackedBytes packed,
+                                       Team* team) {
   const std::optional<DecoderFormats> own = packed_formats(tensors);
-  if (!own) return checkpoint_layers(tensors, config, formats, std::move(packed));
+  if (!own) return checkpoint_layers(tensors, config, formats, std::move(packed), team);
   check_asked("dtype", formats.dtype, own->dtype);
   check_asked("attention and head in", formats.linear.value_or(formats.dtype), *own->linear);
   if (formats.experts) check_asked("experts in", *formats.experts, *own->experts);

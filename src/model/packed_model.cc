@@ -132,17 +132,21 @@ void copy_other_files(const fs::path& from, const fs::path& to) {
 
 PackedModel pack_model(const std::string& from, const std::string& to,
                        const DecoderFormats& formats,
-                       const std::function<void(const LoadProgress&)>& progress) {
+                       const std::function<void(const LoadProgress&)>& progress, int threads) {
   check_folders(from, to);
   const ModelConfig config = read_model_config(from);
   const SafeTensors tensors = SafeTensors::open(from);
   if (tensors.metadata().contains(kVersionKey))
     throw InvalidArgument(cat(from, " is packed already; pack the original model"));
   LoadProgress done{.num_layers = config.num_hidden_layers};
-  const auto source = checkpoint_layers(tensors, config, formats, [&](size_t bytes) {
-    done.bytes += bytes;
-    if (progress) progress(done);
-  });
+  Team team(threads);
+  const auto source = checkpoint_layers(
+      tensors, config, formats,
+      [&](size_t bytes) {
+        done.bytes += bytes;
+        if (progress) progress(done);
+      },
+      &team);
   PackedModel result{.formats = formats, .files = config.num_hidden_layers + 1};
   result.formats.experts = source->expert_format();
   result.formats.linear = formats.linear.value_or(formats.dtype);

@@ -48,7 +48,8 @@ TEST(PackedModel, ComputesTheBitsOfTheCheckpointInEveryFormat) {
     SCOPED_TRACE(name(format));
     const TestFolder folder;
     const DecoderFormats formats(DType::kBF16, format, format);
-    const PackedModel packed = pack_model(checkpoint("qwen3_moe"), folder.path("out"), formats);
+    const PackedModel packed =
+        pack_model(checkpoint("qwen3_moe"), folder.path("out"), formats, {}, 3);
     const Model mapped = open_packed(folder.path("out"));
     ASSERT_TRUE(packed_formats(mapped.tensors));
     EXPECT_EQ(*packed_formats(mapped.tensors)->experts, format);
