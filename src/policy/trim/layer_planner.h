@@ -35,9 +35,10 @@ struct Effort {
   int64_t served_estimates = 3'000'000;
   // Loads of a rank in an episode that a search by single moves may compute.
   int64_t grow_work = 100'000'000;
-  // For the traffic between nodes: exchanges tried, sampled tokens looked at, and runs of steps
-  // whose mean peak is kept.
-  int64_t wire_steps = 30'000;
+  // For the traffic between nodes: exchanges tried, the same by prices, sampled tokens looked at,
+  // and runs of steps whose mean peak is kept.
+  int64_t node_steps = 100'000;
+  int64_t price_steps = 30'000;
   int64_t wire_tokens = 4'096;
   int64_t wire_runs = 16;
   // If > 0: search from each start with twice the sweeps each time, as long as its part of this

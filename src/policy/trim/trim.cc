@@ -57,7 +57,8 @@ Effort effort_of(const PolicyOptions& options) {
     effort.all_families = false;
     effort.replica_iterations = 100;
     effort.served_estimates = 1'000'000;
-    effort.wire_steps = 5'000;
+    effort.node_steps = 20'000;
+    effort.price_steps = 5'000;
     effort.wire_tokens = 1'024;
   } else if (options.preset == "deep") {
     effort.max_episodes = 64;
@@ -65,7 +66,8 @@ Effort effort_of(const PolicyOptions& options) {
     effort.max_visits = 25'000'000;
     effort.replica_iterations = 20'000;
     effort.served_estimates = 30'000'000;
-    effort.wire_steps = 200'000;
+    effort.node_steps = 1'000'000;
+    effort.price_steps = 200'000;
     effort.wire_tokens = kMaxSampledTokens;
     effort.target = effort.replicas_above = 1.0001;
   } else if (!options.preset.empty() && options.preset != "balanced") {
@@ -187,17 +189,19 @@ class Trim : public Policy {
     add({0, problem.load.num_steps});
     const EpisodeCut cut = EpisodeCut::spread(problem.load.num_steps, effort_.wire_runs);
     for (int64_t i = 0; problem.load.num_steps > 1 && i < cut.count(); ++i) add(cut[i]);
-    return search_wires({.slots = slots,
-                         .topology = problem.topology,
-                         .tokens = *problem.tokens,
-                         .layer = layer,
-                         .loads = loads,
-                         .slack = problem.wire_slack,
-                         .move_price = problem.history == nullptr ? 0 : kWireMovePrice,
-                         .current = current,
-                         .max_tokens = effort_.wire_tokens,
-                         .steps = effort_.wire_steps},
-                        std::move(placement));
+    return search_wires(
+        {.slots = slots,
+         .topology = problem.topology,
+         .tokens = *problem.tokens,
+         .layer = layer,
+         .loads = loads,
+         .slack = problem.wire_slack,
+         .move_price = problem.history == nullptr ? 0 : kWireMovePrice,
+         .current = current,
+         .max_tokens = effort_.wire_tokens,
+         .steps = problem.topology.has_prices() ? effort_.price_steps : effort_.node_steps,
+         .stop = problem.stop},
+        std::move(placement));
   }
 
   // Placements with fewer moves than the plan of plan_one(), and that one.

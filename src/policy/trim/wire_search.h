@@ -4,21 +4,23 @@
 // peak loads within limits, so that the order is level first, then wires.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "policy/trim/mutable_layer.h"
 #include "trimtab/slot_ranges.h"
 #include "trimtab/traffic.h"
 
 namespace trimtab {
 
-// A token has a bit for each node that it reaches from each source node, and with prices a bit for
-// each rank. More nodes than this are not searched.
+// More nodes than this are not searched.
 constexpr int kMostWireNodes = 64;
-// With prices a source is a rank of its own where the bits of a token are at most so many, else a
-// node where they are at most kMostWireBits, else all sources are one, by the mean of their prices.
-// Where sources are known, a token has those of its own alone, and kMostWireBits bounds the memory.
+// With prices a token has a bit for each rank that it reaches from each source. A source is a rank
+// of its own where the bits of a token are at most so many, else a node where they are at most
+// kMostWireBits, else all sources are one, by the mean of their prices. Where sources are known, a
+// token has those of its own alone, and kMostWireBits bounds the memory.
 constexpr int kMostBitsOfToken = 256;
 constexpr int kMostWireBits = 8192;
 
@@ -38,8 +40,19 @@ struct WireTask {
   // current. 0 and empty: moves are free.
   double move_price = 0;
   std::span<const int32_t> current = {};
-  int64_t max_tokens = 0;  // of the sample that are looked at, spread evenly
-  int64_t steps = 0;       // exchanges that are tried
+  int64_t max_tokens = 0;                   // of the sample that are looked at, spread evenly
+  int64_t steps = 0;                        // exchanges that are tried
+  const std::atomic<bool>* stop = nullptr;  // see Problem::stop
+};
+
+// The peaks that a plan may have.
+struct PeakLimits {
+  PeakLimits(const MutableLayer& layer, double slack)
+      : window(layer.window_peak() * (1 + slack)), runs(layer.runs_peak() * (1 + slack)) {}
+  bool hold(const MutableLayer& layer) const {
+    return layer.window_peak() <= window && layer.runs_peak() <= runs;
+  }
+  double window, runs;
 };
 
 // start: [slots]. Returns the best placement found, or the start. The result depends on nothing but

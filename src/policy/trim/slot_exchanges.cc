@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "policy/trim/slot_exchanges.h"
+
+#include <cmath>
+#include <limits>
+
+namespace trimtab {
+
+bool SlotExchanges::two_slots() {
+  const int slots = layer_.slots().num_slots();
+  const int slot = below(slots);
+  return exchange(slot, below(slots));
+}
+
+bool SlotExchanges::two_slots_alike() {
+  constexpr int kDraws = 3;
+  const int slots = layer_.slots().num_slots();
+  const int slot = below(slots);
+  const float load = layer_.load_of_replica(layer_.expert(slot));
+  int alike = -1;
+  float least = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < kDraws; ++i) {
+    const int other = below(slots);
+    const float apart = std::abs(load - layer_.load_of_replica(layer_.expert(other)));
+    if (layer_.rank_of(slot) == layer_.rank_of(other) ||
+        layer_.expert(slot) == layer_.expert(other) || apart >= least)
+      continue;
+    least = apart;
+    alike = other;
+  }
+  return alike >= 0 && exchange(slot, alike);
+}
+
+bool SlotExchanges::two_slots_of_node() {
+  const int slots = layer_.slots().num_slots();
+  const int slot = below(slots), other = below(slots);
+  return layer_.node_of(slot) == layer_.node_of(other) && exchange(slot, other);
+}
+
+bool SlotExchanges::exchange(int slot, int other) {
+  const int a = layer_.rank_of(slot), b = layer_.rank_of(other);
+  const int32_t e = layer_.expert(slot), f = layer_.expert(other);
+  if (a == b || e == f || layer_.holds(b, e) || layer_.holds(a, f)) return false;
+  changes_.assign({{slot, f}, {other, e}});
+  return true;
+}
+
+bool SlotExchanges::replica() {
+  const int slot = below(layer_.slots().num_slots());
+  const int32_t f = below(layer_.num_experts());
+  if (layer_.replicas(layer_.expert(slot)) < 2 || layer_.holds(layer_.rank_of(slot), f))
+    return false;
+  changes_.assign({{slot, f}});
+  return true;
+}
+
+bool SlotExchanges::two_ranks() {
+  const SlotRanges slots = layer_.slots();
+  const int a = below(layer_.ranks()), b = below(layer_.ranks());
+  if (a == b || slots.count(a) != slots.count(b)) return false;
+  changes_.clear();
+  for (int i = 0; i < slots.count(a); ++i) {
+    const int s = slots.first(a) + i, t = slots.first(b) + i;
+    changes_.push_back({s, layer_.expert(t)});
+    changes_.push_back({t, layer_.expert(s)});
+  }
+  return true;
+}
+
+}  // namespace trimtab
