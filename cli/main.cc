@@ -20,6 +20,7 @@
 #include "cli/plan/replay_options.h"
 #include "cli/run/pack.h"
 #include "cli/run/run_options.h"
+#include "cli/run/verify.h"
 
 namespace {
 
@@ -64,6 +65,7 @@ int main(int argc, char** argv) {
   handle_signals();
   trimtab::cli::RunOptions run;
   trimtab::cli::PackOptions pack;
+  trimtab::cli::VerifyOptions verify;
   trimtab::cli::InspectOptions inspect;
   trimtab::cli::PlanOptions plan;
   trimtab::cli::CheckOptions check;
@@ -81,6 +83,7 @@ int main(int argc, char** argv) {
         program.footer("\ntrimtab COMMAND --help tells more about a command.");
         add_run(program, run);
         add_pack(program, pack);
+        add_verify(program, verify);
         add_inspect(program, inspect);
         add_plan(program, plan);
         add_check(program, check);

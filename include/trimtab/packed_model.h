@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -38,5 +39,18 @@ PackedModel pack_model(const std::string& from, const std::string& to,
                        const DecoderFormats& formats,
                        const std::function<void(const LoadProgress&)>& progress = {},
                        int threads = 1);
+
+struct CheckedModel {
+  int64_t tensors = 0;
+  size_t bytes = 0;
+};
+
+// Compares the contents of a packed model's files with the checksums in their headers, which
+// nothing does when it is loaded: it reads all of them. threads: compute, the caller's included.
+// progress: called after each tensor, by any of them, one at a time, with the bytes read so far.
+// Throws FormatError for a tensor that differs, or has no checksum, with its file and the first
+// byte of its data, and InvalidArgument where the tensors are not those of a packed model.
+CheckedModel check_packed_model(const SafeTensors& tensors, int threads = 1,
+                                const std::function<void(size_t bytes)>& progress = {});
 
 }  // namespace trimtab

@@ -1,7 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/packed_format.h"
 
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "base/checksum.h"
+
 namespace trimtab {
+
+std::string sum_of(std::span<const std::byte> bytes) {
+  std::array<char, 16> digits = {};
+  const auto end = std::to_chars(digits.begin(), digits.end(), checksum(bytes), 16).ptr;
+  return cat(bytes.size(), ":", std::string(digits.begin(), end));
+}
+
+bool has_sum(std::span<const std::byte> tensor, const std::string& sum) {
+  size_t size = 0;
+  const char* const end = sum.data() + sum.size();
+  const auto [rest, error] = std::from_chars(sum.data(), end, size);
+  if (error != std::errc() || size > tensor.size()) return false;
+  const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };
+  return sum_of(tensor.first(size)) == sum && std::ranges::all_of(tensor.subspan(size), is_zero);
+}
 
 std::map<std::string, std::string> model_facts(const ModelConfig& config) {
   std::string moe_layers;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ inline constexpr const char* kDTypeKey = "trimtab.dtype";
 inline constexpr const char* kLinearKey = "trimtab.linear";
 inline constexpr const char* kExpertsKey = "trimtab.experts";
 
+// What to do where a file can't be used.
+inline constexpr const char* kPackAgain = "; pack the original model again (trimtab pack)";
+
 inline std::string layer_name(int layer) {
   return cat("layers.", layer, ".");
 }
@@ -31,6 +35,15 @@ inline std::string layer_name(int layer) {
 inline std::string shared_key(int layer) {
   return cat("trimtab.", layer_name(layer), "shared");
 }
+
+// The metadata key of a tensor's checksum, and the value for its bytes without the zeros behind
+// them up to the next page: "SIZE:SUM", the sum in hexadecimal.
+inline std::string sum_key(const std::string& tensor) {
+  return cat("trimtab.sum.", tensor);
+}
+std::string sum_of(std::span<const std::byte> bytes);
+// Are these the bytes of a whole tensor that `sum` was made of?
+bool has_sum(std::span<const std::byte> tensor, const std::string& sum);
 
 // What packed weights depend on in config.json: "model.hidden_size" -> "2048", ...
 std::map<std::string, std::string> model_facts(const ModelConfig& config);

@@ -17,8 +17,6 @@ namespace trimtab {
 
 namespace {
 
-constexpr const char* kPackAgain = "; pack the original model again (trimtab pack)";
-
 FormatError missing(const std::string& file, const std::string& key) {
   return {file, -1, cat("the header has no '", key, "'", kPackAgain)};
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -102,6 +103,8 @@ class Folder {
     std::snprintf(name.data(), name.size(), "packed-%05d-of-%05d.safetensors", ++written_,
                   num_files_);
     own.insert(metadata_.begin(), metadata_.end());
+    for (const TensorToWrite& tensor : shard.tensors())
+      own[sum_key(tensor.name)] = sum_of(tensor.data);
     write_safetensors((path_ / name.data()).string(), shard.tensors(), own);
     for (const TensorToWrite& tensor : shard.tensors()) weight_map_[tensor.name] = name.data();
   }
@@ -184,6 +187,47 @@ PackedModel pack_model(const std::string& from, const std::string& to,
   copy_other_files(from, to);
   folder.write_index();
   return result;
+}
+
+CheckedModel check_packed_model(const SafeTensors& tensors, int threads,
+                                const std::function<void(size_t bytes)>& progress) {
+  if (!tensors.metadata().contains(kVersionKey))
+    throw InvalidArgument(cat(tensors.path(), " is no packed model, and has no checksums"));
+  const std::vector<std::string> names = tensors.names();
+  std::vector<const std::string*> sums;
+  for (const std::string& name : names) {
+    const auto sum = tensors.metadata().find(sum_key(name));
+    if (sum == tensors.metadata().end())
+      throw tensors.bad_tensor(name, cat("has no checksum in the header", kPackAgain));
+    sums.push_back(&sum->second);
+  }
+  // Whoever finds that so much has been read gives it back.
+  constexpr size_t kMostMapped = size_t{256} << 20;
+  std::mutex mutex;  // guards the two below
+  CheckedModel checked;
+  size_t unreleased = 0;
+  std::vector<char> is_good(names.size());
+  Team team(threads);
+  team.for_each(std::ssize(names), [&](int64_t i) {
+    const std::span<const std::byte> bytes = tensors.at(names[i]).data;
+    is_good[i] = has_sum(bytes, *sums[i]) ? 1 : 0;
+    const std::lock_guard lock(mutex);
+    ++checked.tensors;
+    checked.bytes += bytes.size();
+    if (progress) progress(checked.bytes);
+    unreleased += bytes.size();
+    if (unreleased < kMostMapped) return;
+    tensors.release_pages();
+    unreleased = 0;
+  });
+  tensors.release_pages();
+  const auto bad = std::ranges::count(is_good, 0);
+  if (bad == 0) return checked;
+  const auto first = std::ranges::find(is_good, 0) - is_good.begin();
+  throw tensors.bad_tensor(
+      names[first], cat("does not have the checksum that the header says",
+                        bad > 1 ? cat(", as ", bad - 1, " more of ", names.size(), " tensors") : "",
+                        ": the file is damaged", kPackAgain));
 }
 
 }  // namespace trimtab

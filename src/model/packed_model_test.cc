@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -283,6 +284,52 @@ TEST_F(DamagedModel, InTheHeader) {
     }
   }
   EXPECT_GT(refused, 100);
+}
+
+// One byte of a file changes: of a tensor's contents, of the zeros behind them, of a checksum.
+TEST(PackedModel, ChecksumsNameWhatIsDamaged) {
+  const TestFolder folder;
+  const std::string out = folder.path("out");
+  pack_model(checkpoint("qwen3_moe"), out, {DType::kBF16, Scheme::kW4A8});
+  const auto message = [&] {
+    try {
+      check_packed_model(SafeTensors::open(out), 3);
+    } catch (const FormatError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  size_t seen = 0;
+  const CheckedModel checked =
+      check_packed_model(SafeTensors::open(out), 2, [&](size_t bytes) { seen = bytes; });
+  EXPECT_EQ(checked.tensors, std::ssize(SafeTensors::open(out).names()));
+  EXPECT_EQ(checked.bytes, seen);
+  EXPECT_GT(seen, 100'000U);
+
+  const std::string file = out + "/packed-00002-of-00003.safetensors";
+  const auto flip = [&](size_t offset) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    stream.seekg(static_cast<std::streamoff>(offset));
+    const auto byte = static_cast<char>(stream.get() ^ 1);
+    stream.seekp(static_cast<std::streamoff>(offset));
+    stream.put(byte);
+  };
+  const std::string tensor = "layers.1.experts.3.down.panels";
+  const auto begin = static_cast<size_t>(SafeTensors::open(out).bad_tensor(tensor, "").offset());
+  const size_t size = SafeTensors::open(out).at(tensor).data.size();
+  for (const size_t offset : {begin, begin + 100, begin + size - 1}) {
+    flip(offset);
+    const std::string what = message();
+    EXPECT_NE(what.find("packed-00002-of-00003.safetensors"), what.npos) << what;
+    EXPECT_NE(what.find(cat("tensor '", tensor, "'")), what.npos) << what;
+    EXPECT_NE(what.find("the file is damaged; pack the original model again"), what.npos) << what;
+    flip(offset);
+    EXPECT_EQ(message(), "");
+  }
+  flip(begin);
+  flip(begin + size);  // the tensor behind it
+  EXPECT_NE(message().find(", as 1 more of "), std::string::npos) << message();
+  EXPECT_THROW(check_packed_model(SafeTensors::open(checkpoint("qwen3_moe"))), InvalidArgument);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ inline std::string error_line(const Failure& failure, int status) {
   EXPECT_EQ(run.out, "") << failure.arguments;
   const std::vector<std::string> err = lines(run.err);
   const bool progress = run.err.starts_with("loading ") || run.err.starts_with("packing ") ||
-                        run.err.starts_with("planning ");
+                        run.err.starts_with("verifying ") || run.err.starts_with("planning ");
   EXPECT_EQ(err.size(), progress ? 2U : 1U) << failure.arguments << "\n" << run.err;
   const std::string line = err.empty() ? "" : err.back();
   EXPECT_EQ(line.substr(0, 9), "trimtab: ") << failure.arguments;

@@ -72,6 +72,26 @@ TEST_F(Pack, RunsOnProcesses) {
   }
 }
 
+TEST_F(Pack, VerifyFindsAFlippedBit) {
+  const Outcome good = trimtab("verify " + out + " --json");
+  ASSERT_EQ(good.status, 0) << good.err;
+  const Json json = Json::parse(good.out);
+  EXPECT_GT(json.at("tensors"), 100);
+  EXPECT_GT(json.at("bytes"), 1'000'000);
+  EXPECT_TRUE(contains(trimtab("verify " + out).out, "all as they were written"));
+  std::fstream file(out + "/packed-00003-of-00005.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-5000, std::ios::end);
+  file.put('\x55');
+  file.close();
+  const std::string line = error_line({"verify " + out, ""}, 1);
+  EXPECT_TRUE(contains(line, "packed-00003-of-00005.safetensors at byte ")) << line;
+  EXPECT_TRUE(contains(line, "tensor 'layers.2.")) << line;
+  EXPECT_TRUE(contains(line, "does not have the checksum that the header says")) << line;
+  EXPECT_EQ(trimtab("run " + out + " --steps 1").status, 0);  // which compares nothing
+  EXPECT_TRUE(contains(error_line({"verify " + kTinyMoe, ""}, 1), "is no packed model"));
+}
+
 TEST_F(Pack, Refusals) {
   EXPECT_EQ(error_line({"run " + out + " --experts w8a8", ""}, 1),
             "the model is packed with experts in w4a8, not w8a8; pack the original model in w8a8, "
