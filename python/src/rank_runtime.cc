@@ -134,11 +134,13 @@ int RankRuntime::add_layer(std::shared_ptr<const ExpertTable> table) {
                               ": ", num_experts_, " of ", ranks(), " ranks, ", name(layout_)));
   }
   check_parts(*table);
-  if (!tables_.empty() && (table->hidden() != tables_.front()->hidden() ||
-                           table->format() != tables_.front()->format())) {
+  if (tables_.empty()) {
+    hidden_ = table->hidden();
+    format_ = table->format();
+  } else if (table->hidden() != hidden_ || table->format() != format_) {
     throw InvalidArgument(cat("a layer of hidden size ", table->hidden(), " in ",
-                              name(table->format()), ", the first one has ",
-                              tables_.front()->hidden(), " in ", name(tables_.front()->format())));
+                              name(table->format()), ", the first one has ", hidden_, " in ",
+                              name(format_)));
   }
   tables_.push_back(std::move(table));
   return static_cast<int>(tables_.size()) - 1;
@@ -195,8 +197,8 @@ void RankRuntime::require_same_ranks() {
                     named_value("the number of MoE layers", cat(tables_.size())),
                     named_value("experts", cat(num_experts_)),
                     named_value("top_k", cat(top_k_)),
-                    named_value("hidden size", empty ? "none" : cat(tables_.front()->hidden())),
-                    named_value("weight format", empty ? "none" : name(tables_.front()->format())),
+                    named_value("hidden size", empty ? "none" : cat(hidden_)),
+                    named_value("weight format", empty ? "none" : name(format_)),
                     named_value("dispatcher", options_.dispatcher),
                     named_value("layout", options_.layout ? name(layout_) : std::string("none")),
                     named_value("max_tokens", cat(options_.max_tokens)),
@@ -235,9 +237,9 @@ std::shared_ptr<const Dispatcher> RankRuntime::make_dispatcher() {
   const Placement of_lane = placement_of_lane(layout_, *placement_);
   DispatchShape shape;
   shape.max_tokens = token_slice(options_.max_tokens, slices, 0).count;
-  shape.hidden = static_cast<int>(tables_.front()->hidden());
+  shape.hidden = static_cast<int>(hidden_);
   shape.top_k = top_k_;
-  shape.dtype = tables_.front()->format().rows();
+  shape.dtype = format_.rows();
   shape.first_slots = of_lane.first_slots();
   if (shares_out()) shape.num_experts = num_experts_;
   auto made = make_rank_dispatcher(layout_, shape, comm_->rank(), comm_->hosts(),
@@ -263,7 +265,10 @@ void RankRuntime::make_slots() {
     spares = std::max(spares, spares_needed(moves, placement_->first_slots())[comm_->rank()]);
   }
   const int first = placement_->first_slot(comm_->rank());
+  // Slots are filled layer by layer, and what a table holds is needed no more then: a rank never
+  // has more than one layer's experts twice.
   const auto source = [&](int layer, int slot) {
+    if (layer > 0) tables_[layer - 1].reset();
     const int32_t logical = placement_->logical(layer)[first + slot];
     return ExpertSlots::Expert{tables_[layer]->experts()[logical - first_own()], logical};
   };
@@ -283,6 +288,12 @@ void RankRuntime::move_to(const Placement& target) {
   *placement_ = target;
 }
 
+std::shared_ptr<const Experts> RankRuntime::experts_of(const ExpertTable& table,
+                                                       Format format) const {
+  const auto own = table.experts(own_part());
+  return make_grouped_experts({own.begin(), own.end()}, hidden_, format_, format);
+}
+
 void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatcher) {
   const Placement of_lane = placement_of_lane(layout_, *placement_);
   const auto hosts = comm_->hosts().first(of_lane.num_ranks());
@@ -291,11 +302,8 @@ void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatche
     parts.replicas = std::make_shared<const SplitTable>(of_lane, l, hosts);
     if (dispatcher->shares_out()) parts.split = balancer_config_.split;
     parts.dispatcher = dispatcher;
-    const ExpertTable& table = *tables_[l];
-    const auto own = table.experts(own_part());
     parts.experts = slots_ ? slots_->experts(l, dispatcher->format())
-                           : make_grouped_experts({own.begin(), own.end()}, table.hidden(),
-                                                  table.format(), dispatcher->format());
+                           : experts_of(*tables_[l], dispatcher->format());
     if (l == 0 && options_.cost == "measure") agree_on_cost(*parts.experts);
     parts.cost = cost_;
     parts.layer = l;

@@ -117,6 +117,7 @@ class RankRuntime {
   void make_slots();
   void move_to(const Placement& target);
   void count_load(int layer);
+  std::shared_ptr<const Experts> experts_of(const ExpertTable& table, Format format) const;
   void make_layers(const std::shared_ptr<const Dispatcher>& dispatcher);
   void make_balancer();
   void agree_on_cost(const Experts& experts);
@@ -132,6 +133,8 @@ class RankRuntime {
   std::string cost_error_;                 // why this rank could not read its costs
   RankThreads threads_;
   std::vector<std::shared_ptr<const ExpertTable>> tables_;  // until start()
+  int64_t hidden_ = 0;                                      // of all layers
+  WeightFormat format_;
 
   bool started_ = false;
   std::string dispatcher_name_;

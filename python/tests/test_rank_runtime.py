@@ -289,6 +289,36 @@ def test_ranks_with_other_settings_are_refused():
     assert errors[0].startswith("ValueError") and "dispatcher" in errors[0]
 
 
+def memory(key):
+    """Bytes that this process has (VmRSS) or had at most (VmHWM), with what it shares."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(key)) << 10
+
+
+def peak_of_start(rank, ranks, exchange, layers):
+    runtime = RankRuntime(
+        RankGroup(rank, exchange), 4 * ranks, 2, max_tokens=8, balancer=BALANCER, redundant=ranks
+    )
+    for layer in range(layers):
+        rng = np.random.default_rng(layer)
+        gate_up = rng.normal(size=(4, 2 * 1024, 512)).astype(np.float32)
+        down = rng.normal(size=(4, 512, 1024)).astype(np.float32)
+        runtime.add_layer(ExpertWeights(gate_up, down, format="f32"))
+    del gate_up, down
+    before = memory("VmRSS")
+    runtime.start()
+    return memory("VmHWM") - before
+
+
+def test_a_balancer_holds_only_one_layer_twice():
+    """Experts go from where they were packed to where they can move layer by layer."""
+    layers, of_layer = 12, 4 * 3 * 1024 * 512 * 4
+    for peak in rank_processes.run(peak_of_start, 2, layers):
+        assert not isinstance(peak, str), peak
+        # A fifth slot for each four, and spares; all layers twice would be 12 more.
+        assert peak < (layers / 4 + 5) * of_layer, peak / of_layer
+
+
 def one_dies(rank, ranks, exchange, layer, balancer):
     runtime = runtime_of(rank, ranks, exchange, timeout=20, balancer=balancer)
     for earlier in range(LAYERS):
