@@ -33,7 +33,8 @@ from typing import NamedTuple
 import vllm_cpu_models as models
 import vllm_cpu_server as server
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+SCRIPT = pathlib.Path(__file__).resolve()
+ROOT = SCRIPT.parents[1]
 FAMILIES = (*models.RANDOM, models.TRAINED)
 # vLLM's latent attention computes other sums for other sizes of a batch, and may even choose
 # another token: these get one sequence at a time.
@@ -54,6 +55,7 @@ class Layout(NamedTuple):
     arguments: dict = {}
     trimtab: dict = {}
     data_parallel: int = 1  # processes that each answer a part of the prompts
+    hosts: bool = False  # each of these processes is on a host of its own, at 4 Gbit/s
     rounds: int = 1  # times that the prompts come
     own: dict = {}  # what vLLM's own is started with, beside the model
 
@@ -64,10 +66,13 @@ LAYOUTS = {
     "dp2": Layout(SPREAD, data_parallel=2),
     "tp2-eplb": Layout({**SPREAD, **EPLB, **TP2}, BALANCER, rounds=8, own=TP2),
     "dp2-eplb": Layout({**SPREAD, **EPLB}, BALANCER, data_parallel=2, rounds=8),
+    "dp2-hosts": Layout(SPREAD, data_parallel=2, hosts=True),
+    "dp2-hosts-eplb": Layout({**SPREAD, **EPLB}, BALANCER, data_parallel=2, hosts=True, rounds=8),
     "dp2-placed": Layout(SPREAD, {"placement": "planned"}, data_parallel=2),
 }
 MOVED = "Trimtab has moved experts"  # in the log, where layers get other experts
 # They break the import of vLLM where their CUDA or FFmpeg libraries are missing.
+ON_A_HOST = {"GLOO_SOCKET_IFNAME": "eth0"}
 UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 
 
@@ -117,30 +122,45 @@ def make_venv(folder, version, wheel):
     return python.absolute()
 
 
-def data_parallel_environments(ranks):
-    """What tells each of several processes which data-parallel rank it is."""
+def data_parallel_environments(ranks, hosts):
+    """What tells each of several processes which data-parallel rank it is. hosts: each of them is
+    on one of the hosts of tests/hosts/run.sh."""
     shared = {
         "VLLM_DP_SIZE": str(ranks),
-        "VLLM_DP_MASTER_IP": "127.0.0.1",
+        "VLLM_DP_MASTER_IP": "10.77.0.1" if hosts else "127.0.0.1",
         "VLLM_DP_MASTER_PORT": str(server.free_port()),
     }
     return [
-        {**shared, "VLLM_DP_RANK": str(rank), "VLLM_DP_RANK_LOCAL": str(rank)}
+        {
+            **shared,
+            "VLLM_DP_RANK": str(rank),
+            "VLLM_DP_RANK_LOCAL": "0" if hosts else str(rank),
+            **({"VLLM_HOST_IP": f"10.77.0.{rank + 1}", **ON_A_HOST} if hosts else {}),
+        }
         for rank in range(ranks)
     ]
 
 
-def run_inside(python, task, folder, environments):
+def run_inside(python, task, folder, environments, hosts=False):
     """Runs this script's task in a process for each of the environments, which name the part of the
     task that is theirs. Returns what each has written as JSON, or None."""
-    processes, results = [], []
+    processes, results, starts = [], [], []
+    for part, variables in enumerate(environments):
+        results.append(folder / f"result-{part}.json")
+        results[-1].unlink(missing_ok=True)
+        mine = {**task, "part": [part, len(environments)], "result": str(results[-1])}
+        file = folder / f"task-{part}.json"
+        file.write_text(json.dumps({**mine, "environment": variables}))
+        starts.append([python, SCRIPT, "--inside", file])
+    if hosts:  # a host gets its number from mpiexec, and nothing else
+        anywhere = [*starts[0][:3], folder / "task-{rank}.json"]
+        starts = [[ROOT / "tests/hosts/run.sh", str(len(starts)), "1", "4gbit", *anywhere]]
     with open(folder / "log.txt", "a") as log:
-        for part, variables in enumerate(environments):
-            results.append(folder / f"result-{part}.json")
-            results[-1].unlink(missing_ok=True)
-            mine = {**task, "part": [part, len(environments)], "result": str(results[-1])}
-            command = [python, __file__, "--inside", json.dumps(mine)]
-            processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=log))
+        for start in starts:
+            command = [str(part) for part in start]
+            processes.append(
+                subprocess.Popen(command, env=environments[0], stdout=log, stderr=log)
+            )
         for process in processes:
             process.wait()
     return [json.loads(r.read_text()) if r.exists() else None for r in results]
@@ -199,7 +219,12 @@ def plan(task):
     return True
 
 
-def inside(task):
+def inside(file):
+    """What a process does that run_inside() starts."""
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", "")
+    task = json.loads(pathlib.Path(file.format(rank=rank)).read_text())
+    os.environ.clear()
+    os.environ.update(task["environment"])
     tasks = {"model": make_model, "generate": generate, "speed": speed, "plan": plan}
     result = tasks[task["do"]](task)
     pathlib.Path(task["result"]).write_text(json.dumps(result))
@@ -267,9 +292,9 @@ def answers_of(python, folder, model, mode, layout, trimtab):
     alone = not layout.arguments
     environments = [environment(alone)]
     if layout.data_parallel > 1:
-        of_ranks = data_parallel_environments(layout.data_parallel)
+        of_ranks = data_parallel_environments(layout.data_parallel, layout.hosts)
         environments = [{**environment(alone), **of_rank} for of_rank in of_ranks]
-    parts = run_inside(python, task, folder, environments)
+    parts = run_inside(python, task, folder, environments, layout.hosts)
     moved = MOVED.encode() in log.read_bytes()[before:]
     if None in parts:
         return None, moved
@@ -404,6 +429,6 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
-        inside(json.loads(sys.argv[2]))
+        inside(sys.argv[2])
     else:
         sys.exit(main())

@@ -73,8 +73,9 @@ class PythonStreams final : public HostStreams {
     if (!view.is_valid()) nb::raise_python_error();
     try {
       function(rank, view);
-    } catch (nb::python_error& error) {
-      throw Error(error.what());  // its text, while the GIL is there
+    } catch (nb::python_error& error) {  // its text, while the GIL is there
+      throw Error(cat(nb::str(error.type().attr("__name__")).c_str(), ": ",
+                      nb::str(error.value()).c_str()));
     }
   }
 

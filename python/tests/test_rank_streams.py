@@ -145,7 +145,7 @@ def test_a_host_that_dies_is_an_error_on_the_others(kind):
     error, dead = results
     assert dead is None
     assert error.startswith("CommError: rank 0, barrier, peer 1: ")
-    assert "the connection to it has ended (" in error
+    assert "the connection to it has ended (" in error and "Traceback" not in error
 
 
 def start_without_streams(rank, ranks, exchange):
