@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "cli/bench/bench_dispatch_options.h"
 #include "cli/bench/bench_model_options.h"
+#include "cli/bench/bench_nodes_options.h"
 #include "cli/bench/bench_options.h"
 #include "cli/bench/bench_split_options.h"
 #include "cli/options/command.h"
@@ -75,6 +76,7 @@ int main(int argc, char** argv) {
   trimtab::cli::BenchDispatchOptions bench_dispatch;
   trimtab::cli::BenchSplitOptions bench_split;
   trimtab::cli::BenchModelOptions bench_model;
+  trimtab::cli::BenchNodesOptions bench_nodes;
   const CommandLine line = trimtab::cli::read_command_line(
       argc, argv,
       "Trimtab runs mixture-of-experts models expert-parallel and plans placements that keep the "
@@ -93,6 +95,7 @@ int main(int argc, char** argv) {
         add_bench_dispatch(bench_command, bench_dispatch);
         add_bench_split(bench_command, bench_split);
         add_bench_model(bench_command, bench_model);
+        add_bench_nodes(bench_command, bench_nodes);
       });
   if (!line.wrong.empty()) return wrong_usage(line.wrong, line.command);
   std::fputs(line.help.c_str(), stdout);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "bench/machine/stopwatch.h"
 #include "experts/isa.h"
@@ -80,13 +81,20 @@ size_t cold_bytes(size_t wanted) {
   return std::min(wanted, free_memory() / 2);
 }
 
-Ceilings::Ceilings(const IsaLoops& loops, Team& team, size_t memory)
-    : loops_(loops), team_(team), memory_(std::max(memory / kPieceBytes, size_t{1}) * kPieceBytes) {
+Buffer touched_memory(size_t bytes, Team& team) {
+  Buffer memory(std::max(bytes / kPieceBytes, size_t{1}) * kPieceBytes);
   // Memory that was never written is one page of zeros, which is always in the cache.
-  team_.for_each(memory_.bytes() / kPieceBytes, [&](int64_t i) {
-    std::memset(memory_.data() + cells(i) * kPieceBytes, 1, kPieceBytes);
+  team.for_each(memory.bytes() / kPieceBytes, [&](int64_t i) {
+    std::memset(memory.data() + cells(i) * kPieceBytes, 1, kPieceBytes);
   });
+  return memory;
 }
+
+Ceilings::Ceilings(const IsaLoops& loops, Team& team, size_t memory)
+    : Ceilings(loops, team, touched_memory(memory, team)) {}
+
+Ceilings::Ceilings(const IsaLoops& loops, Team& team, Buffer memory)
+    : loops_(loops), team_(team), memory_(std::move(memory)) {}
 
 double Ceilings::peak(DotKind kind) {
   const DotLoop& dots = dot_loop(loops_, kind);

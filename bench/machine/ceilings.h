@@ -31,11 +31,16 @@ size_t free_memory();
 // memory that is free now if that is less.
 size_t cold_bytes(size_t wanted);
 
+// So many bytes, in pieces that a stream is read in, which the team touches for the first time.
+Buffer touched_memory(size_t bytes, Team& team);
+
 class Ceilings {
  public:
   // memory: what the stream is read from, in turn. The team measures together: ceilings are of all
   // its threads.
   Ceilings(const IsaLoops& loops, Team& team, size_t memory);
+  // The same with memory of touched_memory().
+  Ceilings(const IsaLoops& loops, Team& team, Buffer memory);
   double peak(DotKind kind);  // operations per second, about 1 ms
   double stream();            // bytes per second from cold memory in huge pages, a few ms
   const IsaLoops& loops() const { return loops_; }

@@ -27,6 +27,8 @@ trimtab bench dispatch --help.
 trimtab bench split compares the rules that share picks out over replicas; see
 trimtab bench split --help.
 trimtab bench model times a whole model, or measures its perplexity; see trimtab bench model --help.
+trimtab bench machine says what the machine is made of and what its memory gives; trimtab bench
+sockets times experts on one memory node and on all.
 )";
 
 constexpr const char* kExpertsFooter = R"(
@@ -148,7 +150,8 @@ Command add_bench(Command& program, BenchOptions& options) {
   bench.footer(kBenchFooter);
   add_experts(bench, options);
   bench.runs([&options] {
-    if (!options.isa) throw UsageError("--isa, experts, dispatch, split or model is required");
+    if (!options.isa)
+      throw UsageError("--isa, experts, dispatch, split, model, machine or sockets is required");
     bench_isa(options);
   });
   return bench;

@@ -8,8 +8,10 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #ifdef TRIMTAB_HAS_HWLOC
 #include <hwloc.h>
@@ -45,12 +47,44 @@ class Topology {
             std::max(1, count(HWLOC_OBJ_NUMANODE, threads)),
             std::max(1, count(HWLOC_OBJ_CORE, hwloc_topology_get_allowed_cpuset(topology_)))};
   }
+  MachineParts parts(hwloc_const_cpuset_t threads) const {
+    MachineParts parts{.by_hwloc = true,
+                       .packages = std::max(1, count(HWLOC_OBJ_PACKAGE, threads)),
+                       .hardware_threads = std::max(1, count(HWLOC_OBJ_PU, threads)),
+                       .l3_caches = count(HWLOC_OBJ_L3CACHE, threads)};
+    for (hwloc_obj_t at = nullptr; (at = next(HWLOC_OBJ_L3CACHE, at)) != nullptr;)
+      parts.l3_bytes = std::max<size_t>(parts.l3_bytes, at->attr->cache.size);
+    for (hwloc_obj_t at = nullptr; (at = next(HWLOC_OBJ_NUMANODE, at)) != nullptr;) {
+      MemoryNode node{.id = static_cast<int>(at->os_index),
+                      .bytes = at->attr->numanode.local_memory};
+      for (hwloc_obj_t core = nullptr; (core = next(HWLOC_OBJ_CORE, core)) != nullptr;) {
+        if (at->cpuset == nullptr || hwloc_bitmap_intersects(at->cpuset, core->cpuset) == 0)
+          continue;
+        const int first = first_of_both(core->cpuset, threads);
+        if (first >= 0) node.hardware_threads.push_back(first);
+      }
+      if (!node.hardware_threads.empty()) parts.nodes.push_back(std::move(node));
+    }
+    return parts;
+  }
   // Where this process may run.
   bool binding(hwloc_cpuset_t threads) const {
     return hwloc_get_cpubind(topology_, threads, HWLOC_CPUBIND_PROCESS) == 0;
   }
 
  private:
+  hwloc_obj_t next(hwloc_obj_type_t type, hwloc_obj_t at) const {
+    return hwloc_get_next_obj_by_type(topology_, type, at);
+  }
+  // The first hardware thread that is in both sets; -1: none.
+  static int first_of_both(hwloc_const_cpuset_t a, hwloc_const_cpuset_t b) {
+    int thread = -1;
+    while ((thread = hwloc_bitmap_next(a, thread)) >= 0 &&
+           hwloc_bitmap_isset(b, static_cast<unsigned>(thread)) == 0) {
+    }
+    return thread;
+  }
+
   hwloc_topology_t topology_ = nullptr;
 };
 
@@ -66,11 +100,23 @@ class CpuSet {
   hwloc_bitmap_t set_;
 };
 
-std::optional<Cores> cores_by_hwloc() {
+// What `ask` finds out of this machine's topology and the hardware threads of this process.
+template <class Result, class Ask>
+std::optional<Result> by_hwloc(const Ask& ask) {
   Topology topology;
   const CpuSet threads;
   if (!topology.load() || !topology.binding(threads)) return std::nullopt;
-  return topology.cores(threads);
+  return ask(topology, threads);
+}
+
+std::optional<Cores> cores_by_hwloc() {
+  return by_hwloc<Cores>(
+      [](const Topology& t, hwloc_const_cpuset_t threads) { return t.cores(threads); });
+}
+
+std::optional<MachineParts> parts_by_hwloc() {
+  return by_hwloc<MachineParts>(
+      [](const Topology& t, hwloc_const_cpuset_t threads) { return t.parts(threads); });
 }
 
 #else
@@ -78,24 +124,36 @@ std::optional<Cores> cores_by_hwloc() {
 std::optional<Cores> cores_by_hwloc() {
   return std::nullopt;
 }
+std::optional<MachineParts> parts_by_hwloc() {
+  return std::nullopt;
+}
 
 #endif
 
-// Machines of more than 1,024 hardware threads need a longer set than cpu_set_t.
-int threads_by_affinity() {
-  for (int most = 1024; most <= 1 << 20; most *= 2) {
+// The hardware threads that this thread may run on. Machines of more than 1,024 need a longer set
+// than cpu_set_t.
+std::vector<int> threads_by_affinity() {
+  std::vector<int> threads;
+  for (int most = 1024; threads.empty() && most <= 1 << 20; most *= 2) {
     cpu_set_t* const set = CPU_ALLOC(most);
     if (set == nullptr) break;
     const size_t bytes = CPU_ALLOC_SIZE(most);
-    const int count = sched_getaffinity(0, bytes, set) == 0 ? CPU_COUNT_S(bytes, set) : 0;
+    if (sched_getaffinity(0, bytes, set) == 0) {
+      for (int i = 0; i < most; ++i) {
+        if (CPU_ISSET_S(i, bytes, set)) threads.push_back(i);
+      }
+    }
     CPU_FREE(set);
-    if (count > 0) return count;
   }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (threads.empty()) {
+    threads.resize(std::max(1U, std::thread::hardware_concurrency()));
+    std::iota(threads.begin(), threads.end(), 0);
+  }
+  return threads;
 }
 
 Cores cores_by_affinity() {
-  const int threads = threads_by_affinity();
+  const int threads = static_cast<int>(threads_by_affinity().size());
   return {threads, 1, std::max(threads, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)))};
 }
 
@@ -164,6 +222,28 @@ std::optional<Cores> cores_of_synthetic([[maybe_unused]] const std::string& mach
 #else
   return std::nullopt;
 #endif
+}
+
+std::optional<MachineParts> parts_of_synthetic([[maybe_unused]] const std::string& machine,
+                                               [[maybe_unused]] const std::string& threads) {
+#ifdef TRIMTAB_HAS_HWLOC
+  Topology topology;
+  const CpuSet set;
+  if (topology.describe(machine) && topology.load() &&
+      hwloc_bitmap_list_sscanf(set, threads.c_str()) == 0) {
+    return topology.parts(set);
+  }
+#endif
+  return std::nullopt;
+}
+
+MachineParts machine_parts() {
+  std::optional<MachineParts> parts = parts_by_hwloc();
+  if (parts && !parts->nodes.empty()) return *std::move(parts);
+  MachineParts one;
+  one.nodes.push_back({.hardware_threads = threads_by_affinity()});
+  one.hardware_threads = static_cast<int>(one.nodes[0].hardware_threads.size());
+  return one;
 }
 
 Cores usable_cores() {

@@ -45,6 +45,51 @@ TEST(Cores, OfAMachineWithHardwareThreadsAndNodes) {
   EXPECT_EQ(cores_of_synthetic("no machine", "0"), std::nullopt);
 }
 
+TEST(MachineParts, OfThisMachine) {
+  const MachineParts parts = machine_parts();
+  ASSERT_FALSE(parts.nodes.empty());
+  size_t threads = 0;
+  for (const MemoryNode& node : parts.nodes) threads += node.hardware_threads.size();
+  EXPECT_GE(threads, static_cast<size_t>(usable_cores().count));
+  EXPECT_LE(threads, static_cast<size_t>(parts.hardware_threads));
+  EXPECT_GE(parts.packages, 1);
+}
+
+TEST(MachineParts, OfAMachineWithTwoSockets) {
+  const std::string machine = "package:2 node:2 l3:1 core:4 pu:2";  // 32 hardware threads
+  if (!parts_of_synthetic(machine, "0-31")) GTEST_SKIP() << "built without hwloc";
+  const MachineParts all = *parts_of_synthetic(machine, "0-31");
+  EXPECT_EQ(all.packages, 2);
+  EXPECT_EQ(all.hardware_threads, 32);
+  EXPECT_EQ(all.l3_caches, 4);
+  ASSERT_EQ(all.nodes.size(), 4U);
+  // One hardware thread of each core.
+  EXPECT_EQ(all.nodes[1].hardware_threads, (std::vector<int>{8, 10, 12, 14}));
+  EXPECT_EQ(all.nodes[3].id, 3);
+  const MachineParts some = *parts_of_synthetic(machine, "9,10,30,31");
+  EXPECT_EQ(some.packages, 2);
+  ASSERT_EQ(some.nodes.size(), 2U);
+  EXPECT_EQ(some.nodes[0].hardware_threads, (std::vector<int>{9, 10}));
+  EXPECT_EQ(some.nodes[1].hardware_threads, (std::vector<int>{30}));
+  EXPECT_EQ(some.nodes[1].id, 3);
+}
+
+// The same as usable_cores() says where affinity is set.
+TEST(MachineParts, HeedAffinity) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &before)) --last;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(last, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const MachineParts parts = machine_parts();
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  ASSERT_EQ(parts.nodes.size(), 1U);
+  EXPECT_EQ(parts.nodes[0].hardware_threads, std::vector<int>{last});
+}
+
 TEST(ProcessorQuota, VersionTwo) {
   const TestFolder root;
   for (const char* folder : {"", "/a", "/a/b"})

@@ -96,7 +96,7 @@ TEST(Bench, KernelsAndPeakFollowTrimtabIsa) {
 
 TEST(Bench, WrongUsage) {
   for (const Failure& failure : std::vector<Failure>{
-           {"bench", "--isa, experts, dispatch, split or model is required"},
+           {"bench", "--isa, experts, dispatch, split, model, machine or sockets is required"},
            {"bench experts --shape 8y8", "8y8 is neither a model (mixtral, qwen3-30b, "},
            {"bench experts --dtype f32,f64", "f64 is not a dtype of weights: f32, bf16"},
            {"bench experts --m 0", "--m"},
