@@ -109,13 +109,9 @@ double ModelBench::sum_of_ranks(double mine) const {
 
 // Runs a step and adds what it reads and computes.
 void ModelBench::step(std::span<const Chunk> batch) {
-  std::vector<WorkOfChunk> chunks;
+  const std::vector<WorkOfChunk> chunks = work_of(batch);
   int64_t wanted = 0;
-  for (const Chunk& chunk : batch) {
-    const int64_t logits = chunk.logits == Chunk::Logits::kLast ? 1 : 0;
-    chunks.push_back({chunk.cache->length(), std::ssize(chunk.tokens), logits});
-    wanted += logits;
-  }
+  for (const WorkOfChunk& chunk : chunks) wanted += chunk.logits;
   const int64_t vocab = decoder_.config().vocab_size;
   logits_.resize(std::max(logits_.size(), cells(wanted, vocab)));
   recorder_.begin_step();

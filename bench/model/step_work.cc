@@ -40,9 +40,26 @@ DotKind dot_of(WeightFormat format) {
   return found == weight_dtypes().end() ? DotKind::kF32 : found->dot;
 }
 
-StepWork::StepWork(const DecoderWeights& weights, KvFormat kv)
+std::vector<WorkOfChunk> work_of(std::span<const Chunk> batch) {
+  std::vector<WorkOfChunk> work;
+  int64_t added = 0;  // to the cache of the chunks so far that stand side by side
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Chunk& chunk = batch[i];
+    const int64_t tokens = std::ssize(chunk.tokens);
+    if (i == 0 || chunk.cache != batch[i - 1].cache) added = 0;
+    const int64_t logits = chunk.logits == Chunk::Logits::kAll    ? tokens
+                           : chunk.logits == Chunk::Logits::kLast ? std::min<int64_t>(tokens, 1)
+                                                                  : 0;
+    work.push_back({chunk.cache->length() + added, tokens, logits});
+    added += tokens;
+  }
+  return work;
+}
+
+StepWork::StepWork(const DecoderWeights& weights, KvFormat kv, std::optional<size_t> expert_bytes)
     : weights_(weights),
       bytes_(weights.bytes_by_use()),
+      expert_bytes_(real_bytes(expert_bytes.value_or(weights.expert_bytes()))),
       linear_(dot_of(weights.linear_format())),
       experts_(dot_of(weights.expert_format())),
       kv_bytes_(real_bytes(KvCache::bytes_per_position(weights.config(), kv)) /
@@ -91,7 +108,7 @@ void StepWork::add_experts(std::span<const int32_t> rows) {
   for (const int32_t n : rows) {
     if (n == 0) continue;
     ++active_experts_;
-    add(ops_of_row * n, real_bytes(weights_.expert_bytes()), experts_);
+    add(ops_of_row * n, expert_bytes_, experts_);
   }
 }
 

@@ -3,7 +3,9 @@
 // compared with.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,6 +22,9 @@ struct WorkOfChunk {
   int64_t logits = 0;  // tokens whose logits are computed
 };
 
+// What the chunks of a batch are, before it goes through the decoder.
+std::vector<WorkOfChunk> work_of(std::span<const Chunk> batch);
+
 struct WorkPart {
   Part part;
   DotKind dot;  // the multiplications of its format
@@ -27,8 +32,8 @@ struct WorkPart {
 
 class StepWork {
  public:
-  // weights: outlive this.
-  StepWork(const DecoderWeights& weights, KvFormat kv);
+  // weights: outlive this. expert_bytes: the size of a routed expert, where others keep it.
+  StepWork(const DecoderWeights& weights, KvFormat kv, std::optional<size_t> expert_bytes = {});
 
   // Adds a step. Weights are read once, those of experts only where they have rows; keys and values
   // once for each chunk.
@@ -46,6 +51,7 @@ class StepWork {
 
   const DecoderWeights& weights_;
   const WeightBytes bytes_;
+  const double expert_bytes_;
   const DotKind linear_, experts_;
   const double kv_bytes_;  // a position of a layer
   double linear_ops_ = 0;  // a token, in all maps but routed experts and the head

@@ -74,6 +74,7 @@ std::string json_report(const RunResult& result) {
                  {"prompt_seconds", result.progress.prompt_seconds},
                  {"decode_seconds", result.progress.decode_seconds},
                  {"decode_tokens", result.progress.decode_tokens},
+                 {"decode_bytes", static_cast<int64_t>(result.decode_bytes)},
                  {"moe_layers", result.moe_layers},
                  {"par_per_layer", result.par_per_layer},
                  {"rank_load", result.rank_load}};

@@ -136,6 +136,24 @@ std::shared_ptr<const CostModel> cost_of_run(const Job& job, const DecoderWeight
   return std::make_shared<const CostModel>(broadcast_cost(comm, cost ? &*cost : nullptr));
 }
 
+// What counts the bytes of decode steps. With a layout ranks share tokens and parts of weights in
+// ways that it does not know.
+std::unique_ptr<bench::StepWork> work_of_run(const Job& job, const DecoderWeights& weights,
+                                             const ExpertSlots* slots) {
+  if (job.layout) return nullptr;
+  return std::make_unique<bench::StepWork>(
+      weights, parse_kv_format(job.options.kv),
+      slots != nullptr ? slots->expert_bytes() : weights.expert_bytes());
+}
+
+// The sum of the ranks' numbers. Collective.
+double sum_over_ranks(Communicator& comm, double mine) {
+  double sum = 0;
+  for (const auto& bytes : bytes_of_ranks(comm, std::as_bytes(std::span(&mine, 1))))
+    sum += values_of<double>(bytes).front();
+  return sum;
+}
+
 // Generates on all ranks, and fills in what was measured. Returns what each prompt gave: [prompts].
 // stream: null unless outputs are printed while they grow.
 std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
@@ -184,7 +202,8 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
         eplb, !options.force_balance, decoder, slots.get(), weights->expert_bytes(), recorder,
         ranks.are_processes() ? 0 : comm.rank(),
         {.trace = eplb.mode.balances() ? trace.add_thread(comm, "balancer") : nullptr,
-         .step_trace = decoder.options().trace});
+         .step_trace = decoder.options().trace,
+         .work = work_of_run(job, *weights, slots.get())});
     trace.begin(comm);
     if (tells) {
       result.dispatcher = decoder.dispatcher();
@@ -211,7 +230,9 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
     if (tells) result.seconds = seconds_since(start);
     observer.finish();
     const SentBytes sent = sent_by_all(comm, decoder.sent());
+    const double decode_bytes = sum_over_ranks(comm, observer.decode_bytes());
     if (tells) {
+      result.decode_bytes = decode_bytes;
       result.wire = {decoder.rows_on_wire(), decoder.results_on_wire(), sent};
       take_balancing(eplb, observer, result);
       if (!options.metrics.empty()) observer.write_metrics(options.metrics);

@@ -14,7 +14,8 @@ RunObserver::RunObserver(const EplbSetup& eplb, bool records, Decoder& decoder, 
       records_(records),
       cost_(decoder.cost()),
       run_recorder_(recorder),
-      recorder_(start_.num_layers(), start_.slots_of_rank(rank_), 0) {
+      recorder_(start_.num_layers(), start_.slots_of_rank(rank_), 0),
+      work_(std::move(watchers.work)) {
   if (!eplb.mode.balances()) return;
   const auto hosts = decoder.comm().hosts();
   Balancer::Parts parts = {.placement = start_,
@@ -36,6 +37,8 @@ RunObserver::RunObserver(const EplbSetup& eplb, bool records, Decoder& decoder, 
 
 LoadRecorder* RunObserver::before_step(const Step& step) {
   if (!records_) return nullptr;
+  phase_ = step.phase;
+  if (work_) chunks_ = bench::work_of(step.batch);
   if (balancer_) {
     balancer_->before_step(step.phase, step.statuses);
     return &balancer_->recorder();
@@ -48,6 +51,14 @@ void RunObserver::after_step() {
   if (!records_) return;
   LoadRecorder& recorder = balancer_ ? balancer_->recorder() : recorder_;
   run_recorder_.add_step(rank_, writer_, placement(), recorder, cost_.get());
+  if (work_ && phase_ == Phase::kDecode) {
+    // A rank without sequences still has experts that others' tokens pick.
+    work_->clear();
+    work_->add(chunks_);
+    for (int layer = 0; layer < recorder.num_layers(); ++layer)
+      work_->add_experts(recorder.counts(layer));
+    decode_bytes_ += work_->bytes();
+  }
   balancer_ ? balancer_->after_step() : recorder_.keep_step();
 }
 

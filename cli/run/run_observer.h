@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "bench/model/step_work.h"
 #include "cli/run/eplb_setup.h"
 #include "cli/run/run_recorder.h"
 #include "trimtab/balancer.h"
@@ -20,6 +23,8 @@ class RunObserver final : public StepObserver {
   // Null: nothing is recorded. As in Balancer::Parts.
   struct Watchers {
     TraceBuffer *trace = nullptr, *step_trace = nullptr;
+    // Counts what decode steps read; null: nobody does. It is the observer's own.
+    std::unique_ptr<bench::StepWork> work = nullptr;
   };
   // records: false for runs that are no load. slots: null unless something may move. decoder: made
   // with eplb.start and those slots. expert_bytes: what a move takes where there are no slots.
@@ -34,6 +39,8 @@ class RunObserver final : public StepObserver {
 
   // The placement that is in force now.
   const Placement& placement() const { return balancer_ ? balancer_->placement() : start_; }
+  // Bytes of weights, keys and values that this rank read in decode steps; 0 where nobody counts.
+  double decode_bytes() const { return decode_bytes_; }
   const Balancer* balancer() const { return balancer_ ? &*balancer_ : nullptr; }
   // Writes the metrics of the balancing, if they have changed since the last time.
   void write_metrics(const std::string& file);
@@ -49,6 +56,10 @@ class RunObserver final : public StepObserver {
   const std::shared_ptr<const CostModel> cost_;  // null: rows
   RunRecorder& run_recorder_;
   LoadRecorder recorder_;  // used where there is no balancer
+  const std::unique_ptr<bench::StepWork> work_;
+  Phase phase_ = Phase::kDecode;            // of the open step
+  std::vector<bench::WorkOfChunk> chunks_;  // of it, where they are counted
+  double decode_bytes_ = 0;
   std::optional<Balancer> balancer_;
   std::pair<int64_t, int64_t> metrics_written_ = {0, -1};  // events and tokens of the last file
 };

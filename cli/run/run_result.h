@@ -51,6 +51,7 @@ struct RunResult {
   int64_t steps = 0;          // forward passes
   int64_t prompt_tokens = 0;  // of all prompts
   int64_t tokens = 0;         // new ones, of all prompts
+  double decode_bytes = 0;    // read in decode steps: weights, keys, values; 0: not counted
   double seconds = 0.0;       // from the first prompt token to the last new one
   // Figures of how level the ranks were. Rows are those that the experts of a rank got. All empty
   // with force_balance.

@@ -28,6 +28,11 @@ void append_speed(std::string& to, const RunResult& result) {
   if (end.decode_seconds > 0) {
     fmt::format_to(std::back_inserter(to), "; the others: {:.2f} s, {:.0f} new tokens/s",
                    end.decode_seconds, static_cast<double>(end.decode_tokens) / end.decode_seconds);
+    if (result.decode_bytes > 0 && end.decode_tokens > 0) {
+      fmt::format_to(std::back_inserter(to), ", {:.2f} MB read for each: {:.1f} GB/s",
+                     1e-6 * result.decode_bytes / static_cast<double>(end.decode_tokens),
+                     1e-9 * result.decode_bytes / end.decode_seconds);
+    }
   }
   to += "\n\n";
 }

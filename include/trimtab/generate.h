@@ -89,6 +89,7 @@ class StepObserver {
     int64_t number = 0;
     Phase phase = Phase::kDecode;        // the same on every rank
     std::span<const uint64_t> statuses;  // [ranks] what status() returned on each rank
+    std::span<const Chunk> batch = {};   // of this rank, as it goes through the decoder
   };
 
   virtual ~StepObserver() = default;

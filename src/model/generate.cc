@@ -148,7 +148,7 @@ class Scheduler {
     const int64_t vocab = decoder_.config().vocab_size;
     logits_.resize(cells(wanted, vocab));
     LoadRecorder* recorder =
-        observer ? observer->before_step({steps_, phase_, statuses_}) : nullptr;
+        observer ? observer->before_step({steps_, phase_, statuses_, batch_}) : nullptr;
     TokenRecorder* tokens = observer ? observer->tokens() : nullptr;
     if (tokens != nullptr) want_routes();
     decoder_.step(batch_, Rows(logits_.data(), wanted, vocab), recorder);

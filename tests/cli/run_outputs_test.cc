@@ -131,6 +131,30 @@ TEST(Run, AnInterruptedRunShowsWhatThereIs) {
   EXPECT_FALSE(read_file(trace).empty());
 }
 
+// Weights, and keys and values of all positions, are read once in each decode step.
+TEST(Run, CountsWhatDecodeStepsRead) {
+  const auto report = [](const std::string& options) {
+    const Outcome run =
+        trimtab("run " + kTinyMoe + " --token-ids 7,8,9,10 --steps 6 --json " + options);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out);
+  };
+  const Json f32 = report("--ranks 1"), bf16 = report("--ranks 1 --kv bf16");
+  ASSERT_EQ(f32.at("decode_tokens"), 5);
+  // The first new token comes with the prompt; the next five steps see 5, 6, ... positions.
+  const int64_t kv = f32.at("kv_bytes_per_token"), half = bf16.at("kv_bytes_per_token");
+  EXPECT_EQ(int64_t{f32.at("decode_bytes")} - int64_t{bf16.at("decode_bytes")},
+            (5 + 6 + 7 + 8 + 9) * (kv - half));
+  EXPECT_EQ(report("--ranks 1 --threads-per-rank 2").at("decode_bytes"), f32.at("decode_bytes"));
+  // Ranks without a sequence read experts alone, and slots that may move are the same experts.
+  EXPECT_EQ(report("--ranks 3").at("decode_bytes"), f32.at("decode_bytes"));
+  const double dynamic = report("--ranks 2 --eplb dynamic").at("decode_bytes");
+  EXPECT_NEAR(dynamic, double{f32.at("decode_bytes")}, 0.02 * dynamic);
+  EXPECT_EQ(report("--ranks 2 --tp 2").at("decode_bytes"), 0);
+  const Outcome text = trimtab("run " + kTinyMoe + " --token-ids 7,8,9,10 --steps 6");
+  EXPECT_TRUE(contains(text.out, " MB read for each: ")) << text.out;
+}
+
 TEST(Run, TakesTokenIds) {
   const Scratch scratch;
   const std::string file = scratch.file("ids", "1 2 3;\n5,6\n");
