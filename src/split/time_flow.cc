@@ -14,15 +14,31 @@ struct Handover {
   int64_t tokens = 0;
 };
 
-// How the search came to a rank: the move that brings work to it, and what it would then carry.
+// How a search for a chain came to a rank: the move that brings work to it, and what it would then
+// carry.
 struct Arrival {
   Handover move;
   int64_t load = 0;
   int64_t first = -1;    // the arc of the first rank from which the chain begins
   int64_t relieved = 0;  // by how much that rank's load falls
+  int64_t search = 0;    // the number of the search that came here
   bool passed = false;   // have chains been led on from here?
 };
 
+// An arc of the table: what it carries now, and where it is.
+struct Replica {
+  int64_t tokens = 0, price = 0;
+  int64_t rank = 0;
+  int64_t begin = 0, end = 0;  // the arcs of its expert
+};
+
+struct SharedTokens {
+  int64_t tokens = 0;
+  int64_t shared = 0;  // index into SplitTable::shared_expert
+};
+
+// kHasWire: do tokens from other ranks cost more?
+template <bool kHasWire>
 class TimeFlow {
  public:
   TimeFlow(const SplitTable& table, const BatchTotals& batch, const CostModel& cost,
@@ -32,32 +48,32 @@ class TimeFlow {
         cost_(cost),
         wire_(cost.wire_picoseconds()),
         one_(cost.time(1)),
-        flow_(flow),
-        price_(workspace.take<int64_t>(flow.size())),
+        replica_(workspace.take<Replica>(flow.size())),
         load_(workspace.take<int64_t>(table.num_ranks)),
         cap_(workspace.take<int64_t>(table.num_ranks)),
-        best_(workspace.take<int64_t>(flow.size())),
+        best_(flow),
         visit_(workspace.take<Arrival>(table.num_ranks)),
         queue_(workspace.take<int64_t>(table.num_ranks)),
-        order_(workspace.take<int32_t>(batch.shared.size())),
+        order_(workspace.take<SharedTokens>(batch.shared.size())),
         steps_left_(kFewSteps + kStepsPerArc * std::ssize(flow)) {}
 
   int64_t solve() {
     begin();
     const int64_t bound = lower_bound();
-    aim_at(bound);
+    // The bound itself is seldom reached: experts that stay whole a little above it leave less to
+    // be moved.
+    aim_at(bound + bound / 16);
     place_all();
     least_ = peak();
-    std::ranges::copy(flow_, best_.begin());
+    keep();
     // Long batches are worth a longer search.
     const int64_t further = bound / kTimeOfAStep;
-    steps_left_ += std::min(further, kStepsPerArc * 8 * std::ssize(flow_));
+    steps_left_ += std::min(further, kStepsPerArc * 8 * std::ssize(replica_));
     precision_ = further > kFewSteps / 4 ? 8 : 6;
     // Parts of what a rank is over seldom help where weights cost most: first without.
     seek(bound, 0);
     steps_left_ = std::min(steps_left_, kFewSteps / 2);
     seek(bound, 4);
-    std::ranges::copy(best_, flow_.begin());
     return least_;
   }
 
@@ -76,29 +92,33 @@ class TimeFlow {
       const bool reached = lower_all(halvings);
       if (const int64_t found = peak(); found < least_) {
         least_ = found;
-        std::ranges::copy(flow_, best_.begin());
+        keep();
       }
       if (!reached) low = aim;
       if (least_ - low <= least_ >> precision_) break;
     }
   }
 
+  // What there is now is the best so far.
+  void keep() {
+    for (size_t arc = 0; arc < replica_.size(); ++arc) best_[arc] = replica_[arc].tokens;
+  }
+
   int64_t num_shared() const { return std::ssize(batch_.shared); }
   int64_t begin_arc(int64_t s) const { return table_.first_arc[table_.first_hub[s]]; }
   int64_t end_arc(int64_t s) const { return begin_arc(s + 1); }
-  int64_t expert_of(int64_t arc) const { return table_.hub_expert[table_.arc_hub[arc]]; }
-  int64_t rank_of(int64_t arc) const { return table_.arc_rank[arc]; }
+  int64_t rank_of(int64_t arc) const { return replica_[arc].rank; }
 
   // What the tokens of an arc cost its rank. Those of the rank itself come first.
   int64_t price(int64_t arc, int64_t tokens) const {
-    if (wire_ == 0) return cost_.time(tokens);
+    if constexpr (!kHasWire) return cost_.time(tokens);
     return cost_.time(tokens) + wire_ * std::max<int64_t>(0, tokens - batch_.own[arc]);
   }
   // The most tokens whose price is no more than this.
   int64_t within(int64_t arc, int64_t budget) const {
     if (budget <= 0) return 0;
     int64_t most = cost_.rows_within(budget);
-    if (wire_ == 0 || most <= batch_.own[arc]) return most;
+    if (!kHasWire || most <= batch_.own[arc]) return most;
     int64_t least = std::min(most, batch_.own[arc]);
     while (least < most) {
       const int64_t middle = least + (most - least + 1) / 2;
@@ -112,14 +132,16 @@ class TimeFlow {
   }
 
   void begin() {
-    std::ranges::fill(flow_, 0);
-    std::ranges::fill(price_, 0);
+    for (int64_t s = 0; s < num_shared(); ++s) {
+      const int64_t begin = begin_arc(s), end = end_arc(s);
+      for (int64_t a = begin; a < end; ++a)
+        replica_[a] = {.rank = table_.arc_rank[a], .begin = begin, .end = end};
+      order_[s] = {.tokens = batch_.shared[s], .shared = s};
+    }
     std::ranges::copy(batch_.fixed, load_.begin());
-    std::iota(order_.begin(), order_.end(), 0);
-    std::ranges::sort(order_, [&](int32_t a, int32_t b) {
-      const int64_t tokens_a = batch_.shared[a];
-      const int64_t tokens_b = batch_.shared[b];
-      return tokens_a != tokens_b ? tokens_a > tokens_b : a < b;
+    std::ranges::fill(visit_, Arrival{});
+    std::ranges::sort(order_, [](const SharedTokens& a, const SharedTokens& b) {
+      return a.tokens != b.tokens ? a.tokens > b.tokens : a.shared < b.shared;
     });
   }
 
@@ -134,15 +156,16 @@ class TimeFlow {
   }
 
   void set(int64_t arc, int64_t tokens) {
+    Replica& replica = replica_[arc];
     const int64_t price_now = price(arc, tokens);
-    load_[rank_of(arc)] += price_now - price_[arc];
-    price_[arc] = price_now;
-    flow_[arc] = tokens;
+    load_[replica.rank] += price_now - replica.price;
+    replica.price = price_now;
+    replica.tokens = tokens;
   }
   void apply(const Handover& move) {
     const auto from = move.from, to = move.to;
-    set(from, flow_[from] - move.tokens);
-    set(to, flow_[to] + move.tokens);
+    set(from, replica_[from].tokens - move.tokens);
+    set(to, replica_[to].tokens + move.tokens);
   }
 
   // No rank can be done before the time of its sole experts, all ranks together not before all
@@ -203,7 +226,7 @@ class TimeFlow {
 
   // Experts with many tokens first.
   void place_all() {
-    for (const int32_t s : order_) place(s);
+    for (const SharedTokens& expert : order_) place(expert.shared);
   }
 
   // Whole on the rank that is done first with it, if below the aim; else up to the aim on each, and
@@ -216,29 +239,30 @@ class TimeFlow {
       int64_t roomiest = end_arc(s);
       int64_t most = 0;
       for (int64_t a = begin_arc(s); a < end_arc(s); ++a) {
-        if (flow_[a] > 0) continue;
+        if (replica_[a].tokens > 0) continue;
         const int64_t r = rank_of(a);
         const int64_t room = within(a, cap_[r] - load_[r]);
         if (room > most) roomiest = a, most = room;
       }
       if (roomiest == end_arc(s)) break;
       set(roomiest, std::min(tokens, most));
-      tokens -= flow_[roomiest];
+      tokens -= replica_[roomiest].tokens;
       if (tokens == 0) return;
     }
     const int64_t a = first_done(s, tokens);
-    set(a, flow_[a] + tokens);
+    set(a, replica_[a].tokens + tokens);
   }
   bool fits(int64_t arc, int64_t tokens) const {
     const int64_t r = rank_of(arc);
-    return load_[r] - price_[arc] + price(arc, flow_[arc] + tokens) <= cap_[r];
+    return load_[r] - replica_[arc].price + price(arc, replica_[arc].tokens + tokens) <= cap_[r];
   }
   int64_t first_done(int64_t s, int64_t more) const {
     int64_t first = begin_arc(s);
     int64_t earliest = std::numeric_limits<int64_t>::max();
     for (int64_t a = begin_arc(s); a < end_arc(s); ++a) {
       const int64_t r = rank_of(a);
-      const int64_t time = time_of(r, load_[r] - price_[a] + price(a, flow_[a] + more));
+      const int64_t time =
+          time_of(r, load_[r] - replica_[a].price + price(a, replica_[a].tokens + more));
       if (time < earliest) earliest = time, first = a;
     }
     return first;
@@ -275,14 +299,14 @@ class TimeFlow {
     const auto end = table_.first_rank_arc[rank + 1];
     for (int64_t i = first; i < end; ++i) {
       const auto arc = table_.rank_arc[i];
-      if (flow_[arc] > 0 && visit(arc)) return;
+      if (replica_[arc].tokens > 0 && visit(arc)) return;
     }
   }
   // The same for each other replica of its expert.
   template <class Visitor>
   void for_each_other(int64_t arc, Visitor&& visit) {
-    const int64_t s = expert_of(arc);
-    for (int64_t to = begin_arc(s); to < end_arc(s); ++to) {
+    const int64_t end = replica_[arc].end;
+    for (int64_t to = replica_[arc].begin; to < end; ++to) {
       if (to == arc) continue;
       --steps_left_;
       if (visit(to)) return;
@@ -292,9 +316,10 @@ class TimeFlow {
   // The fewest tokens to take off an arc so that its price falls by `less`; 0 when not even all are
   // enough.
   int64_t tokens_worth(int64_t arc, int64_t less) const {
-    if (price_[arc] < less) return 0;
-    if (price_[arc] - less < one_) return flow_[arc];
-    return flow_[arc] - std::min(flow_[arc] - 1, within(arc, price_[arc] - less));
+    const auto& [tokens, price, rank, begin, end] = replica_[arc];
+    if (price < less) return 0;
+    if (price - less < one_) return tokens;
+    return tokens - std::min(tokens - 1, within(arc, price - less));
   }
 
   // Hands tokens to a rank that has room for them: what brings the rank to its aim and makes the
@@ -304,9 +329,9 @@ class TimeFlow {
     bool best_is_enough = false;
     int64_t best_score = 0;
     for_each_used(rank, [&](int64_t from) {
-      const int64_t enough = tokens_worth(from, over);
+      const Replica& giver = replica_[from];
       const auto consider = [&](int64_t to, int64_t tokens, int64_t more) {
-        const int64_t less = price_[from] - price(from, flow_[from] - tokens);
+        const int64_t less = giver.price - price(from, giver.tokens - tokens);
         if (less <= 0) return;
         const bool is_enough = less >= over;
         const int64_t score = is_enough ? less - more : less;
@@ -316,17 +341,19 @@ class TimeFlow {
         best_is_enough = is_enough;
         best_score = score;
       };
+      int64_t enough = -1;  // not yet known
       for_each_other(from, [&](int64_t to) {
-        const int64_t r = rank_of(to);
-        const int64_t room = cap_[r] - load_[r];
+        const Replica& taker = replica_[to];
+        const int64_t room = cap_[taker.rank] - load_[taker.rank];
         const auto more = [&](int64_t tokens) {
-          return price(to, flow_[to] + tokens) - price_[to];
+          return price(to, taker.tokens + tokens) - taker.price;
         };
         if (room <= 0 || more(1) > room) return false;
-        if (const int64_t all = more(flow_[from]); all <= room) consider(to, flow_[from], all);
-        const int64_t fit = std::min(flow_[from], within(to, room + price_[to]) - flow_[to]);
+        if (enough < 0) enough = tokens_worth(from, over);
+        if (const int64_t all = more(giver.tokens); all <= room) consider(to, giver.tokens, all);
+        const int64_t fit = std::min(giver.tokens, within(to, room + taker.price) - taker.tokens);
         const int64_t some = enough > 0 ? std::min(enough, fit) : fit;
-        if (some < flow_[from]) consider(to, some, more(some));
+        if (some < giver.tokens) consider(to, some, more(some));
         return false;
       });
       return false;
@@ -337,22 +364,28 @@ class TimeFlow {
   }
 
   // Hands `less` of a rank's time on along a chain of ranks, of which only the last has room.
-  bool hand_on(int64_t rank, int64_t less) {
-    std::ranges::fill(visit_, Arrival{});
+  bool hand_on(int64_t root, int64_t less) {
+    ++search_;
+    visit_[root] = {.search = search_};
     int64_t head = 0, tail = 0;
-    queue_[tail++] = rank;
+    queue_[tail++] = root;
     bool found = false;
     while (head < tail && !found && steps_left_ > 0) {
       const auto at = queue_[head++];
-      visit_[at].passed = true;
-      const int64_t over = at == rank ? less : visit_[at].load - cap_[at];
+      Arrival& here = visit_[at];
+      here.passed = true;
+      const int64_t over = at == root ? less : here.load - cap_[at];
       for_each_used(at, [&](int64_t from) {
-        if (from == visit_[at].move.to) return false;
+        if (from == here.move.to) return false;
         const int64_t enough = tokens_worth(from, over);
         if (enough == 0) return false;
+        const int64_t all = replica_[from].tokens;
         for_each_other(from, [&](int64_t to) {
-          found = reach(rank, less, from, to, enough, tail) ||
-                  (enough < flow_[from] && reach(rank, less, from, to, flow_[from], tail));
+          const int64_t r = rank_of(to);
+          if (visit_[r].search == search_ && visit_[r].passed && (r != root || at == root))
+            return false;
+          found = reach(root, less, from, to, enough, tail) ||
+                  (enough < all && reach(root, less, from, to, all, tail));
           return found;
         });
         return found;
@@ -364,28 +397,33 @@ class TimeFlow {
   // Notes that a rank can be reached by a move. True when the chain can end there; it is applied
   // then.
   bool reach(int64_t root, int64_t less, int64_t from, int64_t to, int64_t tokens, int64_t& tail) {
-    const int64_t at = rank_of(from), r = rank_of(to);
-    if (visit_[r].passed && (r != root || at == root)) return false;
-    const int64_t more = price(to, flow_[to] + tokens) - price_[to];
-    Arrival visit = {.move = {.from = from, .to = to, .tokens = tokens},
-                     .load = load_[r] + more,
-                     .first = visit_[at].first,
-                     .relieved = visit_[at].relieved};
+    const Replica& taker = replica_[to];
+    const int64_t at = rank_of(from), r = taker.rank;
+    const int64_t more = price(to, taker.tokens + tokens) - taker.price;
+    const Handover move = {.from = from, .to = to, .tokens = tokens};
+    Arrival& there = visit_[r];
     if (r == root) {
       // An exchange: the rank takes less than it gives.
-      if (visit.first == visit.move.to || visit.relieved - more < less) return false;
-      apply(visit.move);
+      if (visit_[at].first == to || visit_[at].relieved - more < less) return false;
+      apply(move);
       apply_chain(root, at);
       return true;
     }
-    const bool seen = visit_[r].move.from >= 0;
-    if (seen && visit_[r].load <= visit.load) return false;
+    const int64_t load = load_[r] + more;
+    const bool seen = there.search == search_;
+    if (seen && there.load <= load) return false;
+    there.move = move;
+    there.load = load;
+    there.search = search_;
+    there.passed = false;
     if (at == root) {
-      visit.first = visit.move.from;
-      visit.relieved = price_[from] - price(from, flow_[from] - tokens);
+      there.first = from;
+      there.relieved = replica_[from].price - price(from, replica_[from].tokens - tokens);
+    } else {
+      there.first = visit_[at].first;
+      there.relieved = visit_[at].relieved;
     }
-    visit_[r] = visit;
-    if (visit.load <= cap_[r]) {
+    if (load <= cap_[r]) {
       apply_chain(root, r);
       return true;
     }
@@ -404,15 +442,15 @@ class TimeFlow {
   const SplitTable& table_;
   const BatchTotals& batch_;
   const CostModel& cost_;
-  const int64_t wire_, one_;  // the time of a token from another rank, and of a replica with one
-  std::span<int64_t> flow_;   // [arcs]
-  std::span<int64_t> price_;  // [arcs] of flow_
-  std::span<int64_t> load_;   // [ranks] the sum of the prices, and what is fixed
-  std::span<int64_t> cap_;    // [ranks] the most load that is within the aim
-  std::span<int64_t> best_;   // [arcs] the flow with the least peak so far
-  std::span<Arrival> visit_;  // [ranks] of a chain that is being sought
-  std::span<int64_t> queue_;  // [ranks]
-  std::span<int32_t> order_;  // [shared experts] those with many tokens first
+  const int64_t wire_, one_;    // the time of a token from another rank, and of a replica with one
+  std::span<Replica> replica_;  // [arcs]
+  std::span<int64_t> load_;     // [ranks] the sum of the prices, and what is fixed
+  std::span<int64_t> cap_;      // [ranks] the most load that is within the aim
+  std::span<int64_t> best_;     // [arcs] the tokens with the least peak so far
+  std::span<Arrival> visit_;    // [ranks] of the chains that are being sought
+  std::span<int64_t> queue_;    // [ranks]
+  std::span<SharedTokens> order_;  // [shared experts] those with many tokens first
+  int64_t search_ = 0;             // how many times a chain was sought
   int64_t steps_left_;
   int64_t least_ = 0;  // the least peak so far
   int precision_ = 6;  // the search ends within 1/2^precision_ of the last aim that failed
@@ -423,15 +461,17 @@ class TimeFlow {
 int64_t time_flow(const SplitTable& table, const BatchTotals& batch, const CostModel& cost,
                   Workspace& workspace, std::span<int64_t> flow) {
   const int64_t mark = workspace.mark();
-  const int64_t peak = TimeFlow(table, batch, cost, workspace, flow).solve();
+  const int64_t peak = cost.wire_picoseconds() > 0
+                           ? TimeFlow<true>(table, batch, cost, workspace, flow).solve()
+                           : TimeFlow<false>(table, batch, cost, workspace, flow).solve();
   workspace.release(mark);
   return peak;
 }
 
 size_t time_flow_bytes(const SplitSizes& sizes) {
-  return 2 * Workspace::padded(sizes.arcs * 8) + 2 * Workspace::padded(sizes.ranks * 8) +
-         Workspace::padded(sizes.ranks * sizeof(Arrival)) + Workspace::padded(sizes.ranks * 8) +
-         Workspace::padded(sizes.shared * 4);
+  return Workspace::padded(sizes.arcs * sizeof(Replica)) + 3 * Workspace::padded(sizes.ranks * 8) +
+         Workspace::padded(sizes.ranks * sizeof(Arrival)) +
+         Workspace::padded(sizes.shared * sizeof(SharedTokens));
 }
 
 }  // namespace trimtab

@@ -16,7 +16,7 @@ namespace trimtab {
 //
 // Opening a replica costs the reading of its weights, so the problem is NP-hard (scheduling with
 // setup times) and this is a search, not a proof. It begins with every expert whole on one rank
-// where that keeps the rank below a lower bound of the peak, else spread over its ranks. Then it
+// where that keeps the rank near a lower bound of the peak, else spread over its ranks. Then it
 // aims at peaks between the bound and the best one found, half way each time: ranks above the aim
 // hand work on, to a rank with room or along a chain of ranks that each hand on as much as they
 // would be over (an ejection chain), which may come back to the first. When a replica costs the
