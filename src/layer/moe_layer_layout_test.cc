@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers in every layout: slices of tokens through whole experts, parts of every expert, routed and
 // shared, or whole experts and the same tokens on every rank. They give what the layer on one rank
-// gives.
+// gives, on one host and over several.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,8 +64,10 @@ struct LayoutModel {
     for (uint64_t e = 0; e < kNumExperts; ++e) experts.emplace_back(40 + e);
   }
 
-  // The layer of a rank. The router is left out: ids are ready.
-  MoeLayer layer(const ParallelLayout& layout, int rank, WeightFormat format) const {
+  // The layer of a rank. The router is left out: ids are ready. whole: the dispatcher of whole
+  // experts, an exact one.
+  MoeLayer layer(const ParallelLayout& layout, int rank, WeightFormat format,
+                 const char* whole = "pull") const {
     const Placement placement = placement_of_layout(layout, 1, kNumExperts);
     const Placement of_lane =
         layout.ep ? placement : placement_of_layout({.tp = layout.tp, .ep = false}, 1, kNumExperts);
@@ -78,7 +80,7 @@ struct LayoutModel {
                               of_lane.first_slots()};
     auto dispatcher = layout.sums_parts()
                           ? make_summed_dispatcher(shape, layout.ep ? rank : layout.tp_rank(rank))
-                          : make_dispatcher("pull", shape, rank);
+                          : make_dispatcher(whole, shape, rank);
     if (slices > 1) dispatcher = make_sliced_dispatcher(std::move(dispatcher), kMost, slices);
     // Slices are gathered whole, so shared experts are whole there.
     const bool shared_in_parts = parts > 1 && slices == 1;
@@ -190,7 +192,9 @@ TEST_P(LayoutsOfLayers, GiveWhatOneRankGives) {
       const int group = layout.dp_rank(comm.rank());
       const auto same_tokens = comm.split(group, comm.rank());
       const MoeLayer alone = model.layer({}, 0, format);
-      const MoeLayer layer = model.layer(layout, comm.rank(), format);
+      const bool one_host = *std::ranges::max_element(comm.hosts()) == 0;
+      const MoeLayer layer =
+          model.layer(layout, comm.rank(), format, one_host ? "pull" : "all_to_all");
       for (const int64_t tokens : {int64_t{0}, int64_t{1}, int64_t{3}, kMost}) {
         for (const bool one_expert : {false, true}) {
           const Calls c = calls(group == 0 ? tokens : kMost - tokens, one_expert);
