@@ -38,7 +38,53 @@ Json eplb_json(const RunResult& result) {
   return json;
 }
 
+Json layout_json(const ParallelLayout& layout) {
+  return {{"tp", layout.tp},
+          {"dp", layout.dp},
+          {"pcp", layout.pcp},
+          {"ep", layout.ep},
+          {"sp", layout.sp && layout.ep}};
+}
+
+Json memory_json(const RunMemory& memory) {
+  Json ranks = Json::array();
+  for (const RankMemory& rank : memory.ranks) {
+    ranks.push_back({{"weights", rank.weights},
+                     {"own_weights", rank.own_weights},
+                     {"expert_slots", rank.expert_slots},
+                     {"expert_spares", rank.expert_spares},
+                     {"workspace", rank.workspace},
+                     {"kv", rank.kv},
+                     {"logits", rank.logits}});
+  }
+  return {{"total", memory.total()},
+          {"shares_weights", memory.shares_weights},
+          {"weights_mapped", memory.weights_mapped},
+          {"ranks", std::move(ranks)}};
+}
+
 }  // namespace
+
+std::string dry_run_json(const RunResult& result) {
+  Json report = {
+      {"model", result.model},
+      {"model_type", result.model_type},
+      {"ranks", result.ranks},
+      {"threads_per_rank", result.threads_per_rank},
+      {"dispatcher", result.dispatcher},
+      {"wire",
+       {{"rows", wire_name(result.wire.rows)}, {"results", wire_name(result.wire.results)}}},
+      {"dtype", result.dtype},
+      {"linear", result.linear},
+      {"experts", result.experts},
+      {"kv", result.kv},
+      {"kv_bytes_per_token", result.kv_bytes_per_token},
+      {"dry_run", true}};
+  if (!result.split.empty()) report["split"] = result.split;
+  if (result.layout) report["layout"] = layout_json(*result.layout);
+  report["memory"] = memory_json(result.memory);
+  return report.dump(1) + "\n";
+}
 
 std::string json_report(const RunResult& result) {
   Json outputs = Json::array();
@@ -85,14 +131,8 @@ std::string json_report(const RunResult& result) {
                           {"min_p", result.sampling.min_p}};
   }
   if (!result.split.empty()) report["split"] = result.split;
-  if (result.layout) {
-    const ParallelLayout& layout = *result.layout;
-    report["layout"] = {{"tp", layout.tp},
-                        {"dp", layout.dp},
-                        {"pcp", layout.pcp},
-                        {"ep", layout.ep},
-                        {"sp", layout.sp && layout.ep}};
-  }
+  if (result.layout) report["layout"] = layout_json(*result.layout);
+  report["memory"] = memory_json(result.memory);
   if (!result.par_time_per_layer.empty()) report["par_time_per_layer"] = result.par_time_per_layer;
   if (result.eplb_mode != "off") report["eplb"] = eplb_json(result);
   report["outputs"] = std::move(outputs);

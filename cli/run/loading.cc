@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,10 +35,13 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(
   // A process keeps the experts of its own slots alone.
   std::vector<int> held;
   if (ranks.are_processes()) held.push_back(ranks.self());
-  LoadingLine line("loading " + options.model, printer);
   how.ranks = held;
   how.threads = ranks.threads_here(options.threads_per_rank);
-  how.progress = [&](const LoadProgress& progress) { line.show(progress); };
+  std::optional<LoadingLine> line;
+  if (!how.outline) {
+    line.emplace("loading " + options.model, printer);
+    how.progress = [&](const LoadProgress& progress) { line->show(progress); };
+  }
   return DecoderWeights::load(
       tensors, config, decoder_formats(options.formats, packed_formats(tensors)), placement, how);
 }

@@ -16,9 +16,10 @@
 #include "cli/output/output.h"
 #include "cli/output/text.h"
 #include "cli/run/agreement.h"
+#include "cli/run/dry_run.h"
 #include "cli/run/eplb_setup.h"
 #include "cli/run/interrupt.h"
-#include "cli/run/loading.h"
+#include "cli/run/job.h"
 #include "cli/run/outputs.h"
 #include "cli/run/prompts.h"
 #include "cli/run/ranks.h"
@@ -29,11 +30,9 @@
 #include "cli/run/run_trace.h"
 #include "cli/run/wire.h"
 #include "comm/rank_bytes.h"
-#include "trimtab/cost_file.h"
 #include "trimtab/decoder.h"
 #include "trimtab/error.h"
 #include "trimtab/generate.h"
-#include "trimtab/measure_cost.h"
 #include "trimtab/par.h"
 
 namespace trimtab::cli {
@@ -45,17 +44,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::max(std::chrono::duration<double>(Clock::now() - start).count(), 1e-9);
 }
-
-// What all ranks of a run share.
-struct Job {
-  const RunOptions& options;
-  const ModelConfig config;
-  const std::vector<Prompt> prompts;
-  const EplbSetup eplb;
-  const std::optional<ParallelLayout> layout;
-  const std::vector<std::vector<int32_t>> routes;  // to be replayed: [prompts], or none
-  const std::vector<std::vector<int32_t>> stops;   // GenerateOptions::stops
-};
 
 // Where ranks are processes: what the other ranks have generated, prompt i on the ranks of
 // data-parallel group i % dp, of which the first one has the results.
@@ -100,40 +88,9 @@ void take_balancing(const EplbSetup& eplb, const RunObserver& rank, RunResult& r
   if (eplb.config.screen) result.verdict = name(balancer->verdict());
 }
 
-GenerateOptions generate_options(const Job& job) {
-  const RunOptions& options = job.options;
-  GenerateOptions how;
-  how.kv = parse_kv_format(options.kv);
-  how.keep_routes = !options.routes_out.empty();
-  how.replay = job.routes;
-  how.max_new_tokens = options.steps;
-  how.max_sequences = options.max_sequences;
-  how.sampling = options.sampling;
-  how.stops = job.stops;
-  how.seed = options.seed;
-  return how;
-}
-
-// What an expert takes, as --cost says: null where nothing needs it and where it is measured. A
-// file is that of rank 0. Collective.
-std::shared_ptr<const CostModel> cost_of_run(const Job& job, const DecoderWeights& weights,
-                                             Communicator& comm) {
-  const std::string& source = job.options.cost;
-  if (source.empty() || source == "measure") return nullptr;
-  std::optional<CostModel> cost;
-  if (source == "rows") {
-    cost = CostModel::of_rows();
-  } else if (comm.rank() == 0) {
-    cost = find_cost(read_costs(source),
-                     {.hidden = job.config.hidden_size,
-                      .intermediate = job.config.moe_intermediate_size,
-                      .weights = name(weights.expert_format()),
-                      .isa = std::string(kernel_isa()),
-                      .threads = job.options.threads_per_rank},
-                     source)
-               .cost;
-  }
-  return std::make_shared<const CostModel>(broadcast_cost(comm, cost ? &*cost : nullptr));
+ExpertSlots::Sizes sizes_of(const ExpertSlots* slots) {
+  if (slots == nullptr) return {};
+  return {slots->expert_bytes(), slots->bytes(), slots->staging_bytes()};
 }
 
 // What counts the bytes of decode steps. With a layout ranks share tokens and parts of weights in
@@ -162,8 +119,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
                                           OutputStream* stream, RunResult& result) {
   const RunOptions& options = job.options;
   const EplbSetup& eplb = job.eplb;
-  std::vector<std::vector<int32_t>> token_ids;
-  for (const Prompt& prompt : job.prompts) token_ids.push_back(prompt.token_ids);
+  const std::vector<std::vector<int32_t>> token_ids = job.token_ids();
   std::vector<Generation> generations(token_ids.size());
   const GenerateOptions how = generate_options(job);
   const int64_t max_steps =
@@ -173,22 +129,13 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
 
   ranks.run([&](Communicator& comm) {
     const std::unique_ptr<ExpertSlots> slots =
-        eplb.mode.kind == EplbMode::Kind::kDynamic
+        job.moves_experts()
             ? weights->expert_slots(eplb.start, comm, num_spares(eplb.config, eplb.start),
                                     options.threads_per_rank)
             : nullptr;
-    Decoder decoder(weights, eplb.start, comm,
-                    {.dispatcher = options.dispatcher,
-                     .layout = job.layout,
-                     .row_budget = options.row_budget,
-                     .wire = wire_of(options),
-                     .threads = options.threads_per_rank,
-                     .split = eplb.split,
-                     .cost = cost_of_run(job, *weights, comm),
-                     .measure_cost_seconds = options.cost == "measure" ? 0.05 : 0,
-                     .force_balance = options.force_balance,
-                     .trace = trace.add_thread(comm, "steps")},
-                    slots.get());
+    DecoderOptions own_options = decoder_options(job, *weights, comm);
+    own_options.trace = trace.add_thread(comm, "steps");
+    Decoder decoder(weights, eplb.start, comm, own_options, slots.get());
     GenerateOptions own = how;
     const bool tells = comm.rank() == 0;
     if (stream) {
@@ -225,10 +172,12 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
             static_cast<double>(progress.new_tokens) / seconds_since(start)));
       };
     }
-    generate(decoder, token_ids, own, generations, &observer);
+    const SequenceMemory sequences = generate(decoder, token_ids, own, generations, &observer);
     // The last agreement of generate() has brought all ranks here together.
     if (tells) result.seconds = seconds_since(start);
     observer.finish();
+    result.memory.ranks[comm.rank()] =
+        rank_memory(job, *weights, comm.rank(), sizes_of(slots.get()), decoder, sequences);
     const SentBytes sent = sent_by_all(comm, decoder.sent());
     const double decode_bytes = sum_over_ranks(comm, observer.decode_bytes());
     if (tells) {
@@ -241,6 +190,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
     trace.finish(comm);
     if (!ranks.are_processes()) return;
     gather_generations(comm, decoder.layout(), generations);
+    gather(comm, result.memory);
     recorder.merge(&comm);
   });
   if (!ranks.are_processes()) recorder.merge(nullptr);
@@ -294,41 +244,6 @@ StepWants step_wants(const Job& job) {
           .expert_rows = mode == EplbMode::Kind::kRecord || !job.options.trace_out.empty(),
           .sampled_picks = records_tokens(job.eplb.mode) ? job.config.router.top_k : 0,
           .layout = job.layout};
-}
-
-// What is known before the first step.
-RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights) {
-  RunResult result{.start = job.eplb.start, .end = job.eplb.start};
-  result.model = valid_utf8(job.options.model);
-  result.model_type = job.config.model_type;
-  result.ranks = ranks;
-  result.threads_per_rank = job.options.threads_per_rank;
-  result.dtype = name(WeightFormat(weights.dtype()));
-  result.force_balance = job.options.force_balance;
-  result.progress_thread = job.options.progress_thread;
-  result.linear = name(weights.linear_format());
-  result.experts = name(weights.expert_format());
-  result.kv = job.options.kv;
-  result.kv_bytes_per_token = KvCache::bytes_per_position(job.config, parse_kv_format(result.kv));
-  result.top_k = job.config.router.top_k;
-  result.num_experts = job.config.router.num_experts;
-  result.has_text = is_byte_level(job.options.model, job.config);
-  result.sampling = job.options.sampling;
-  result.moe_layers = moe_layer_ids(job.config);
-  result.eplb_mode = name(job.eplb.mode.kind);
-  result.layout = job.layout;
-  const bool parts = job.layout && !job.layout->ep;
-  if (job.eplb.has_replicas() && !parts) result.split = name(job.eplb.split);
-  return result;
-}
-
-std::shared_ptr<const DecoderWeights> load_weights(const Job& job, const SafeTensors& tensors,
-                                                   const Ranks& ranks, LinePrinter& printer) {
-  const bool may_move = job.eplb.mode.kind == EplbMode::Kind::kDynamic;
-  return load_decoder_weights(
-      job.options, job.config, tensors, job.eplb.start, ranks, printer,
-      {.routed = may_move ? RoutedExperts::kInSlots : RoutedExperts::kShared,
-       .expert_parts = job.layout ? job.layout->expert_parts() : 1});
 }
 
 // The report has the prompts that were answered; the exit status says that not all were.
@@ -395,10 +310,18 @@ void run(const RunOptions& given) {
                 layout,  std::move(routes), std::move(stops)};
   check_ranks_alike(job, tensors, ranks);
   tensors.release_pages();  // the check has looked at each tensor
-  if (prints) check_files_writable(options, job.eplb.mode);
+  if (prints && !options.dry_run) check_files_writable(options, job.eplb.mode);
 
-  const auto weights = load_weights(job, tensors, ranks, printer);
+  if (options.dry_run) {
+    const RunResult result = dry_run(job, tensors, ranks, printer);
+    if (prints) print_report(options.json ? dry_run_json(result) : dry_run_text(result));
+    return;
+  }
+  const auto weights = load_weights(
+      job, tensors, ranks, printer,
+      {.routed = job.moves_experts() ? RoutedExperts::kInSlots : RoutedExperts::kShared});
   RunResult result = begin_result(job, ranks.count(), *weights);
+  result.memory = memory_of_run(tensors, ranks);
   RunRecorder recorder(job.eplb.start, ranks.count(), ranks.are_processes() ? 1 : ranks.count(),
                        step_wants(job));
   std::optional<OutputStream> stream;

@@ -161,6 +161,8 @@ void add_files(Command& run, RunOptions& options) {
   run.flag("--stream", options.stream,
            "Prints each output while it grows, in the order of the prompts (of processes: those of "
            "rank 0 up to the first of another rank)");
+  run.flag("--dry-run", options.dry_run,
+           "Only says how much memory each rank would take; reads no weights, writes no files");
   run.flag("--json", options.json, "One JSON object on standard output instead of text");
 }
 

@@ -40,6 +40,7 @@ struct RunOptions : ModelOptions {
   std::string report;
   std::string metrics;
   bool json = false;
+  bool dry_run = false;
 };
 
 // Adds the command, which fills `options` and then runs.

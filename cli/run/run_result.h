@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/run_memory.h"
 #include "cli/run/wire.h"
 #include "trimtab/generate.h"
 #include "trimtab/layout.h"
@@ -43,6 +44,7 @@ struct RunResult {
   int top_k = 0;
   int num_experts = 0;
   bool has_text = true;
+  RunMemory memory;
   Sampling sampling;
   std::vector<int> moe_layers;  // which of the model's layers; the tables below count these alone
   // The outputs.
@@ -83,6 +85,9 @@ std::string text_report(const RunResult& result);
 std::string report_title(const RunResult& result);
 std::string report_figures(const RunResult& result);
 std::string json_report(const RunResult& result);
+// The two forms of a dry run.
+std::string dry_run_text(const RunResult& result);
+std::string dry_run_json(const RunResult& result);
 // The page of --report.
 Report run_page(const RunResult& result);
 

@@ -175,6 +175,10 @@ std::string report_figures(const RunResult& result) {
   return report;
 }
 
+std::string dry_run_text(const RunResult& result) {
+  return report_title(result) + in_text(result.memory);
+}
+
 std::string text_report(const RunResult& result) {
   std::string report = report_title(result);
   for (int64_t i = 0; i < std::ssize(result.outputs); ++i)

@@ -93,6 +93,10 @@ struct LoadOptions {
   // Threads that pack the weights of a checkpoint, the caller's included; the bits are the same for
   // any number. Those of a packed model are mapped, which takes one.
   int threads = 1;
+  // Nothing of the weights is read, and no memory taken for them: what is loaded knows its sizes,
+  // and a Decoder of it says what a real one would reserve. Weights that a format can't hold are
+  // not noticed, and of packed models not that files are damaged.
+  bool outline = false;
   // Called after every expert and matrix, by the thread that loads.
   std::function<void(const LoadProgress&)> progress = {};
 };
@@ -132,6 +136,9 @@ class DecoderWeights {
   // load() and ExpertSlots do.
   std::unique_ptr<ExpertSlots> expert_slots(const Placement& placement, Communicator& comm,
                                             int spares, int threads = 1) const;
+  // The sizes that these would have, also of an outline; the weights hold the experts (kShared).
+  ExpertSlots::Sizes expert_slots_sizes(const Placement& placement, Communicator& comm,
+                                        int spares) const;
 
   const ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
@@ -140,8 +147,11 @@ class DecoderWeights {
   // The format of the routed experts.
   WeightFormat expert_format() const { return expert_format_; }
   int expert_parts() const { return expert_parts_; }
+  bool is_outline() const { return outline_; }
   size_t bytes() const { return bytes_by_use().total(); }  // size of the packed weights
   WeightBytes bytes_by_use() const;
+  // The part of it that these ranks need: what load() for them alone would give.
+  size_t bytes_of(const Placement& placement, std::span<const int> ranks) const;
   size_t expert_bytes() const;  // size of one routed expert; 0 where none is packed
 
  private:
@@ -156,6 +166,7 @@ class DecoderWeights {
   DType dtype_;
   WeightFormat expert_format_;
   int expert_parts_ = 1;
+  bool outline_ = false;
   SafeTensors tensors_;  // keeps embedding_ mapped
   TensorView embedding_;
   std::vector<LayerWeights> layers_;
@@ -174,7 +185,9 @@ class KvCache {
   int64_t length() const { return length_; }  // positions that have been through step()
   int64_t capacity() const { return capacity_; }
   KvFormat format() const { return format_; }
-  // The memory that a position takes, in all layers together.
+  size_t bytes() const { return data_.bytes(); }
+  // The memory that a cache takes, in all layers together, and that of each of its positions.
+  static size_t bytes(const ModelConfig& config, int64_t capacity, KvFormat format);
   static size_t bytes_per_position(const ModelConfig& config, KvFormat format);
 
   // Forgets the positions from `length` on, so that other tokens can take their places. Throws
@@ -283,6 +296,8 @@ class Decoder {
   Format format() const { return dispatcher_->format(); }
   const DecoderOptions& options() const { return options_; }
   Communicator& comm() { return comm_; }  // of all ranks
+  // The memory of the steps: reserved, or of an outline what would be.
+  size_t workspace_bytes() const;
   // The types in which rows travel to the experts' ranks and results back.
   DType rows_on_wire() const { return dispatcher_->shape().dtype; }
   DType results_on_wire() const { return dispatcher_->shape().results; }
@@ -299,7 +314,7 @@ class Decoder {
   void measure_cost(const Experts& experts, Communicator& comm);
   std::shared_ptr<const Experts> experts_of(const LayerWeights& weights, int rank) const;
   size_t linear_scratch_bytes(int64_t tokens) const;
-  size_t workspace_bytes() const;
+  size_t needed_workspace() const;
   void check(std::span<const Chunk> batch, Rows logits) const;
   Activations take_activations(int64_t tokens);
   void embed(std::span<const Chunk> batch, const Activations& a) const;
@@ -332,6 +347,7 @@ class Decoder {
   std::vector<MoeLayer> moe_layers_;
   std::unique_ptr<const Attention> attention_;
   Team team_;
+  size_t workspace_bytes_;
   Workspace workspace_;
   std::vector<std::unique_ptr<Communicator>> owned_groups_;
   std::vector<Communicator*> groups_;

@@ -55,6 +55,16 @@ class ExpertSlots {
   int num_layers() const;
   int num_slots() const;  // the slots that this rank has in each layer
   int num_spares() const;
+  // The sizes that such slots would have. first: this rank's first expert, which may be an outline;
+  // null where it has no slots. Collective, and throws, as the constructor.
+  struct Sizes {
+    size_t expert_bytes = 0;   // of one block
+    size_t bytes = 0;          // of all blocks together
+    size_t staging_bytes = 0;  // of the spares among them
+  };
+  static Sizes sizes(int num_layers, int num_slots, int num_spares, const Mlp* first,
+                     Communicator& comm);
+
   // The size of one block, which is the message that an expert travels as.
   size_t expert_bytes() const;
   size_t staging_bytes() const { return static_cast<size_t>(num_spares()) * expert_bytes(); }

@@ -65,7 +65,8 @@ class Linear {
   // afterwards. kernels: null for those of kernel_isa(). arena: null for memory of its own. team:
   // its threads pack the panels, with the same bits; null: the calling thread alone does. Throws
   // InvalidArgument for empty matrices, weights that the format can't hold (NaN, infinities), and a
-  // bias of the wrong size.
+  // bias of the wrong size. With an arena that has no memory the weights are not read, and the map
+  // is an outline: it knows its sizes, and run() throws InvalidArgument.
   Linear(const MatrixSource& weight, const VectorSource& bias, WeightFormat format,
          const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr, Team* team = nullptr);
   // Takes weights that are packed already, such as views of a mapped file. Throws InvalidArgument
@@ -97,7 +98,8 @@ class Mlp {
  public:
   // Takes all formats; a source that is quantised the same way is copied, never quantised again.
   // Throws as Linear, and for weights that the format can't hold (NaN, infinities). Either both
-  // gate and up have a bias, or neither.
+  // gate and up have a bias, or neither. With an arena that has no memory it is an outline, as a
+  // Linear is.
   Mlp(const MlpSource& source, Activation activation, WeightFormat format,
       const GemmKernels* kernels = nullptr, BufferArena* arena = nullptr, Team* team = nullptr);
   // Takes weights that are packed already, such as views of memory that others fill. They must

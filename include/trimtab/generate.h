@@ -81,6 +81,12 @@ struct GenerateOptions {
   std::function<bool()> interrupted = {};
 };
 
+// The most memory that the sequences of a rank take at once.
+struct SequenceMemory {
+  size_t kv = 0;      // their keys and values
+  size_t logits = 0;  // of the next tokens
+};
+
 // Follows the steps of generate() on one rank, to record or to balance. Every rank has one, or none
 // has.
 class StepObserver {
@@ -126,14 +132,23 @@ class StepRecorder final : public StepObserver {
 // first one does, so ranks of one process may share it. Throws InvalidArgument, on every rank and
 // before the first step, for prompts that are empty, have ids outside the vocabulary or exceed
 // max_position_embeddings. A sequence that reaches max_position_embeddings ends there, and one
-// whose numbers overflow or are NaN ends as kNotFinite.
-void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
-              const GenerateOptions& options, std::span<Generation> results,
-              StepObserver* observer = nullptr);
+// whose numbers overflow or are NaN ends as kNotFinite. Returns what this rank's sequences took.
+SequenceMemory generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
+                        const GenerateOptions& options, std::span<Generation> results,
+                        StepObserver* observer = nullptr);
 
 // The most steps that generate() can take for these prompts, for reserving a LoadRecorder.
 // max_tokens: the most tokens of one step. num_ranks: those with sequences of their own.
 int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vector<int32_t>> prompts,
                            const GenerateOptions& options, int max_tokens, int num_ranks);
+
+// The most memory that generate() can take for the sequences of data-parallel group `group` of
+// `num_groups`, whenever they end; where each rank has sequences of its own, ranks are the groups.
+// It is what generate() takes where none ends early and all are in a step together. Throws
+// InvalidArgument as generate().
+SequenceMemory max_generate_memory(const ModelConfig& config,
+                                   std::span<const std::vector<int32_t>> prompts,
+                                   const GenerateOptions& options, int max_tokens, int64_t group,
+                                   int64_t num_groups);
 
 }  // namespace trimtab

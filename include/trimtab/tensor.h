@@ -173,10 +173,23 @@ class Buffer {
   explicit Buffer(size_t bytes);
   // Memory of another kind, which goes back when the owner does.
   Buffer(std::byte* memory, size_t bytes, std::shared_ptr<void> owner)
-      : data_(memory, Free{bytes, std::move(owner)}) {}
+      : data_(memory, Free{bytes, std::move(owner)}), bytes_(memory == nullptr ? 0 : bytes) {}
+  // A size without memory: data() is null. It says what a buffer would take.
+  static Buffer outline(size_t bytes) {
+    Buffer buffer;
+    buffer.bytes_ = bytes;
+    return buffer;
+  }
+  Buffer(Buffer&& other) noexcept
+      : data_(std::move(other.data_)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    bytes_ = std::exchange(other.bytes_, 0);
+    return *this;
+  }
 
   std::byte* data() const { return data_.get(); }
-  size_t bytes() const { return data_ ? data_.get_deleter().bytes : 0; }
+  size_t bytes() const { return bytes_; }
   template <class T>
   T* as() const {
     return reinterpret_cast<T*>(data_.get());
@@ -189,6 +202,7 @@ class Buffer {
     void operator()(std::byte* p);
   };
   std::unique_ptr<std::byte, Free> data_;
+  size_t bytes_ = 0;
 };
 
 // Buffers side by side in large ones, which go when the last of theirs does. Memory that is much
@@ -197,9 +211,14 @@ class Buffer {
 class BufferArena {
  public:
   explicit BufferArena(size_t chunk_bytes = size_t{64} << 20) : chunk_bytes_(chunk_bytes) {}
+  // An arena whose buffers are outlines.
+  static BufferArena of_outlines() { return BufferArena(kOutlines); }
+  bool has_memory() const { return chunk_bytes_ != kOutlines; }
   Buffer take(size_t bytes);
 
  private:
+  static constexpr size_t kOutlines = std::numeric_limits<size_t>::max();
+
   size_t chunk_bytes_;
   std::shared_ptr<Buffer> chunk_;
   size_t used_ = 0;

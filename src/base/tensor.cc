@@ -97,6 +97,7 @@ Buffer::Buffer(size_t bytes) {
     std::memset(p, 0, bytes);
   }
   data_ = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(p), Free{bytes, nullptr});
+  bytes_ = bytes;
 }
 
 void Buffer::Free::operator()(std::byte* p) {
@@ -111,6 +112,7 @@ void Buffer::Free::operator()(std::byte* p) {
 
 Buffer BufferArena::take(size_t bytes) {
   if (bytes == 0) return {};
+  if (!has_memory()) return Buffer::outline(bytes);
   if (!chunk_ || chunk_->bytes() - used_ < bytes) {
     chunk_ = std::make_shared<Buffer>(std::max(chunk_bytes_, bytes));
     used_ = 0;

@@ -162,6 +162,21 @@ TEST(Buffers, AlignedZeroedMovable) {
   }
 }
 
+TEST(Buffers, OutlinesHaveSizesAndNoMemory) {
+  BufferArena arena = BufferArena::of_outlines();
+  EXPECT_FALSE(arena.has_memory());
+  EXPECT_TRUE(BufferArena().has_memory());
+  Buffer a = arena.take(size_t{1} << 50);
+  EXPECT_EQ(a.bytes(), size_t{1} << 50);
+  EXPECT_EQ(a.data(), nullptr);
+  Buffer b = std::move(a);
+  EXPECT_EQ(a.bytes(), 0U);
+  EXPECT_EQ(b.bytes(), size_t{1} << 50);
+  b = Buffer(64);
+  EXPECT_EQ(b.bytes(), 64U);
+  EXPECT_NE(b.data(), nullptr);
+}
+
 TEST(Buffers, EmptyAndImpossible) {
   EXPECT_EQ(Buffer().data(), nullptr);
   EXPECT_EQ(Buffer(0).data(), nullptr);

@@ -19,9 +19,20 @@ struct Wish {
   int64_t has_slots;
 };
 
-// The one kind of all ranks that have slots.
-ExpertKind agree(const std::optional<ExpertKind>& mine, Communicator& comm) {
-  const Wish wish = {mine.value_or(ExpertKind{}), mine.has_value()};
+void check_numbers(int num_layers, int num_slots, int num_spares) {
+  if (num_layers >= 1 && num_slots >= 0 && num_spares >= 0) return;
+  throw InvalidArgument(cat("expert slots: ", num_layers, " layers of ", num_slots, " slots and ",
+                            num_spares, " spares"));
+}
+
+size_t num_blocks(int num_layers, int num_slots, int num_spares) {
+  return cells(num_layers, num_slots) + static_cast<size_t>(num_spares);
+}
+
+// The one kind of all ranks that have slots. first: this rank's first expert, or null.
+ExpertKind agree(const Mlp* first_here, Communicator& comm) {
+  const Wish wish = {first_here != nullptr ? kind_of(*first_here) : ExpertKind{},
+                     first_here != nullptr};
   std::vector<Wish> wishes(comm.size());
   std::vector<int64_t> bytes(wishes.size());
   Pending pending = comm.all_gather_v(std::as_bytes(std::span(&wish, 1)),
@@ -58,8 +69,8 @@ struct ExpertSlots::State {
 
   State(int layers, int slots_each, int num_spares, const ExpertKind& kind)
       : layout(kind), num_layers(layers), num_slots(slots_each) {
-    const auto in_slots = cells(layers, slots_each);
-    const size_t count = in_slots + static_cast<size_t>(num_spares);
+    const size_t in_slots = cells(layers, slots_each),
+                 count = num_blocks(layers, slots_each, num_spares);
     memory = std::make_shared<Buffer>(count * layout.bytes());
     for (size_t b = 0; b < count; ++b) {
       std::byte* const data = memory->data() + b * layout.bytes();
@@ -91,14 +102,10 @@ struct ExpertSlots::State {
 
 ExpertSlots::ExpertSlots(int num_layers, int num_slots, int num_spares, const Source& source,
                          Communicator& comm) {
-  if (num_layers < 1 || num_slots < 0 || num_spares < 0) {
-    throw InvalidArgument(cat("expert slots: ", num_layers, " layers of ", num_slots, " slots and ",
-                              num_spares, " spares"));
-  }
+  check_numbers(num_layers, num_slots, num_spares);
   std::optional<Expert> first;
   if (num_slots > 0) first = source(0, 0);
-  const ExpertKind kind =
-      agree(first ? std::optional(kind_of(*first->weights)) : std::nullopt, comm);
+  const ExpertKind kind = agree(first ? first->weights.get() : nullptr, comm);
   state_ = std::make_unique<State>(num_layers, num_slots, num_slots > 0 ? num_spares : 0, kind);
   for (int l = 0; l < num_layers; ++l) {
     for (int s = 0; s < num_slots; ++s) {
@@ -109,6 +116,16 @@ ExpertSlots::ExpertSlots(int num_layers, int num_slots, int num_spares, const So
 }
 
 ExpertSlots::~ExpertSlots() = default;
+
+ExpertSlots::Sizes ExpertSlots::sizes(int num_layers, int num_slots, int num_spares,
+                                      const Mlp* first, Communicator& comm) {
+  check_numbers(num_layers, num_slots, num_spares);
+  const size_t block = ExpertBlock(agree(first, comm)).bytes();
+  if (num_slots == 0) return {.expert_bytes = block};
+  return {.expert_bytes = block,
+          .bytes = num_blocks(num_layers, num_slots, num_spares) * block,
+          .staging_bytes = cells(num_spares) * block};
+}
 
 int ExpertSlots::num_layers() const {
   return state_->num_layers;

@@ -159,6 +159,8 @@ class GroupedExperts final : public Experts {
     if (x.rows == 0 && left_ != Left::kNothing) return;
     check_out(out, left_ == Left::kNothing ? tokens.picks.tokens() : x.rows);
     if (x.rows == 0) return;
+    if (slots_.front()->down_packed().panels.data() == nullptr)
+      throw InvalidArgument("experts: they are outlines, which have no weights");
     // Rows of kIndirect are the peers'; scratch and out are this rank's alone.
     if ((x.data != nullptr && (overlap(x, out) || overlap(x, scratch))) || overlap(out, scratch))
       throw InvalidArgument("experts: x, out and scratch must not overlap");

@@ -31,7 +31,8 @@ void wait_for(const std::atomic<int32_t>& count, int64_t wanted) noexcept {
 
 void check_product(const PackedWeights& weights, const ConstRows& x, const ConstRows& out,
                    DType out_dtype, std::string_view what) {
-  if (weights.kernels == nullptr) throw InvalidArgument(cat(what, ": no weights"));
+  if (weights.kernels == nullptr || weights.panels.data() == nullptr)
+    throw InvalidArgument(cat(what, ": no weights"));
   if (x.dtype != DType::kF32 && x.dtype != DType::kBF16) {
     throw InvalidArgument(cat(what, ": x must be F32 or BF16, not ", name(x.dtype)));
   }

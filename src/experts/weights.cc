@@ -247,7 +247,7 @@ void pack_panels(const PackJob& job, Team* team) {
   if (error) std::rethrow_exception(error);
 }
 
-// Takes memory for the weights and fills it. They have their row_scale.
+// Takes memory for the weights and fills it, if the arena has any. They have their row_scale.
 void pack_sources(PackedWeights& weights, std::span<const MatrixSource> sources,
                   std::span<const std::string_view> names, BufferArena& arena, Team* team) {
   const Storage stored = storage(weights.format, weights.in);
@@ -255,7 +255,7 @@ void pack_sources(PackedWeights& weights, std::span<const MatrixSource> sources,
   const PartBytes bytes = part_bytes(weights);
   if (!job.order.empty()) {
     weights.order = arena.take(bytes.order);
-    std::memcpy(weights.order.data(), job.order.data(), bytes.order);
+    if (arena.has_memory()) std::memcpy(weights.order.data(), job.order.data(), bytes.order);
   }
   weights.panels = arena.take(bytes.panels);
   weights.scales = arena.take(bytes.scales);
@@ -263,7 +263,7 @@ void pack_sources(PackedWeights& weights, std::span<const MatrixSource> sources,
     return RowEncoder(source, weights.format, stored).has_zeros();
   });
   if (zeros) weights.zeros = arena.take(bytes.zeros);
-  pack_panels(job, team);
+  if (arena.has_memory()) pack_panels(job, team);
 }
 
 void add_row_scale(PackedWeights& weights, std::string_view what, float scale, BufferArena& arena) {
@@ -271,12 +271,13 @@ void add_row_scale(PackedWeights& weights, std::string_view what, float scale, B
   if (!(scale > 0.0F && std::isfinite(scale)))
     throw InvalidArgument(cat(what, ": the scale of its rows is ", scale));
   weights.row_scale = arena.take(part_bytes(weights).row_scale);
-  *weights.row_scale.as<float>() = scale;
+  if (arena.has_memory()) *weights.row_scale.as<float>() = scale;
 }
 
 void add_bias(PackedWeights& weights, const VectorSource& bias, int column, BufferArena& arena) {
   const auto width = static_cast<int64_t>(weights.kernels->width);
   if (weights.bias.bytes() == 0) weights.bias = arena.take(part_bytes(weights).bias);
+  if (!arena.has_memory()) return;
   for (int64_t p = 0; p < num_panels(weights); ++p) {
     const Panel to = panel(weights, p);
     for (int c = 0; c < to.cols; ++c)

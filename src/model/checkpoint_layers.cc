@@ -100,15 +100,16 @@ void check_gate(const MatrixSource& gate) {
   }
 }
 
-// The embedding as the output head. A head of its own in the file must be the same.
-MatrixSource tied_head(const SafeTensors& tensors, const std::string& embedding,
+// The embedding as the output head. A head of its own in the file must be the same; compares:
+// whether that is looked at.
+MatrixSource tied_head(const SafeTensors& tensors, const std::string& embedding, bool compares,
                        WeightFinder::Names& found) {
   const std::string head = "lm_head.weight";
   const TensorView& tied = tensors.at(embedding);
   if (tensors.contains(head)) {
     const TensorView& own = tensors.at(head);
     if (own.dtype != tied.dtype || own.shape != tied.shape ||
-        !std::ranges::equal(own.data, tied.data)) {
+        (compares && !std::ranges::equal(own.data, tied.data))) {
       throw tensors.bad_tensor(
           head, cat("differs from ", embedding, ", though tie_word_embeddings is true"));
     }
@@ -168,7 +169,7 @@ WeightFormat common_format(const ModelConfig& config, const std::map<int, MoeTen
 class CheckpointLayers : public LayerSource {
  public:
   CheckpointLayers(const SafeTensors& tensors, const ModelConfig& config,
-                   const DecoderFormats& formats, PackedBytes packed, Team* team)
+                   const DecoderFormats& formats, PackedBytes packed, Team* team, bool outline)
       : tensors_(tensors),
         config_(config),
         formats_(formats),
@@ -176,6 +177,7 @@ class CheckpointLayers : public LayerSource {
         linear_(formats.linear.value_or(formats.dtype)),
         tell_(std::move(packed)),
         team_(team) {
+    if (outline) outlines_.emplace(BufferArena::of_outlines());
     check_config(config, formats.dtype);
     moe_ = find_all_moe_tensors(tensors, config, &found_);
     expert_format_ =
@@ -203,7 +205,7 @@ class CheckpointLayers : public LayerSource {
   }
 
   std::shared_ptr<const Mlp> expert(int l, int64_t expert) override {
-    return pack(moe_.at(l), expert, 0, 1, nullptr);
+    return pack(moe_.at(l), expert, 0, 1, outlines());
   }
 
   std::vector<float> final_norm() override {
@@ -213,9 +215,9 @@ class CheckpointLayers : public LayerSource {
   Linear head() override {
     const MatrixSource source =
         config_.tie_word_embeddings
-            ? tied_head(tensors_, config_.tensor_prefix + "embed_tokens.weight", found_)
+            ? tied_head(tensors_, config_.tensor_prefix + "embed_tokens.weight", !outlines_, found_)
             : weights_.matrix("lm_head", config_.vocab_size, config_.hidden_size);
-    return packed(naming("lm_head", [&] { return pack(source, VectorSource{}); }));
+    return packed(naming("lm_head", [&] { return pack(source, VectorSource{}, linear_); }));
   }
 
   TensorView embedding() override {
@@ -248,17 +250,22 @@ class CheckpointLayers : public LayerSource {
   std::vector<float> vector(const std::string& name, int64_t size) const {
     const VectorSource source = weights_.vector(name, size);
     std::vector<float> values(size);
+    if (outlines_) return values;
     for (int64_t i = 0; i < size; ++i) values[i] = source.at(i);
     return values;
   }
 
-  Linear pack(const MatrixSource& source, const VectorSource& bias) const {
-    return Linear(source, bias, linear_, nullptr, nullptr, team_);
+  // Null: each Linear and Mlp has memory of its own.
+  BufferArena* outlines() { return outlines_ ? &*outlines_ : nullptr; }
+
+  Linear pack(const MatrixSource& source, const VectorSource& bias, WeightFormat format) {
+    return Linear(source, bias, format, nullptr, outlines(), team_);
   }
 
   Linear linear(const std::string& name, int64_t out, int64_t in, bool has_bias) {
     const VectorSource bias = has_bias ? weights_.vector(name + ".bias", out) : VectorSource{};
-    return packed(naming(name, [&] { return pack(weights_.matrix(name, out, in), bias); }));
+    return packed(
+        naming(name, [&] { return pack(weights_.matrix(name, out, in), bias, linear_); }));
   }
 
   void attention(const std::string& prefix, LayerWeights& layer) {
@@ -282,7 +289,7 @@ class CheckpointLayers : public LayerSource {
     source.up = weights_.matrix(prefix + "up_proj", width, hidden);
     source.down = weights_.matrix(prefix + "down_proj", hidden, width);
     return packed(naming(prefix, [&] {
-      return std::make_shared<const Mlp>(source, config_.activation, linear_, nullptr, nullptr,
+      return std::make_shared<const Mlp>(source, config_.activation, linear_, nullptr, outlines(),
                                          team_);
     }));
   }
@@ -303,17 +310,18 @@ class CheckpointLayers : public LayerSource {
   void moe(const MoeTensors& found, const std::vector<bool>& experts,
            const std::vector<bool>& parts, LayerWeights& layer) {
     naming(found.name + ", the router", [&] {
-      check_gate(found.gate);
-      layer.gate = std::make_shared<const Linear>(found.gate, found.gate_bias, DType::kF32);
+      if (!outlines_) check_gate(found.gate);
+      layer.gate = std::make_shared<const Linear>(pack(found.gate, found.gate_bias, DType::kF32));
       layer.router = std::make_shared<const Router>(router_config(config_, found));
     });
     layer.experts.resize(parts.size() * experts.size());
-    BufferArena arena;
+    BufferArena own;
+    BufferArena* const arena = outlines_ ? outlines() : &own;
     const auto num_parts = static_cast<int>(parts.size());
     for (int part = 0; part < num_parts; ++part) {
       for (int64_t e = 0; e < std::ssize(experts); ++e) {
         if (!parts[part] || !experts[e]) continue;
-        layer.experts[part * std::ssize(experts) + e] = pack(found, e, part, num_parts, &arena);
+        layer.experts[part * std::ssize(experts) + e] = pack(found, e, part, num_parts, arena);
       }
     }
     if (found.shared) {
@@ -322,12 +330,12 @@ class CheckpointLayers : public LayerSource {
       for (int part = 0; part < num_parts; ++part) {
         if (!parts[part]) continue;
         layer.shared[part] =
-            pack(found.name + ", shared experts", *found.shared, part, num_parts, format, &arena);
+            pack(found.name + ", shared experts", *found.shared, part, num_parts, format, arena);
       }
     }
     if (found.shared_gate) {
       layer.shared_gate =
-          std::make_shared<const Linear>(*found.shared_gate, VectorSource{}, DType::kF32);
+          std::make_shared<const Linear>(pack(*found.shared_gate, VectorSource{}, DType::kF32));
     }
   }
 
@@ -348,8 +356,9 @@ class CheckpointLayers : public LayerSource {
   WeightFormat linear_, expert_format_;
   std::map<int, MoeTensors> moe_;  // of the layers that have experts
   const PackedBytes tell_;
-  Team* const team_;       // null: none
-  size_t unreleased_ = 0;  // packed since pages were given back
+  Team* const team_;                     // null: none
+  std::optional<BufferArena> outlines_;  // where nothing is read
+  size_t unreleased_ = 0;                // packed since pages were given back
 };
 
 }  // namespace
@@ -357,8 +366,9 @@ class CheckpointLayers : public LayerSource {
 std::unique_ptr<LayerSource> checkpoint_layers(const SafeTensors& tensors,
                                                const ModelConfig& config,
                                                const DecoderFormats& formats, PackedBytes packed,
-                                               Team* team) {
-  return std::make_unique<CheckpointLayers>(tensors, config, formats, std::move(packed), team);
+                                               Team* team, bool outline) {
+  return std::make_unique<CheckpointLayers>(tensors, config, formats, std::move(packed), team,
+                                            outline);
 }
 
 }  // namespace trimtab

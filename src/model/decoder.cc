@@ -79,6 +79,8 @@ Decoder::Activations Decoder::take_activations(int64_t tokens) {
 
 void Decoder::check(std::span<const Chunk> batch, Rows logits) const {
   const ModelConfig& c = config();
+  if (weights_->is_outline())
+    throw InvalidArgument("the decoder is an outline: its weights were not read");
   const int64_t tokens = num_tokens(batch);
   int64_t wanted = 0;
   for (const Chunk& chunk : batch) {

@@ -21,14 +21,16 @@ KvCache::KvCache(const ModelConfig& config, int64_t capacity, KvFormat format)
       num_heads_(config.num_key_value_heads),
       head_dim_(config.head_dim) {
   if (capacity < 1) throw InvalidArgument(cat("a cache needs at least 1 position, not ", capacity));
-  const KvLayout layout = KvLayout::of(capacity, head_dim_);
-  data_ = Buffer(cells(num_layers_, num_heads_, KvHead::bytes(layout, format)));
+  data_ = Buffer(bytes(config, capacity, format));
+}
+
+size_t KvCache::bytes(const ModelConfig& config, int64_t capacity, KvFormat format) {
+  const KvLayout layout = KvLayout::of(capacity, config.head_dim);
+  return cells(config.num_hidden_layers, config.num_key_value_heads, KvHead::bytes(layout, format));
 }
 
 size_t KvCache::bytes_per_position(const ModelConfig& config, KvFormat format) {
-  const KvLayout panel = KvLayout::of(KvLayout::kPanel, config.head_dim);
-  return cells(config.num_hidden_layers, config.num_key_value_heads, KvHead::bytes(panel, format)) /
-         KvLayout::kPanel;
+  return bytes(config, KvLayout::kPanel, format) / KvLayout::kPanel;
 }
 
 void KvCache::truncate(int64_t length) {

@@ -63,6 +63,7 @@ void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
           named_value("DecoderOptions::wire",
                       options.wire ? std::string(name(*options.wire)) : std::string("none")),
           named_value("DecoderOptions::force_balance", cat(options.force_balance)),
+          named_value("LoadOptions::outline", cat(weights.is_outline())),
           named_value("DecoderOptions::split", std::string(name(options.split))),
           named_value("DecoderOptions::measure_cost_seconds", cat(options.measure_cost_seconds)),
           {"DecoderOptions::cost", options.cost ? options.cost->fingerprint() : 0, {}},
@@ -126,8 +127,9 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
       moe_layers_(make_moe_layers(comm, slots)),
       attention_(std::make_unique<const Attention>(attention_kernels(kernel_isa()),
                                                    config().head_dim, options.threads)),
-      team_(options.threads),
-      workspace_(comm.allocate(workspace_bytes())),
+      team_(weights_->is_outline() ? 1 : options.threads),
+      workspace_bytes_(needed_workspace()),
+      workspace_(weights_->is_outline() ? Buffer() : comm.allocate(workspace_bytes_)),
       owned_groups_(dispatcher_->make_groups(experts_comm_)),
       groups_(pointers_to(owned_groups_)),
       lane_{experts_comm_, workspace_, team_, groups_, options.trace},
@@ -201,7 +203,9 @@ std::shared_ptr<const Experts> Decoder::experts_of(const LayerWeights& w, int ra
 
 void Decoder::measure_cost(const Experts& experts, Communicator& comm) {
   std::optional<CostModel> mine;
-  if (comm.rank() == 0) {
+  if (comm.rank() == 0 && weights_->is_outline()) {
+    mine = CostModel::of_rows();  // any will do, as nothing is shared out
+  } else if (comm.rank() == 0) {
     Team team(options_.threads);
     mine = trimtab::measure_cost(experts, team, {.seconds = options_.measure_cost_seconds});
   }
@@ -256,8 +260,12 @@ size_t Decoder::linear_scratch_bytes(int64_t tokens) const {
   return most;
 }
 
-// The memory that take_activations(), picks to be replayed and the largest feed-forward block take.
 size_t Decoder::workspace_bytes() const {
+  return weights_->is_outline() ? workspace_bytes_ : workspace_.capacity();
+}
+
+// The memory that take_activations(), picks to be replayed and the largest feed-forward block take.
+size_t Decoder::needed_workspace() const {
   const ModelConfig& c = config();
   const int64_t tokens = options_.max_tokens;
   const int64_t floats =

@@ -33,6 +33,36 @@ std::vector<bool> held_parts(int expert_parts, std::span<const int> ranks) {
   return held;
 }
 
+std::vector<int> all_ranks(const Placement& placement) {
+  std::vector<int> ranks(placement.num_ranks());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+size_t bytes_of(const std::shared_ptr<const Mlp>& mlp) {
+  return mlp ? mlp->bytes() : 0;
+}
+
+size_t bytes_of_experts(const LayerWeights& layer) {
+  size_t total = 0;
+  for (const auto& mlp : layer.experts) total += bytes_of(mlp);
+  return total;
+}
+
+// Of all but the experts, routed and shared.
+size_t dense_bytes(const LayerWeights& layer) {
+  size_t total = layer.q.bytes() + layer.k.bytes() + layer.v.bytes() + layer.o.bytes();
+  total += bytes_of(layer.dense);
+  for (const auto& linear : {layer.gate, layer.shared_gate}) total += linear ? linear->bytes() : 0;
+  return total;
+}
+
+void check_ranks(const Placement& placement, const Communicator& comm) {
+  if (placement.num_ranks() == comm.size()) return;
+  throw InvalidArgument(
+      cat("the placement is for ", placement.num_ranks(), " ranks, there are ", comm.size()));
+}
+
 void check_placement(const Placement& placement, const ModelConfig& config) {
   if (placement.num_layers() != num_moe_layers(config) ||
       placement.num_experts() != config.router.num_experts) {
@@ -82,11 +112,12 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
         progress.bytes += bytes;
         if (options.progress) options.progress(progress);
       },
-      &team);
+      &team, options.outline);
   check_placement(placement, config);
   std::shared_ptr<DecoderWeights> weights(
       new DecoderWeights(tensors, config, formats.dtype, source->expert_format()));
   weights->expert_parts_ = parts;
+  weights->outline_ = options.outline;
   weights->read(*source, placement, options, progress);
   return weights;
 }
@@ -94,10 +125,7 @@ std::shared_ptr<const DecoderWeights> DecoderWeights::load(const SafeTensors& te
 void DecoderWeights::read(LayerSource& source, const Placement& placement,
                           const LoadOptions& options, LoadProgress& progress) {
   std::vector<int> ranks(options.ranks.begin(), options.ranks.end());
-  if (ranks.empty()) {
-    ranks.resize(placement.num_ranks());
-    std::iota(ranks.begin(), ranks.end(), 0);
-  }
+  if (ranks.empty()) ranks = all_ranks(placement);
   const std::vector<bool> parts = held_parts(expert_parts_, ranks);
   if (options.routed == RoutedExperts::kInSlots) ranks.clear();
   int moe_layer = 0;
@@ -128,10 +156,7 @@ std::unique_ptr<ExpertSlots> DecoderWeights::expert_slots(const Placement& place
                                                           Communicator& comm, int spares,
                                                           int threads) const {
   check_placement(placement, config_);
-  if (placement.num_ranks() != comm.size()) {
-    throw InvalidArgument(
-        cat("the placement is for ", placement.num_ranks(), " ranks, there are ", comm.size()));
-  }
+  check_ranks(placement, comm);
   const DecoderFormats formats(dtype_, expert_format_, linear_format());
   Team team(threads);
   const auto from = layers_of(tensors_, config_, formats, {}, &team);
@@ -147,22 +172,43 @@ std::unique_ptr<ExpertSlots> DecoderWeights::expert_slots(const Placement& place
   return slots;
 }
 
-namespace {
+ExpertSlots::Sizes DecoderWeights::expert_slots_sizes(const Placement& placement,
+                                                      Communicator& comm, int spares) const {
+  check_placement(placement, config_);
+  check_ranks(placement, comm);
+  const int slots = placement.slots_of_rank(comm.rank());
+  std::shared_ptr<const Mlp> first;
+  for (const LayerWeights& layer : layers_) {
+    if (layer.dense || slots == 0) continue;
+    first = layer.experts[placement.logical(0)[placement.first_slot(comm.rank())]];
+    if (!first) throw InvalidArgument("the experts of the slots were not loaded");
+    break;
+  }
+  return ExpertSlots::sizes(placement.num_layers(), slots, spares, first.get(), comm);
+}
 
-size_t bytes_of_experts(const LayerWeights& layer) {
-  size_t total = 0;
-  for (const auto& mlp : layer.experts) total += mlp ? mlp->bytes() : 0;
+size_t packed_bytes(const LayerWeights& layer) {
+  size_t total = dense_bytes(layer) + bytes_of_experts(layer);
+  for (const auto& mlp : layer.shared) total += bytes_of(mlp);
   return total;
 }
 
-}  // namespace
-
-size_t packed_bytes(const LayerWeights& layer) {
-  size_t total = layer.q.bytes() + layer.k.bytes() + layer.v.bytes() + layer.o.bytes();
-  total += bytes_of_experts(layer);
-  for (const auto& mlp : layer.shared) total += mlp ? mlp->bytes() : 0;
-  total += layer.dense ? layer.dense->bytes() : 0;
-  for (const auto& linear : {layer.gate, layer.shared_gate}) total += linear ? linear->bytes() : 0;
+size_t DecoderWeights::bytes_of(const Placement& placement, std::span<const int> ranks) const {
+  check_placement(placement, config_);
+  const std::vector<bool> parts = held_parts(expert_parts_, ranks);
+  size_t total = head_.bytes();
+  for (const LayerWeights& layer : layers_) {
+    total += dense_bytes(layer);
+    if (layer.dense) continue;
+    const std::vector<bool> experts = held_experts(placement, layer.moe_layer, ranks);
+    for (int part = 0; part < expert_parts_; ++part) {
+      if (!parts[part]) continue;
+      for (size_t e = 0; e < experts.size(); ++e) {
+        if (experts[e]) total += trimtab::bytes_of(layer.experts[cells(part, experts.size()) + e]);
+      }
+      if (!layer.shared.empty()) total += trimtab::bytes_of(layer.shared[part]);
+    }
+  }
   return total;
 }
 

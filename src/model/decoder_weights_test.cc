@@ -36,6 +36,47 @@ TEST(QuantisedExperts, StayAsTheyAre) {
   }
 }
 
+// An outline knows what the weights take, together and for each rank, and can't be run.
+TEST(Outlines, HaveTheSizesOfWhatWouldBeLoaded) {
+  const std::optional<WeightFormat> formats[] = {std::nullopt, Scheme::kBF16, Scheme::kW8A8,
+                                                 WeightFormat(Scheme::kW4A8, 8)};
+  for (const char* checkpoint : {"qwen2_moe_int8", "mixtral_fp8", "mixtral_fp8_tensor",
+                                 "qwen3_moe_int4", "olmoe_int4", "qwen3_moe_sparse", "mixtral"}) {
+    const Model model = open_model(checkpoint);
+    const Placement placement = linear_placement(model.config, 2);
+    for (const auto& format : formats) {
+      SCOPED_TRACE(cat(checkpoint, " ", format ? name(*format) : "as it is"));
+      const DecoderFormats how(DType::kF32, format);
+      const auto outline =
+          DecoderWeights::load(model.tensors, model.config, how, placement, {.outline = true});
+      const auto loaded = DecoderWeights::load(model.tensors, model.config, how, placement);
+      EXPECT_TRUE(outline->is_outline());
+      EXPECT_FALSE(loaded->is_outline());
+      EXPECT_EQ(outline->bytes(), loaded->bytes());
+      EXPECT_EQ(outline->expert_bytes(), loaded->expert_bytes());
+      for (const int rank : {0, 1}) {
+        const auto own = DecoderWeights::load(model.tensors, model.config, how, placement,
+                                              {.ranks = std::span(&rank, 1)});
+        EXPECT_EQ(outline->bytes_of(placement, std::span(&rank, 1)), own->bytes());
+        EXPECT_EQ(loaded->bytes_of(placement, std::span(&rank, 1)), own->bytes());
+      }
+      run_ranks(2, [&](Communicator& comm) {
+        const auto sizes = outline->expert_slots_sizes(placement, comm, 2);
+        const auto slots = loaded->expert_slots(placement, comm, 2);
+        EXPECT_EQ(sizes.bytes, slots->bytes());
+        EXPECT_EQ(sizes.expert_bytes, slots->expert_bytes());
+        EXPECT_EQ(sizes.staging_bytes, slots->staging_bytes());
+        Decoder drawn(outline, placement, comm), real(loaded, placement, comm);
+        EXPECT_EQ(drawn.workspace_bytes(), real.workspace_bytes());
+        KvCache cache(model.config, 4);
+        const Ids ids{1, 2};
+        const std::vector<Chunk> batch{{&cache, ids}};
+        EXPECT_THROW(drawn.step(batch, {}), InvalidArgument);
+      });
+    }
+  }
+}
+
 // A copy of a checkpoint in which the shared experts are not quantised.
 SafeTensors with_plain_shared_experts(const Model& model, const TestFolder& folder) {
   std::map<std::string, TensorView> tensors;

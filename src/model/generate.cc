@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <limits>
 #include <list>
 #include <map>
@@ -34,6 +35,12 @@ int64_t max_positions(const ModelConfig& config) {
 // fed.
 int64_t max_new(const ModelConfig& config, const std::vector<int32_t>& prompt, int max_new_tokens) {
   return std::min<int64_t>(max_new_tokens, max_positions(config) - std::ssize(prompt) + 1);
+}
+
+// The positions of a sequence: all but the last new token go through the decoder.
+int64_t max_length(const ModelConfig& config, const std::vector<int32_t>& prompt,
+                   int max_new_tokens) {
+  return std::ssize(prompt) + max_new(config, prompt, max_new_tokens) - 1;
 }
 
 // In all MoE layers.
@@ -97,7 +104,12 @@ class Scheduler {
       ++unfinished_;
     }
     next_prompt_ = group();
+    const SequenceMemory most = max_generate_memory(
+        decoder.config(), prompts, options, decoder.options().max_tokens, group(), groups());
+    logits_.reserve(most.logits / sizeof(float));
   }
+
+  SequenceMemory memory() const { return {most_kv_, logits_.capacity() * sizeof(float)}; }
 
   // Chooses the next batch and agrees with the other ranks on what it is: collective. Returns what
   // all ranks have done so far and have to do.
@@ -204,12 +216,13 @@ class Scheduler {
     for (; budget > 0 && has_place() && next_prompt_ < std::ssize(prompts_);
          next_prompt_ += groups()) {
       const std::vector<int32_t>& prompt = prompts_[next_prompt_];
-      // All but the last new token go through the decoder.
-      const int64_t length =
-          std::ssize(prompt) + max_new(decoder_.config(), prompt, options_.max_new_tokens) - 1;
+      const int64_t length = max_length(decoder_.config(), prompt, options_.max_new_tokens);
       running_.push_back({next_prompt_, prompt, KvCache(decoder_.config(), length, options_.kv)});
       take(running_.back());
     }
+    size_t kv = 0;
+    for (const Sequence& sequence : running_) kv += sequence.cache.bytes();
+    most_kv_ = std::max(most_kv_, kv);
     return batch;
   }
 
@@ -319,6 +332,7 @@ class Scheduler {
   std::list<std::vector<int32_t>> padded_;  // of the batch: routes that end within a chunk
   std::vector<int32_t> routes_;             // of the batch, for the observer's recorder
   std::vector<float> logits_;
+  size_t most_kv_ = 0;
   std::vector<Message> all_;  // [ranks]
   std::vector<int64_t> sizes_;
   std::vector<uint64_t> statuses_;
@@ -332,9 +346,9 @@ class Scheduler {
 
 }  // namespace
 
-void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
-              const GenerateOptions& options, std::span<Generation> results,
-              StepObserver* observer) {
+SequenceMemory generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
+                        const GenerateOptions& options, std::span<Generation> results,
+                        StepObserver* observer) {
   check(decoder.config(), prompts, options, results.size());
   // Of ranks with the same results only the first one writes them.
   std::vector<Generation> unheard;
@@ -349,8 +363,11 @@ void generate(Decoder& decoder, std::span<const std::vector<int32_t>> prompts,
     const GenerateProgress progress =
         scheduler.agree(observer ? observer->status() : 0, own.interrupted && own.interrupted());
     if (own.progress) own.progress(progress);
-    if (progress.unfinished_prompts == 0) return;
-    if (scheduler.interrupted()) return scheduler.give_up();
+    if (progress.unfinished_prompts == 0) return scheduler.memory();
+    if (scheduler.interrupted()) {
+      scheduler.give_up();
+      return scheduler.memory();
+    }
     scheduler.step(observer);
   }
 }
@@ -372,6 +389,51 @@ int64_t max_generate_steps(const ModelConfig& config, std::span<const std::vecto
     if (options.max_sequences > 0) longest += all_fresh / options.max_sequences;
     most = std::max(most, tokens / max_tokens + longest);
   }
+  return most;
+}
+
+// Which sequences can be in a step together? Each takes at least one token of every step, and one
+// begins only when all before it have been read. So while the oldest of them makes its tokens, in
+// as many steps as it has some, those between it and the newest are read, with what it leaves of
+// the steps.
+SequenceMemory max_generate_memory(const ModelConfig& config,
+                                   std::span<const std::vector<int32_t>> prompts,
+                                   const GenerateOptions& options, int max_tokens, int64_t group,
+                                   int64_t num_groups) {
+  check(config, prompts, options, prompts.size());
+  struct Size {
+    int64_t prompt, fresh;
+    size_t kv;
+  };
+  std::vector<Size> sizes;
+  for (int64_t i = group; i < std::ssize(prompts); i += num_groups) {
+    const int64_t length = max_length(config, prompts[i], options.max_new_tokens);
+    sizes.push_back({std::ssize(prompts[i]), max_new(config, prompts[i], options.max_new_tokens),
+                     KvCache::bytes(config, length, options.kv)});
+  }
+  const int limit =
+      options.max_sequences > 0 ? std::min(options.max_sequences, max_tokens) : max_tokens;
+  SequenceMemory most;
+  int64_t most_sequences = 0;
+  std::vector<size_t> others;  // a heap of the largest, the least of them on top
+  for (auto oldest = sizes.begin(); oldest != sizes.end(); ++oldest) {
+    others.clear();
+    size_t kv = oldest->kv;
+    int64_t room = oldest->fresh * (max_tokens - 1);
+    for (auto next = std::next(oldest); limit > 1 && next != sizes.end() && room > 0; ++next) {
+      room -= next->prompt;
+      kv += next->kv;
+      others.push_back(next->kv);
+      std::ranges::push_heap(others, std::greater());
+      if (std::ssize(others) < limit) continue;
+      std::ranges::pop_heap(others, std::greater());
+      kv -= others.back();
+      others.pop_back();
+    }
+    most.kv = std::max(most.kv, kv);
+    most_sequences = std::max(most_sequences, 1 + std::ssize(others));
+  }
+  most.logits = cells(most_sequences, config.vocab_size, sizeof(float));
   return most;
 }
 

@@ -321,6 +321,50 @@ TEST(Generate, TellsItsProgress) {
   EXPECT_EQ(seen, (std::vector<std::vector<int64_t>>{{0, 0, 3}, {1, 3, 3}, {2, 6, 0}}));
 }
 
+// What sequences take is foretold where all are together, and never more than that.
+TEST(Generate, TheMemoryOfSequencesIsForetold) {
+  const Model endless = endless_model(), ending = open_model("qwen3_moe");
+  const std::vector<Ids> prompts =
+      random_prompts(endless.config, {3, 17, 1, 30, 2, 9, 25, 4, 4, 60, 1, 12});
+  for (const Model* model : {&endless, &ending}) {
+    for (const int max_sequences : {0, 1, 3}) {
+      for (const int max_tokens : {1, 4, 32, 400}) {
+        for (const KvFormat kv : {KvFormat::kF32, KvFormat::kI8}) {
+          SCOPED_TRACE(std::to_string(max_sequences) + " sequences, " + std::to_string(max_tokens) +
+                       " tokens");
+          const GenerateOptions how{.max_new_tokens = 5, .max_sequences = max_sequences, .kv = kv};
+          const Placement placement = linear_placement(model->config, 2);
+          const auto weights =
+              DecoderWeights::load(model->tensors, model->config, DType::kF32, placement);
+          std::vector<Generation> results(prompts.size());
+          run_ranks(2, [&](Communicator& comm) {
+            Decoder decoder(weights, placement, comm, {.max_tokens = max_tokens});
+            const SequenceMemory taken = generate(decoder, prompts, how, results);
+            const SequenceMemory most =
+                max_generate_memory(model->config, prompts, how, max_tokens, comm.rank(), 2);
+            EXPECT_LE(taken.kv, most.kv);
+            EXPECT_EQ(taken.logits, most.logits);
+            const bool together = max_sequences == 0 && max_tokens == 400;
+            if (together && model == &endless) {
+              EXPECT_EQ(taken.kv, most.kv);
+            }
+            if (max_sequences == 1 || max_tokens == 1) {
+              // One at a time: the longest.
+              size_t longest = 0;
+              for (size_t i = static_cast<size_t>(comm.rank()); i < prompts.size(); i += 2) {
+                longest = std::max(longest,
+                                   KvCache::bytes(model->config, std::ssize(prompts[i]) + 4, kv));
+              }
+              EXPECT_EQ(most.kv, longest);
+              EXPECT_EQ(taken.kv, longest);
+            }
+          });
+        }
+      }
+    }
+  }
+}
+
 TEST(Generate, RefusesBadPromptsOnEveryRank) {
   const Model model = endless_model();
   const auto refusal = [&](const std::vector<Ids>& prompts,

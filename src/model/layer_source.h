@@ -35,16 +35,16 @@ class LayerSource {
   virtual void finish() = 0;
 };
 
-// All arguments outlive what is returned. team: packs; null: the calling thread does. Both throw
-// InvalidArgument for models that the decoder does not know.
+// All arguments outlive what is returned. team: packs; null: the calling thread does. outline:
+// LoadOptions::outline. Both throw InvalidArgument for models that the decoder does not know.
 std::unique_ptr<LayerSource> checkpoint_layers(const SafeTensors& tensors,
                                                const ModelConfig& config,
                                                const DecoderFormats& formats, PackedBytes packed,
-                                               Team* team);
+                                               Team* team, bool outline = false);
 // The same for whatever the tensors are, those of a checkpoint or of a packed model.
 std::unique_ptr<LayerSource> layers_of(const SafeTensors& tensors, const ModelConfig& config,
                                        const DecoderFormats& formats, PackedBytes packed,
-                                       Team* team);
+                                       Team* team, bool outline = false);
 
 // The size of the packed weights of a layer.
 size_t packed_bytes(const LayerWeights& layer);

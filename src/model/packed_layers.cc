@@ -74,11 +74,12 @@ void check_asked(const char* what, WeightFormat asked, WeightFormat packed) {
 class PackedLayers : public LayerSource {
  public:
   PackedLayers(const SafeTensors& tensors, const ModelConfig& config, DecoderFormats packed,
-               PackedBytes tell)
+               PackedBytes tell, bool outline)
       : tensors_(std::make_shared<SafeTensors>(tensors)),
         config_(config),
         formats_(packed),
-        tell_(std::move(tell)) {
+        tell_(std::move(tell)),
+        outline_(outline) {
     check_model(tensors, config);
   }
 
@@ -178,6 +179,7 @@ class PackedLayers : public LayerSource {
     std::vector<float> values(size);
     if (size == 0) return values;
     const auto bytes = bytes_of(name, values.size() * sizeof(float));
+    if (outline_) return values;
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;
   }
@@ -214,7 +216,8 @@ class PackedLayers : public LayerSource {
         weights(name + ".down", width, config_.hidden_size, format, false), config_.activation);
   }
 
-  static size_t bring_in(const PackedWeights& weights) {
+  size_t bring_in(const PackedWeights& weights) const {
+    if (outline_) return weights.bytes();
     for (const PackedPart& part : kPackedParts) {
       const Buffer& buffer = weights.*part.buffer;
       SafeTensors::bring_in({buffer.data(), buffer.bytes()});
@@ -232,6 +235,7 @@ class PackedLayers : public LayerSource {
   const ModelConfig& config_;
   const DecoderFormats formats_;  // all of them given
   const PackedBytes tell_;
+  const bool outline_;  // whether the mapped files are left unread
   size_t unreleased_ = 0;
 };
 
@@ -261,13 +265,13 @@ std::optional<DecoderFormats> packed_formats(const SafeTensors& tensors) {
 
 std::unique_ptr<LayerSource> layers_of(const SafeTensors& tensors, const ModelConfig& config,
                                        const DecoderFormats& formats, PackedBytes packed,
-                                       Team* team) {
+                                       Team* team, bool outline) {
   const std::optional<DecoderFormats> own = packed_formats(tensors);
-  if (!own) return checkpoint_layers(tensors, config, formats, std::move(packed), team);
+  if (!own) return checkpoint_layers(tensors, config, formats, std::move(packed), team, outline);
   check_asked("dtype", formats.dtype, own->dtype);
   check_asked("attention and head in", formats.linear.value_or(formats.dtype), *own->linear);
   if (formats.experts) check_asked("experts in", *formats.experts, *own->experts);
-  return std::make_unique<PackedLayers>(tensors, config, *own, std::move(packed));
+  return std::make_unique<PackedLayers>(tensors, config, *own, std::move(packed), outline);
 }
 
 }  // namespace trimtab
