@@ -65,7 +65,8 @@ DecoderOptions decoder_options(const Job& job, const DecoderWeights& weights, Co
           .split = job.eplb.split,
           .cost = cost_of_run(job, weights, comm),
           .measure_cost_seconds = options.cost == "measure" ? 0.05 : 0,
-          .force_balance = options.force_balance};
+          .force_balance = options.force_balance,
+          .overlap = options.overlap};
 }
 
 std::shared_ptr<const DecoderWeights> load_weights(const Job& job, const SafeTensors& tensors,
@@ -102,6 +103,7 @@ RunResult begin_result(const Job& job, int ranks, const DecoderWeights& weights)
   result.threads_per_rank = job.options.threads_per_rank;
   result.dtype = name(WeightFormat(weights.dtype()));
   result.force_balance = job.options.force_balance;
+  result.overlap = job.options.overlap;
   result.progress_thread = job.options.progress_thread;
   result.linear = name(weights.linear_format());
   result.experts = name(weights.expert_format());

@@ -131,6 +131,7 @@ std::string json_report(const RunResult& result) {
                           {"min_p", result.sampling.min_p}};
   }
   if (!result.split.empty()) report["split"] = result.split;
+  if (result.overlap) report["overlap"] = {{"steps", result.overlapped_steps}};
   if (result.layout) report["layout"] = layout_json(*result.layout);
   report["memory"] = memory_json(result.memory);
   if (!result.par_time_per_layer.empty()) report["par_time_per_layer"] = result.par_time_per_layer;

@@ -183,6 +183,7 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
     if (tells) {
       result.decode_bytes = decode_bytes;
       result.wire = {decoder.rows_on_wire(), decoder.results_on_wire(), sent};
+      result.overlapped_steps = decoder.overlapped_steps();
       take_balancing(eplb, observer, result);
       if (!options.metrics.empty()) observer.write_metrics(options.metrics);
     }
@@ -291,6 +292,8 @@ void run(const RunOptions& given) {
                     {.timeout = std::chrono::seconds(given.timeout)}, given.progress_thread);
   if (given.progress_thread && ranks.hosts() == 1)
     throw UsageError("--progress-thread: it has no effect where all ranks are on one host");
+  if (given.overlap && ranks.count() == 1)
+    throw UsageError("--overlap: one rank waits for nobody; it takes --ranks 2 or more");
   RunOptions options = given;
   options.threads_per_rank = threads_per_rank(options, ranks);
   const bool prints = ranks.self() == 0;

@@ -67,6 +67,9 @@ void add_work(Command& run, RunOptions& options) {
   add_model_settings(run, options);
   run.flag("--progress-thread", options.progress_thread,
            "Over several hosts: a thread of each process moves messages while it computes");
+  run.flag("--overlap", options.overlap,
+           "Each MoE layer takes a step's tokens as two microbatches that hide each other's waits, "
+           "where every rank has two tokens or more; the same text, more memory");
   run.flag("--force-balance", options.force_balance,
            "A profile run: tokens go to random experts, so that ranks are as level as chance has "
            "it; the text means nothing, and no load is recorded");

@@ -21,6 +21,7 @@ struct RunOptions : ModelOptions {
   LayoutOptions layout;
   bool progress_thread = false;
   bool force_balance = false;
+  bool overlap = false;
   uint64_t seed = 0;
   Sampling sampling;
   bool model_sampling = false;     // what is not said of `sampling` is as the model says

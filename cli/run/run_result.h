@@ -40,7 +40,7 @@ struct RunResult {
   std::string experts;            // the format of their weights
   std::string kv;                 // the KvFormat of keys and values
   size_t kv_bytes_per_token = 0;  // of a sequence, over all layers
-  bool force_balance = false, progress_thread = false;
+  bool force_balance = false, progress_thread = false, overlap = false;
   int top_k = 0;
   int num_experts = 0;
   bool has_text = true;
@@ -49,12 +49,13 @@ struct RunResult {
   std::vector<int> moe_layers;  // which of the model's layers; the tables below count these alone
   // The outputs.
   std::vector<Output> outputs;
-  GenerateProgress progress;  // at the end
-  int64_t steps = 0;          // forward passes
-  int64_t prompt_tokens = 0;  // of all prompts
-  int64_t tokens = 0;         // new ones, of all prompts
-  double decode_bytes = 0;    // read in decode steps: weights, keys, values; 0: not counted
-  double seconds = 0.0;       // from the first prompt token to the last new one
+  GenerateProgress progress;     // at the end
+  int64_t steps = 0;             // forward passes
+  int64_t overlapped_steps = 0;  // those of rank 0 that were two microbatches
+  int64_t prompt_tokens = 0;     // of all prompts
+  int64_t tokens = 0;            // new ones, of all prompts
+  double decode_bytes = 0;       // read in decode steps: weights, keys, values; 0: not counted
+  double seconds = 0.0;          // from the first prompt token to the last new one
   // Figures of how level the ranks were. Rows are those that the experts of a rank got. All empty
   // with force_balance.
   std::vector<double> par_per_layer;            // [layers]

@@ -52,6 +52,12 @@ void append_wire(std::string& to, const RunResult& result) {
                  in_mb(wire.sent.to_ranks), in_mb(wire.sent.to_hosts));
 }
 
+void append_overlap(std::string& to, const RunResult& result) {
+  if (!result.overlap) return;
+  fmt::format_to(std::back_inserter(to), "{} of {} steps were two microbatches\n\n",
+                 result.overlapped_steps, result.steps);
+}
+
 void append_par(std::string& to, const RunResult& result) {
   const bool has_times = !result.par_time_per_layer.empty();
   to += has_times ? "layer    PAR  in time  busiest rank\n" : "layer    PAR  busiest rank\n";
@@ -162,6 +168,7 @@ std::string report_figures(const RunResult& result) {
   std::string report;
   append_speed(report, result);
   append_wire(report, result);
+  append_overlap(report, result);
   if (result.force_balance) {
     return report +
            "profile run (--force-balance): tokens went to random experts; no load was recorded\n";

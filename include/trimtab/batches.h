@@ -18,6 +18,14 @@ namespace trimtab {
 bool forward_overlapped(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out,
                         Lane& lane, Lane& other, bool willing, const ForwardOptions& options = {});
 
+// The agreement of forward_overlapped() and what it does when all agree, apart: so layers that run
+// one after another with as many tokens need one agreement. can_halve() is collective; it returns,
+// on every rank, whether all are willing and have at least 2 tokens. Calls of forward_in_halves()
+// are then the same on every rank. It throws InvalidArgument where this rank has fewer than 2.
+bool can_halve(int64_t tokens, bool willing, Lane& lane);
+void forward_in_halves(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out,
+                       Lane& lane, Lane& other, const ForwardOptions& options = {});
+
 // Does what layer.forward() does, in pieces of at most chunk_tokens (>= 1, the same on every rank),
 // as many as the rank with most tokens needs; those that have fewer take part with none. Every
 // chunk counts its rows anew; local_counts get the sum. Returns how many chunks there were.

@@ -254,6 +254,10 @@ struct DecoderOptions {
   // those that the router picks (RouterConfig::force_balance); the same on every rank. Such steps
   // are no load, and take no recorder.
   bool force_balance = false;
+  // Each MoE layer takes the tokens of a step as two microbatches that hide each other's waits,
+  // where every rank has at least 2 tokens, on which ranks agree once a step; the same on every
+  // rank. The results have the same bits. The second microbatch has memory of its own.
+  bool overlap = false;
   // Gets what the thread that calls step() does; outlives the decoder. Null: nothing is recorded.
   TraceBuffer* trace = nullptr;
 };
@@ -298,6 +302,8 @@ class Decoder {
   Communicator& comm() { return comm_; }  // of all ranks
   // The memory of the steps: reserved, or of an outline what would be.
   size_t workspace_bytes() const;
+  // The steps that were two microbatches.
+  int64_t overlapped_steps() const { return overlapped_steps_; }
   // The types in which rows travel to the experts' ranks and results back.
   DType rows_on_wire() const { return dispatcher_->shape().dtype; }
   DType results_on_wire() const { return dispatcher_->shape().results; }
@@ -307,7 +313,8 @@ class Decoder {
 
  private:
   struct Activations;
-  struct Place;  // where a token stands in its sequence
+  struct SecondLane;  // of the second microbatch
+  struct Place;       // where a token stands in its sequence
 
   std::shared_ptr<const Dispatcher> make_dispatcher(Communicator& comm) const;
   std::vector<MoeLayer> make_moe_layers(Communicator& comm, const ExpertSlots* slots);
@@ -315,6 +322,8 @@ class Decoder {
   std::shared_ptr<const Experts> experts_of(const LayerWeights& weights, int rank) const;
   size_t linear_scratch_bytes(int64_t tokens) const;
   size_t needed_workspace() const;
+  size_t needed_by_second_lane() const;
+  int64_t own_tokens(int64_t tokens) const;
   void check(std::span<const Chunk> batch, Rows logits) const;
   Activations take_activations(int64_t tokens);
   void embed(std::span<const Chunk> batch, const Activations& a) const;
@@ -331,7 +340,8 @@ class Decoder {
   SentBytes sent_so_far() const;
   void head(std::span<const Chunk> batch, const Activations& a, Rows logits);
   std::span<const int32_t> replayed_picks(int moe_layer);
-  void keep_routes(int moe_layer, std::span<const int32_t> ids) const;
+  void keep_routes(int moe_layer, int64_t first, std::span<const int32_t> ids) const;
+  void forward(const MoeLayer& layer, ConstRows x, Rows out, const ForwardOptions& options);
   ConstRows linear_input(Rows x, const Activations& a);
 
   std::shared_ptr<const DecoderWeights> weights_;
@@ -352,9 +362,12 @@ class Decoder {
   std::vector<std::unique_ptr<Communicator>> owned_groups_;
   std::vector<Communicator*> groups_;
   Lane lane_;
-  std::span<const Chunk> batch_;  // of the step that is running
+  std::span<const Chunk> batch_;             // of the step that is running
+  std::unique_ptr<SecondLane> second_lane_;  // null without DecoderOptions::overlap
+  bool in_halves_ = false;                   // whether the step that is running is overlapped
   SentBytes sent_;
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, overlapped_steps_ = 0;
+  int64_t first_routed_ = 0;         // ForwardOptions::first_token of the call that is running
   Capture capture_;                  // keep_routes()
   std::span<int32_t> slice_routes_;  // of this rank's slice of the tokens, where they are cut
 };

@@ -55,15 +55,26 @@ bool forward_overlapped(const MoeLayer& layer, const LayerInput& in, const Layer
                         Lane& lane, Lane& other, bool willing, const ForwardOptions& options) {
   layer.check(in, out, options);
   check_lanes(lane, other);
-  const bool cut = range_over_ranks(willing ? in.x.rows : 0, lane).least >= 2;
-  if (!cut) {
+  if (!can_halve(in.x.rows, willing, lane)) {
     run(layer.forward(in, out, lane, options));
     return false;
   }
+  forward_in_halves(layer, in, out, lane, other, options);
+  return true;
+}
+
+bool can_halve(int64_t tokens, bool willing, Lane& lane) {
+  return range_over_ranks(willing ? tokens : 0, lane).least >= 2;
+}
+
+void forward_in_halves(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out,
+                       Lane& lane, Lane& other, const ForwardOptions& options) {
+  layer.check(in, out, options);
+  if (in.x.rows < 2)
+    throw InvalidArgument(cat("MoE layer: ", in.x.rows, " tokens can't be cut in two halves"));
   const int64_t half = (in.x.rows + 1) / 2;
   overlap(forward_part(layer, in, out, lane, options, 0, half),
           forward_part(layer, in, out, other, options, half, in.x.rows - half));
-  return true;
 }
 
 int64_t forward_in_chunks(const MoeLayer& layer, const LayerInput& in, const LayerOutput& out,

@@ -84,6 +84,27 @@ TEST_P(Batches, TwoHalvesEqualTheWholeAndAnyRankMayVeto) {
   });
 }
 
+// Layers of as many tokens need one agreement.
+TEST_P(Batches, HalvesAfterOneAgreement) {
+  const World world({.dispatcher = dispatcher(), .hashed = true});
+  run_group(ranks(), [&](Communicator& comm) {
+    Fixture f(world, comm, 5 + comm.rank());
+    EXPECT_FALSE(can_halve(comm.rank() == 0 ? 1 : 5, true, f.a.lane));
+    EXPECT_FALSE(can_halve(5, comm.rank() != 0, f.a.lane));
+    ASSERT_TRUE(can_halve(5 + comm.rank(), true, f.a.lane));
+    for (int layer = 0; layer < 3; ++layer) {
+      std::ranges::fill(f.out, -1.0F);
+      forward_in_halves(f.layer, f.rows(), f.to(), f.a.lane, f.b.lane,
+                        {.token_ids = f.token_ids, .local_counts = f.sized(f.counts)});
+      EXPECT_EQ(f.out, f.whole);
+      EXPECT_EQ(f.counts, f.counts_whole);
+    }
+    Fixture one(world, comm, 1);
+    EXPECT_THROW(forward_in_halves(one.layer, one.rows(), one.to(), one.a.lane, one.b.lane),
+                 InvalidArgument);
+  });
+}
+
 // K9: experts run over large batches in chunks of rows.
 TEST_P(Batches, ChunksEqualTheWholeAndRanksWithFewerTokensTakePart) {
   const World world({.dispatcher = dispatcher(), .hashed = true});

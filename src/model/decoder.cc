@@ -10,6 +10,7 @@
 #include "base/rows.h"
 #include "model/decoder_rows.h"
 #include "model/decoder_weights.h"
+#include "trimtab/batches.h"
 #include "trimtab/error.h"
 
 namespace trimtab {
@@ -115,11 +116,12 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   TraceSteps whole(lane_.trace), part(lane_.trace);
   if (recorder != nullptr && options_.force_balance)
     throw InvalidArgument("a step with forced balance is no load, but there is a recorder for it");
-  const SentBytes before = sent_so_far();
   const size_t mark = workspace_.mark();
   const Activations a = take_activations(tokens);
   embed(batch, a);
   part.step("embedding");
+  in_halves_ = second_lane_ && can_halve(own_tokens(tokens), true, lane_);
+  const SentBytes before = sent_so_far();
   for (int l = 0; l < config().num_hidden_layers; ++l) {
     const LayerWeights& layer = weights_->layers_[l];
     const TraceArg number{"layer", l};
@@ -136,6 +138,7 @@ void Decoder::step(std::span<const Chunk> batch, Rows logits, LoadRecorder* reco
   batch_ = {};
   sent_ += sent_so_far() - before;
   ++steps_;
+  if (in_halves_) ++overlapped_steps_;
   whole.step("step", {"tokens", tokens});
 }
 
@@ -144,6 +147,9 @@ SentBytes Decoder::sent_so_far() const {
   SentBytes sent = experts_comm_.sent();
   if (layout_groups_.tokens) sent += layout_groups_.tokens->sent();
   for (const Communicator* group : groups_) sent += group->sent();
+  if (!second_lane_) return sent;
+  sent += second_lane_->comm->sent();
+  for (const Communicator* group : second_lane_->groups) sent += group->sent();
   return sent;
 }
 
@@ -204,7 +210,7 @@ void Decoder::moe(const LayerWeights& w, const Activations& a, LoadRecorder* rec
   if (recorder != nullptr) options.local_counts = recorder->counts(w.moe_layer);
   if (options_.force_balance) options.first_token = first_forced_token();
   if (!layout_groups_.tokens) {
-    run(layer.forward(a.x, a.y, lane_, options));
+    forward(layer, a.x, a.y, options);
   } else {
     const auto [first, count] =
         token_slice(a.x.rows, layout_.token_slices(), layout_groups_.tokens->rank());
@@ -213,11 +219,21 @@ void Decoder::moe(const LayerWeights& w, const Activations& a, LoadRecorder* rec
     slice_routes_ = workspace_.take<int32_t>(wants_routes ? count * top_k : 0);
     if (!options.picks.empty()) options.picks = options.picks.subspan(first * top_k, count * top_k);
     options.first_token += first;
-    run(layer.forward(a.x.slice(first, count), out, lane_, options));
+    forward(layer, a.x.slice(first, count), out, options);
     gather_tokens(out, a);
     if (wants_routes) gather_routes(w.moe_layer, slice_routes_);
   }
   workspace_.release(mark);
+}
+
+// Of all tokens of this rank, in one call or in two that overlap.
+void Decoder::forward(const MoeLayer& layer, ConstRows x, Rows out, const ForwardOptions& options) {
+  first_routed_ = options.first_token;
+  if (in_halves_) {
+    forward_in_halves(layer, x, out, lane_, second_lane_->lane, options);
+  } else {
+    run(layer.forward(x, out, lane_, options));
+  }
 }
 
 // Forced picks follow from a token's number alone, so no two tokens of any steps and ranks may have
@@ -244,7 +260,7 @@ void Decoder::gather_routes(int moe_layer, std::span<const int32_t> slice) {
   Pending gather = group.all_gather_v(std::as_bytes(slice), std::as_writable_bytes(all), bytes);
   gather.wait();
   gather.wait_released();
-  keep_routes(moe_layer, all);
+  keep_routes(moe_layer, 0, all);
 }
 
 // The picks of the batch that are to be replayed in this layer, -1 where a chunk has none; empty
@@ -267,13 +283,16 @@ std::span<const int32_t> Decoder::replayed_picks(int moe_layer) {
   return picks;
 }
 
-void Decoder::keep_routes(int moe_layer, std::span<const int32_t> ids) const {
+// ids: of the tokens of the batch from `first` on.
+void Decoder::keep_routes(int moe_layer, int64_t first, std::span<const int32_t> ids) const {
   const int64_t top_k = config().router.top_k, layers = placement_.num_layers();
-  const int32_t* from = ids.data();
+  const int64_t end = first + std::ssize(ids) / top_k;
+  int64_t token = 0;
   for (const Chunk& chunk : batch_) {
-    for (int64_t t = 0; t < std::ssize(chunk.tokens); ++t, from += top_k) {
-      if (chunk.routes.empty()) continue;
-      std::copy_n(from, top_k, chunk.routes.data() + (t * layers + moe_layer) * top_k);
+    for (int64_t t = 0; t < std::ssize(chunk.tokens); ++t, ++token) {
+      if (chunk.routes.empty() || token < first || token >= end) continue;
+      std::copy_n(ids.data() + (token - first) * top_k, top_k,
+                  chunk.routes.data() + (t * layers + moe_layer) * top_k);
     }
   }
 }

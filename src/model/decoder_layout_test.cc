@@ -31,11 +31,12 @@ const ParallelLayout kLayouts[] = {{.tp = 2},
 
 struct Written {
   std::vector<Generation> generations;
-  int64_t steps = 0;
+  int64_t steps = 0, overlapped_steps = 0;  // of rank 0
 };
 
 Written write(const Model& model, const std::vector<Ids>& prompts, const ParallelLayout& layout,
-              DType dtype, std::span<const std::vector<int32_t>> replay = {}) {
+              DType dtype, std::span<const std::vector<int32_t>> replay = {},
+              bool overlap = false) {
   const Placement placement =
       placement_of_layout(layout, num_moe_layers(model.config), model.config.router.num_experts);
   const auto weights = DecoderWeights::load(model.tensors, model.config, {dtype, dtype}, placement,
@@ -44,7 +45,8 @@ Written write(const Model& model, const std::vector<Ids>& prompts, const Paralle
   written.generations.resize(prompts.size());
   GenerateOptions how{.max_new_tokens = 6, .keep_routes = true, .replay = replay};
   run_ranks(layout.ranks(), [&](Communicator& comm) {
-    Decoder decoder(weights, placement, comm, {.layout = layout, .max_tokens = 7});
+    Decoder decoder(weights, placement, comm,
+                    {.layout = layout, .max_tokens = 7, .overlap = overlap});
     GenerateOptions own = how;
     if (comm.rank() == 0) {
       own.progress = [&](const GenerateProgress& progress) {
@@ -54,6 +56,7 @@ Written write(const Model& model, const std::vector<Ids>& prompts, const Paralle
       };
     }
     generate(decoder, prompts, own, written.generations);
+    if (comm.rank() == 0) written.overlapped_steps = decoder.overlapped_steps();
   });
   return written;
 }
@@ -80,6 +83,35 @@ TEST(DecoderLayouts, GiveTheTextAndTheRoutesOfOneRank) {
             EXPECT_EQ(written.generations[i].token_ids.size(), 6U);
           }
         }
+      }
+    }
+  }
+}
+
+// Two microbatches give the bits of one, and their routes, whatever the layout; steps in which some
+// rank has less than two tokens are one.
+TEST(DecoderLayouts, OverlapGivesTheSame) {
+  Model model = open_model("qwen2_moe");
+  model.config.eos_token_ids.clear();
+  for (const size_t num_prompts : {size_t{1}, size_t{8}}) {
+    const std::vector<Ids> prompts =
+        random_prompts(model.config, std::vector<size_t>(num_prompts, 9));
+    std::vector<ParallelLayout> layouts(std::begin(kLayouts), std::end(kLayouts));
+    layouts.push_back({.dp = 3});
+    layouts.push_back({});
+    for (const ParallelLayout& layout : layouts) {
+      SCOPED_TRACE(name(layout) + ", " + std::to_string(num_prompts) + " prompts");
+      const Written plain = write(model, prompts, layout, DType::kF32);
+      const Written halves = write(model, prompts, layout, DType::kF32, {}, true);
+      EXPECT_EQ(plain.overlapped_steps, 0);
+      EXPECT_EQ(halves.steps, plain.steps);
+      EXPECT_LE(halves.overlapped_steps, halves.steps);
+      // A step has 7 tokens at most; ranks with whole experts agree with those of all groups.
+      EXPECT_EQ(halves.overlapped_steps > 0,
+                layout.token_slices() < 4 && (num_prompts > 1 || !layout.ep || layout.dp == 1));
+      for (size_t i = 0; i < prompts.size(); ++i) {
+        EXPECT_EQ(halves.generations[i].token_ids, plain.generations[i].token_ids);
+        EXPECT_EQ(halves.generations[i].routes, plain.generations[i].routes);
       }
     }
   }

@@ -37,6 +37,23 @@ struct Decoder::Place {
   int64_t position;
 };
 
+// What the second microbatch has of its own, beside the lane of the first.
+struct Decoder::SecondLane {
+  SecondLane(std::unique_ptr<Communicator> order, const Dispatcher& dispatcher, Buffer memory,
+             Team& team, TraceBuffer* trace)
+      : comm(std::move(order)),
+        workspace(std::move(memory)),
+        owned_groups(dispatcher.make_groups(*comm)),
+        groups(pointers_to(owned_groups)),
+        lane{*comm, workspace, team, groups, trace} {}
+
+  std::unique_ptr<Communicator> comm;
+  Workspace workspace;
+  std::vector<std::unique_ptr<Communicator>> owned_groups;
+  std::vector<Communicator*> groups;
+  Lane lane;
+};
+
 // The rows of one step. All are [tokens, ..] and f32, except that `rounded` is bf16.
 struct Decoder::Activations {
   std::span<Place> places;

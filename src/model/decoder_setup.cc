@@ -63,6 +63,7 @@ void require_same_decoder(Communicator& comm, const DecoderWeights& weights,
           named_value("DecoderOptions::wire",
                       options.wire ? std::string(name(*options.wire)) : std::string("none")),
           named_value("DecoderOptions::force_balance", cat(options.force_balance)),
+          named_value("DecoderOptions::overlap", cat(options.overlap)),
           named_value("LoadOptions::outline", cat(weights.is_outline())),
           named_value("DecoderOptions::split", std::string(name(options.split))),
           named_value("DecoderOptions::measure_cost_seconds", cat(options.measure_cost_seconds)),
@@ -133,13 +134,21 @@ Decoder::Decoder(std::shared_ptr<const DecoderWeights> weights, const Placement&
       owned_groups_(dispatcher_->make_groups(experts_comm_)),
       groups_(pointers_to(owned_groups_)),
       lane_{experts_comm_, workspace_, team_, groups_, options.trace},
-      capture_([this](int layer, int64_t, int, std::span<const int32_t> ids) {
+      capture_([this](int layer, int64_t first_token, int top_k, std::span<const int32_t> ids) {
+        const int64_t first = first_token - first_routed_;
         if (layout_groups_.tokens) {
-          std::ranges::copy(ids, slice_routes_.begin());
+          std::ranges::copy(ids, slice_routes_.begin() + first * top_k);
         } else {
-          keep_routes(layer, ids);
+          keep_routes(layer, first, ids);
         }
       }) {
+  if (options.overlap) {
+    std::unique_ptr<Communicator> order = experts_comm_.duplicate();
+    Buffer memory;
+    if (!weights_->is_outline()) memory = order->allocate(needed_by_second_lane());
+    second_lane_ = std::make_unique<SecondLane>(std::move(order), *dispatcher_, std::move(memory),
+                                                team_, options.trace);
+  }
   Rope rope = make_rope(config());
   inverse_frequencies_ = std::move(rope.inverse_frequencies);
   rope_scale_ = rope.scale;
@@ -178,6 +187,12 @@ std::shared_ptr<const Dispatcher> Decoder::make_dispatcher(Communicator& comm) c
                                                .results = shape.results},
                                               options_.dispatcher);
   return trimtab::make_dispatcher(rule.dispatcher, shape, comm.rank(), comm.hosts());
+}
+
+// Of so many tokens of the sequences those that this rank takes through the MoE layers.
+int64_t Decoder::own_tokens(int64_t tokens) const {
+  if (!layout_groups_.tokens) return tokens;
+  return token_slice(tokens, layout_.token_slices(), layout_groups_.tokens->rank()).count;
 }
 
 // The most tokens that this rank takes through a layer.
@@ -261,7 +276,17 @@ size_t Decoder::linear_scratch_bytes(int64_t tokens) const {
 }
 
 size_t Decoder::workspace_bytes() const {
-  return weights_->is_outline() ? workspace_bytes_ : workspace_.capacity();
+  if (weights_->is_outline())
+    return workspace_bytes_ + (options_.overlap ? needed_by_second_lane() : 0);
+  return workspace_.capacity() + (second_lane_ ? second_lane_->workspace.capacity() : 0);
+}
+
+// Of a call with half of the tokens.
+size_t Decoder::needed_by_second_lane() const {
+  size_t most = 0;
+  for (const MoeLayer& layer : moe_layers_)
+    most = std::max(most, layer.workspace_bytes((max_layer_tokens() + 1) / 2));
+  return most;
 }
 
 // The memory that take_activations(), picks to be replayed and the largest feed-forward block take.

@@ -309,6 +309,49 @@ TEST(Run, ForceBalanceLevelsRanksAndRecordsNothing) {
   EXPECT_EQ(processes.at("rank_load"), Json::array());
 }
 
+// Two microbatches give the text and the routes of one batch; where a rank has a single token, as
+// with one sequence, steps are one batch.
+TEST(Run, OverlapGivesTheSameText) {
+  const std::string how = "run " + kTinyMoe + " --json --steps 6 --temperature 2 --seed 3 ";
+  for (const std::string options :
+       {"--ranks 3", "--ranks 4 --dispatcher packed --redundant-experts 4", "--tp 2 --dp 2 --no-ep",
+        "--ranks 3 --force-balance", "--ranks 2 --eplb dynamic", "--ranks 2 --max-sequences 1"}) {
+    SCOPED_TRACE(options);
+    const Scratch scratch;
+    const auto run_here = [&](const std::string& more) {
+      const std::string out = scratch.file("routes.npy");
+      const bool routes = options.find("--force-balance") == std::string::npos;
+      const Outcome run =
+          trimtab(how + options + more + (routes ? " --routes-out " + out : std::string()));
+      EXPECT_EQ(run.status, 0) << run.err;
+      Json json = Json::parse(run.out, nullptr, false);
+      if (routes) json["routes"] = read_file(out);
+      return json;
+    };
+    const Json one = run_here(""), two = run_here(" --overlap");
+    EXPECT_EQ(one.at("outputs"), two.at("outputs"));
+    EXPECT_TRUE(one.value("routes", Json()) == two.value("routes", Json()));
+    EXPECT_FALSE(one.contains("overlap"));
+    const int64_t steps = two.at("overlap").at("steps");
+    EXPECT_GT(steps, 0);
+    EXPECT_LE(steps, two.at("steps").get<int64_t>());
+    if (options.find("--max-sequences 1") != std::string::npos) {
+      EXPECT_LT(steps, two.at("steps").get<int64_t>());
+    }
+  }
+  const Outcome text = trimtab("run " + kTinyMoe + " --ranks 2 --steps 2 --overlap");
+  EXPECT_TRUE(contains(text.out, "2 of 2 steps were two microbatches\n")) << text.out;
+  EXPECT_EQ(
+      error_line({"run " + kTinyMoe + " --ranks 1 --overlap"}, 2),
+      "--overlap: one rank waits for nobody; it takes --ranks 2 or more (see trimtab run --help)");
+  const Json processes = run_under("mpi/run.sh 4", "--overlap --dispatcher all_to_all");
+  if (processes.is_null()) return;
+  const Outcome threads = trimtab("run " + kTinyMoe +
+                                  " --json --steps 8 --temperature 2 --seed 3 --ranks 4 "
+                                  "--overlap --dispatcher all_to_all");
+  expect_same_run(processes, Json::parse(threads.out));
+}
+
 // Over hosts a thread of each process moves messages on; the text is the same.
 TEST(Run, ProgressThreadsChangeNoText) {
   const Json with = run_under("hosts/run.sh 2 1 full", "--progress-thread --dispatcher packed");
