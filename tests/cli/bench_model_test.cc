@@ -99,6 +99,30 @@ TEST(BenchModel, PerplexityOfTokenIds) {
       json);
 }
 
+// The ranks are processes, each with the experts of its own slots.
+TEST(BenchModel, RunsOnProcesses) {
+  if (!kHasMpi) GTEST_SKIP() << "needs MPI";
+  const Scratch scratch;
+  const auto report = [&](const std::string& options) {
+    const std::string file = scratch.file("stdout");
+    const int status = std::system((std::string(TRIMTAB_SOURCE_DIR) + "/tests/mpi/run.sh 3 " +
+                                    TRIMTAB_BINARY + " " + kModel + options + " --json >" + file)
+                                       .c_str());
+    return WEXITSTATUS(status) == 0 ? Json::parse(read_file(file)) : Json(WEXITSTATUS(status));
+  };
+  const std::string text = " --perplexity " + kTinyMoe + "/prompts.txt";
+  const Json processes = report(text);
+  if (processes == 77) GTEST_SKIP() << "needs mpiexec";
+  ASSERT_TRUE(processes.is_object()) << processes;
+  EXPECT_EQ(processes.at("ranks"), 3);
+  EXPECT_EQ(processes.at("perplexity"),
+            Json::parse(trimtab(kModel + text + " --json").out).at("perplexity"));
+  const Json rates = report(" --prefill 20 --batch 2 --context 20" + kBrief);
+  ASSERT_TRUE(rates.is_object()) << rates;
+  expect_row(rates.at("prefill")[0]);
+  expect_row(rates.at("decode")[0]);
+}
+
 TEST(BenchModel, PackedModelsKeepTheirFormats) {
   const Scratch scratch;
   const std::string packed = scratch.file("packed");
