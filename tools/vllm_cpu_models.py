@@ -12,6 +12,8 @@ RANDOM = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2", "deepseek_v3"),
     *("glm4_moe", "gpt_oss"),
 )
+# Layers of the sizes of Qwen3-30B-A3B, in bf16: 4.9 GB.
+LARGE = "qwen3_moe_large"
 # A token is a byte, as in tiny-moe.
 BEGIN, END, VOCABULARY = 256, 257, 258
 
@@ -31,7 +33,8 @@ def random_model(family):
     import transformers
 
     torch.manual_seed(7)
-    model = transformers.AutoModelForCausalLM.from_config(config(family))
+    wanted = config(family)
+    model = transformers.AutoModelForCausalLM.from_config(wanted, dtype=wanted.dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() >= 2:
@@ -80,6 +83,18 @@ def config(family):
         "n_group": 4,
         "topk_group": 2,
     }
+    large = {
+        "hidden_size": 2048,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "dtype": "bfloat16",
+    }
     kind, own = {
         "mixtral": ("Mixtral", {**eight, "num_local_experts": 8}),
         "qwen2_moe": (
@@ -87,6 +102,7 @@ def config(family):
             {**eight, "num_experts": 8, "shared_expert_intermediate_size": 96},
         ),
         "qwen3_moe": ("Qwen3Moe", {**sixteen, "num_experts": 16, "norm_topk_prob": True}),
+        LARGE: ("Qwen3Moe", large),
         "olmoe": ("Olmoe", {**sixteen, "num_experts": 16}),
         "deepseek_v2": ("DeepseekV2", {**latent, "topk_method": "group_limited_greedy"}),
         "deepseek_v3": (

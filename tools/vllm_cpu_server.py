@@ -29,6 +29,16 @@ LAYOUTS = {
 }
 STARTED_WITHIN, STOPPED_WITHIN, ANSWERED_WITHIN = 900, 120, 600  # seconds
 ENDED_WITHIN = 60  # after a rank was killed
+# For rates(): requests at a time, and how often.
+AT_ONCE, ROUNDS = (1, 4, 16), 5
+TP2_OWN = ["--tensor-parallel-size", "2"]
+RATED = {
+    "tp2 bf16": ([*TP2_OWN, "--enable-expert-parallel"], {}),
+    "dp2 bf16": (["--data-parallel-size", "2", "--enable-expert-parallel"], {}),
+    "tp2 w8a8": ([*TP2_OWN, "--enable-expert-parallel"], {"experts": "w8a8"}),
+    "tp2 w4a8": ([*TP2_OWN, "--enable-expert-parallel"], {"experts": "w4a8"}),
+    "tp2 bf16, eplb": ([*TP2_OWN, *SPREAD], {}),
+}
 LOST = re.compile(r"CommError: rank 0, .*peer 1: its process has ended; start all ranks again")
 
 
@@ -271,3 +281,38 @@ def lose_a_rank(python, folder, model, mode, layout, environment):
         wrong.append("all requests had been answered before")
     text = [f"ended {took:.0f} s after a rank was killed", f"{failed} requests failed", *wrong]
     return not wrong, ", ".join(text)
+
+
+def rates(python, folder, model, environment):
+    """Prints new tokens per second of vLLM's own server over two tensor-parallel ranks, and how
+    many times as many Trimtab's gives: median and range of the rounds, in which both servers answer
+    in turns."""
+    environment = {**environment, "VLLM_SLEEP_WHEN_IDLE": "1"}
+    usual = ["--dtype", "bfloat16", "--max-num-seqs", str(max(AT_ONCE))]
+    log = folder / "rates-log.txt"
+
+    def start(arguments, settings):
+        arguments = [*usual, *arguments, "--additional-config", json.dumps({"trimtab": settings})]
+        return Server(python, model, arguments, environment, log)
+
+    for name, (arguments, settings) in RATED.items():
+        with start(TP2_OWN, {"enabled": False}) as own:
+            with start(arguments, {"require": True, **settings}) as ours:
+                for at_once in AT_ONCE:
+                    pairs = [(rate(own, at_once), rate(ours, at_once)) for _ in range(ROUNDS + 1)]
+                    times = sorted(b / a for a, b in pairs[1:])  # the first warms up
+                    middle = sorted(a for a, _ in pairs[1:])[ROUNDS // 2]
+                    print(
+                        f"{name:15} {at_once:2} requests: vLLM's own tp2 {middle:.1f} tokens/s, "
+                        f"Trimtab {times[ROUNDS // 2]:.2f} times ({times[0]:.2f}-{times[-1]:.2f})",
+                        flush=True,
+                    )
+
+
+def rate(server, at_once):
+    """New tokens per second of so many requests at a time."""
+    asked = prompts()[:at_once]
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        answered = list(pool.map(server.complete, asked))
+    return sum(len(tokens) for _, tokens in answered) / (time.monotonic() - began)
