@@ -108,7 +108,8 @@ std::shared_ptr<RankRuntime> make_rank_runtime(
     const RankGroup& group, int num_experts, int top_k, int threads, const std::string& dispatcher,
     int64_t max_tokens, const std::optional<ParallelLayout>& layout,
     std::optional<double> row_budget, bool same_tokens, const std::string& balancer,
-    const std::string& cost, int redundant, std::optional<Placement> placement, bool share_openmp) {
+    const std::string& cost, int redundant, std::optional<Placement> placement, bool share_openmp,
+    bool weight_on_input, const std::string& left) {
   const auto make = [&](RankRuntimeOptions options) {
     return new RankRuntime(group.comm, num_experts, top_k, std::move(options));
   };
@@ -121,6 +122,7 @@ std::shared_ptr<RankRuntime> make_rank_runtime(
                 .same_tokens = same_tokens,
                 .balancer = balancer,
                 .cost = cost,
+                .weights = weight_use(weight_on_input, left),
                 .redundant = redundant,
                 .placement = std::move(placement),
                 .version = TRIMTAB_VERSION}),
@@ -182,6 +184,7 @@ move between the ranks while they serve.)")
            "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "layout"_a = nb::none(),
            "row_budget"_a = nb::none(), "same_tokens"_a = false, "balancer"_a = "", "cost"_a = "",
            "redundant"_a = 0, "placement"_a = nb::none(), "share_openmp"_a = true,
+           "weight_on_input"_a = false, "left"_a = "weight_and_sum",
            R"(num_experts: of all ranks, which must divide them.
 top_k: the number of experts of a token. threads: those of this rank.
 dispatcher: a name (docs/dispatch.md) or "auto".
@@ -199,7 +202,9 @@ cost: what an expert takes for a number of rows, which the balancer's split rule
 redundant: slots of all ranks beyond one for each expert.
 placement: a Placement of all layers that the ranks begin with, which says how many slots there are
 (redundant is not heeded); None: experts in order. Experts still are added as without it, and
-start() brings them to where it says. ValueError for what does not fit.)")
+start() brings them to where it says. ValueError for what does not fit.
+weight_on_input, left: as MoeRuntime's, the same on every rank. With a balancer or a placement left
+is "weight_and_sum".)")
       .def("add_layer", &RankRuntime::add_layer, "weights"_a, WithoutGil(),
            "Adds this rank's experts of the next layer; returns the layer's number.")
       .def("start", &RankRuntime::start, WithoutGil(),

@@ -76,6 +76,7 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
                                          const std::optional<ParallelLayout>& layout,
                                          std::optional<double> row_budget, bool share_openmp,
                                          const std::string& split, const std::string& cost,
+                                         bool weight_on_input, const std::string& left,
                                          double timeout) {
   if (layers.empty() || layers.front() == nullptr)
     throw InvalidArgument("a runtime needs at least one layer");
@@ -94,6 +95,7 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
           .share_openmp = share_openmp,
           .split = parse_split_rule(split),
           .cost = cost,
+          .weights = weight_use(weight_on_input, left),
           .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)});
   for (const auto& layer : layers) runtime->add_layer(layer);
   return runtime;
@@ -182,7 +184,8 @@ call raises RuntimeError.)")
       .def(nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = nb::none(),
            "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "layout"_a = nb::none(),
            "row_budget"_a = nb::none(), "share_openmp"_a = true, "split"_a = "static",
-           "cost"_a = "", "timeout"_a = 60.0,
+           "cost"_a = "", "weight_on_input"_a = false, "left"_a = "weight_and_sum",
+           "timeout"_a = 60.0,
            R"(layers: list of ExpertWeights, all of the same sizes and format.
 
 top_k: the number of experts of a token. ranks: the number of ranks; None: those of the layout, or
@@ -201,6 +204,11 @@ instead of threads of the runtime's own.
 split: the rule that shares tokens out over an expert's replicas: static, round_robin, split or
 time. cost: what an expert takes for a number of rows, which time needs: "measure" (in 0.05 s),
 "rows", or a file that `trimtab bench experts --cost-out` wrote.
+weight_on_input: weights multiply the experts' input instead of their output, as Llama 4 does it;
+top_k is 1.
+left: what experts leave to the combine, with the same bits: "weight_and_sum"; "sum", they apply the
+weights themselves; "nothing", they also sum a token's picks and return a row for each token, which
+takes a dispatcher that brings tokens whole (all_gather).
 timeout: the longest that ranks wait for each other, in seconds.
 Raises ValueError for what does not fit.)")
       .def("add_layer", &MoeRuntime::add_layer, "weights"_a, WithoutGil(),

@@ -145,7 +145,9 @@ MoeRuntime::Layer MoeRuntime::place_table(std::shared_ptr<const ExpertTable> tab
     parts.split = options_.split;
     parts.cost = cost_;
     parts.dispatcher = dispatcher_for(layer.placement, r);
-    parts.experts = make_grouped_experts(std::move(slots), hidden_, format_);
+    parts.experts = make_grouped_experts(std::move(slots), hidden_, format_, Format::kStandard,
+                                         options_.weights.left);
+    parts.weight_on_input = options_.weights.on_input;
     parts.layer = number;
     layer.ranks.push_back({.layer = MoeLayer(std::move(parts)),
                            .counts = std::vector<int32_t>(num_slots),

@@ -41,6 +41,7 @@ struct RuntimeOptions {
   // kTime needs it.
   SplitRule split = SplitRule::kStatic;
   std::string cost = {};
+  WeightUse weights = {};
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 

@@ -58,6 +58,54 @@ TEST(MoeRuntime, BitsDoNotDependOnRanksAndThreads) {
   }
 }
 
+TEST(MoeRuntime, ExpertsMayWeighAndSumThemselves) {
+  const auto wanted = forward(*make_runtime({}), 23);
+  for (const int ranks : {1, 3}) {
+    for (const Left left : {Left::kWeightAndSum, Left::kSum, Left::kNothing}) {
+      const auto with = [&](const char* dispatcher) {
+        return make_runtime({.ranks = ranks,
+                             .dispatcher = dispatcher,
+                             .max_tokens = 10,
+                             .weights = {.left = left}});
+      };
+      if (left == Left::kNothing) {
+        EXPECT_THROW(with("pull"), InvalidArgument);
+      } else {
+        EXPECT_EQ(forward(*with("pull"), 23), wanted);
+      }
+      EXPECT_EQ(
+          forward(*with("all_gather"), 23),
+          forward(*make_runtime({.ranks = ranks, .dispatcher = "all_gather", .max_tokens = 10}),
+                  23));
+    }
+  }
+}
+
+TEST(MoeRuntime, WeightsMayMultiplyTheInput) {
+  const auto table = make_table(kExperts, 0, kExperts);
+  constexpr int64_t kTokens = 9;
+  const auto weights = random_floats(kTokens, 4);
+  std::vector<float> x = random_floats(kTokens * kHidden, 3), weighed = x;
+  for (size_t i = 0; i < x.size(); ++i) weighed[i] *= weights[i / kHidden];
+  const std::vector<int32_t> ids{0, 3, 2, 4, -1, 1, 1, 0, 2};
+  const auto output = [&](const std::vector<float>& rows, const std::vector<float>& of_picks,
+                          bool on_input, int ranks) {
+    MoeRuntime runtime(*table, 1, {.ranks = ranks, .weights = {.on_input = on_input}});
+    runtime.add_layer(table);
+    std::vector<float> out(rows.size());
+    runtime.forward(0,
+                    {ConstRows(rows.data(), kTokens, kHidden), ConstRows(ids.data(), kTokens, 1),
+                     of_picks, Rows(out.data(), kTokens, kHidden)},
+                    [] {});
+    return out;
+  };
+  const auto wanted = output(weighed, std::vector<float>(kTokens, 1.0F), false, 1);
+  for (const int ranks : {1, 3}) EXPECT_EQ(output(x, weights, true, ranks), wanted);
+  EXPECT_NE(output(x, weights, false, 1), wanted);
+  // With several picks a token would need several inputs.
+  EXPECT_THROW(make_runtime({.weights = {.on_input = true}}), InvalidArgument);
+}
+
 // P1, P4: whole experts and slices of tokens have the bits of one rank; where ranks sum parts,
 // outputs differ by rounding. Each pick is counted once.
 TEST(MoeRuntime, LayoutsGiveWhatOneRankGives) {

@@ -31,6 +31,12 @@ struct RoutedTokens {
   }
 };
 
+// Where a layer's router weights go.
+struct WeightUse {
+  bool on_input = false;            // MoeLayer::Parts::weight_on_input
+  Left left = Left::kWeightAndSum;  // who weighs and sums the experts' outputs
+};
+
 // A layer as one rank has it.
 struct RankLayer {
   MoeLayer layer;

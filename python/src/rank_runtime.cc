@@ -162,10 +162,13 @@ void RankRuntime::start() {
   require_same_ranks();
   if (!cost_error_.empty()) throw InvalidArgument(cost_error_);
   if (tables_.empty()) throw InvalidArgument("a runtime needs at least one layer");
+  const bool moves = !options_.balancer.empty() || options_.placement;
+  if (moves && options_.weights.left != Left::kWeightAndSum)
+    throw InvalidArgument("left: experts that move leave weighing and summing to the end");
   if (options_.placement) check_placement(*options_.placement, num_layers(), num_experts_, ranks());
   placement_ = std::make_unique<Placement>(loaded_placement());
   load_.resize(cells(num_layers(), num_experts_));
-  if (!options_.balancer.empty() || options_.placement) make_slots();
+  if (moves) make_slots();
   if (options_.placement) move_to(*options_.placement);
   const auto dispatcher = make_dispatcher();
   make_layers(dispatcher);
@@ -205,6 +208,8 @@ void RankRuntime::require_same_ranks() {
                     named_value("row_budget", options_.row_budget ? cat(*options_.row_budget)
                                                                   : std::string("none")),
                     named_value("same_tokens", cat(static_cast<int>(options_.same_tokens))),
+                    named_value("weight_on_input", cat(options_.weights.on_input)),
+                    named_value("left", cat(static_cast<int>(options_.weights.left))),
                     named_value("redundant experts", cat(options_.redundant)),
                     named_value("placement", slots_of(options_.placement)),
                     named_value("balancer", options_.balancer),
@@ -291,7 +296,8 @@ void RankRuntime::move_to(const Placement& target) {
 std::shared_ptr<const Experts> RankRuntime::experts_of(const ExpertTable& table,
                                                        Format format) const {
   const auto own = table.experts(own_part());
-  return make_grouped_experts({own.begin(), own.end()}, hidden_, format_, format);
+  return make_grouped_experts({own.begin(), own.end()}, hidden_, format_, format,
+                              options_.weights.left);
 }
 
 void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatcher) {
@@ -304,6 +310,7 @@ void RankRuntime::make_layers(const std::shared_ptr<const Dispatcher>& dispatche
     parts.dispatcher = dispatcher;
     parts.experts = slots_ ? slots_->experts(l, dispatcher->format())
                            : experts_of(*tables_[l], dispatcher->format());
+    parts.weight_on_input = options_.weights.on_input;
     if (l == 0 && options_.cost == "measure") agree_on_cost(*parts.experts);
     parts.cost = cost_;
     parts.layer = l;

@@ -43,6 +43,8 @@ struct RankRuntimeOptions {
   std::string balancer = {};
   // What an expert costs, as expert_cost.h names it; the balancer's split rule "time" needs it.
   std::string cost = {};
+  // The same on every rank. Experts that may move leave weighing and summing to the end.
+  WeightUse weights = {};
   int redundant = 0;  // slots of all ranks beyond one for each expert; ranks must divide it
   // Where experts are when the first call comes; `redundant` is not heeded then. None: in order,
   // the first ones of a rank once more in its redundant slots.

@@ -354,5 +354,24 @@ TEST(RankRuntime, RefusesWhatDoesNotFit) {
   });
 }
 
+// Experts that weigh their rows give the same bits; those that may move can't.
+TEST(RankRuntime, ExpertsMayWeighTheirRows) {
+  Reference reference;
+  run_ranks(kRanks, [&](Communicator& comm) {
+    const auto runtime = start(comm, {.dispatcher = "all_to_all", .weights = {.left = Left::kSum}});
+    const Batch batch(5 + comm.rank(), 30 + static_cast<unsigned>(comm.rank()));
+    std::vector<float> out;
+    runtime->forward(0, batch.into(out), true);
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(out, reference(batch));
+  });
+  EXPECT_THROW(run_ranks(kRanks,
+                         [&](Communicator& comm) {
+                           start(comm, {.balancer = "{}", .weights = {.left = Left::kSum}});
+                         }),
+               InvalidArgument);
+}
+
 }  // namespace
 }  // namespace trimtab::python

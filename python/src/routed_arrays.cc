@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "routed_arrays.h"
 
+#include <utility>
+
 #include "base/cat.h"
 #include "trimtab/error.h"
 
@@ -24,6 +26,16 @@ RoutedTokens routed_tokens(const Array& x, const Array& ids, const Contiguous<fl
   check_picks(ids.shape(0), ids.shape(1), x.shape(0), top_k, "ids");
   check_picks(weights.shape(0), weights.shape(1), x.shape(0), top_k, "weights");
   return call;
+}
+
+WeightUse weight_use(bool weight_on_input, const std::string& left) {
+  constexpr std::pair<const char*, Left> kNames[] = {
+      {"weight_and_sum", Left::kWeightAndSum}, {"sum", Left::kSum}, {"nothing", Left::kNothing}};
+  for (const auto& [known, value] : kNames) {
+    if (left == known) return {.on_input = weight_on_input, .left = value};
+  }
+  throw InvalidArgument(
+      cat("left \"", left, "\" is not known; there are weight_and_sum, sum, nothing"));
 }
 
 }  // namespace trimtab::python

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arrays of a call of forward() as tokens.
+// The arrays of a call of forward() as tokens, and what runtimes are told of their weights.
 #pragma once
+
+#include <string>
 
 #include "arrays.h"
 #include "rank_pass.h"
@@ -14,5 +16,8 @@ using Contiguous = nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::c
 // of x, and as rows_of(). Types and sizes of rows are the layer's to check.
 RoutedTokens routed_tokens(const Array& x, const Array& ids, const Contiguous<float>& weights,
                            const OutArray& out, int top_k);
+
+// left: "weight_and_sum", "sum" or "nothing". Throws InvalidArgument.
+WeightUse weight_use(bool weight_on_input, const std::string& left);
 
 }  // namespace trimtab::python

@@ -142,6 +142,38 @@ def test_layouts_and_budgets_that_mean_nothing_are_refused(rng, options, text):
         runtime_of(*arrays(rng), **options)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_weights_may_multiply_the_input(rng, ranks):
+    gate_up, down = arrays(rng)
+    x, ids, weights = routed(rng, 11)
+    ids, weights = ids[:, :1].copy(), weights[:, :1].copy()
+    experts = trimtab.ExpertWeights(gate_up, down, format="f32")
+    runtime = trimtab.MoeRuntime([experts], 1, ranks=ranks, weight_on_input=True)
+    wanted = reference(gate_up, down, x * weights, ids, np.ones_like(weights))
+    np.testing.assert_allclose(forward(runtime, x, ids, weights), wanted, atol=1e-5)
+    with pytest.raises(ValueError, match="need one pick a token, not 3"):
+        trimtab.MoeRuntime([experts], TOP_K, weight_on_input=True)
+
+
+def test_experts_may_weigh_and_sum(rng):
+    gate_up, down = arrays(rng)
+    call = routed(rng, 11)
+    experts = trimtab.ExpertWeights(gate_up, down, format="f32")
+
+    def output(dispatcher, left):
+        runtime = trimtab.MoeRuntime([experts], TOP_K, ranks=2, dispatcher=dispatcher, left=left)
+        return forward(runtime, *call)
+
+    for dispatcher, left in [("pull", "sum"), ("all_gather", "sum"), ("all_gather", "nothing")]:
+        np.testing.assert_array_equal(
+            output(dispatcher, left), output(dispatcher, "weight_and_sum")
+        )
+    with pytest.raises(ValueError, match="take all_gather"):
+        output("pull", "nothing")
+    with pytest.raises(ValueError, match='left "all" is not known'):
+        output("pull", "all")
+
+
 def test_values_of_layouts():
     layout = trimtab.ParallelLayout(tp=2, dp=3, pcp=2, ep=False)
     assert (layout.ranks, layout.expert_parts) == (12, 2)
