@@ -87,6 +87,7 @@ void require_same_run(Communicator& comm, const RunOptions& options, const Model
       named_value("--experts", options.formats.experts),
       named_value("--kv", options.kv),
       named_value("--force-balance", options.force_balance ? "given" : "not given"),
+      named_value("--step-tokens", std::to_string(options.step_tokens)),
       named_value("--overlap", options.overlap ? "given" : "not given"),
       named_value("--dry-run", options.dry_run ? "given" : "not given"),
       named_value(

@@ -59,6 +59,7 @@ DecoderOptions decoder_options(const Job& job, const DecoderWeights& weights, Co
   const RunOptions& options = job.options;
   return {.dispatcher = options.dispatcher,
           .layout = job.layout,
+          .max_tokens = options.step_tokens,
           .row_budget = options.row_budget,
           .wire = wire_of(options),
           .threads = options.threads_per_rank,

@@ -122,9 +122,8 @@ std::vector<Generation> generate_on_ranks(const Job& job, const Ranks& ranks,
   const std::vector<std::vector<int32_t>> token_ids = job.token_ids();
   std::vector<Generation> generations(token_ids.size());
   const GenerateOptions how = generate_options(job);
-  const int64_t max_steps =
-      max_generate_steps(job.config, token_ids, how, DecoderOptions().max_tokens,
-                         job.layout ? job.layout->dp : ranks.count());
+  const int64_t max_steps = max_generate_steps(job.config, token_ids, how, options.step_tokens,
+                                               job.layout ? job.layout->dp : ranks.count());
   RunTrace trace(options.chrome_trace, ranks, max_steps, job.config.num_hidden_layers);
 
   ranks.run([&](Communicator& comm) {

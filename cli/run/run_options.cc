@@ -67,6 +67,11 @@ void add_work(Command& run, RunOptions& options) {
   add_model_settings(run, options);
   run.flag("--progress-thread", options.progress_thread,
            "Over several hosts: a thread of each process moves messages while it computes");
+  run.number("--step-tokens", options.step_tokens,
+             "Most tokens of a rank in one step: longer prompts are read in chunks, between the "
+             "tokens of others; memory is reserved for so many")
+      .between(1, 1 << 20)
+      .shows_default();
   run.flag("--overlap", options.overlap,
            "Each MoE layer takes a step's tokens as two microbatches that hide each other's waits, "
            "where every rank has two tokens or more; the same text, more memory");

@@ -22,6 +22,7 @@ struct RunOptions : ModelOptions {
   bool progress_thread = false;
   bool force_balance = false;
   bool overlap = false;
+  int step_tokens = 256;  // DecoderOptions::max_tokens
   uint64_t seed = 0;
   Sampling sampling;
   bool model_sampling = false;     // what is not said of `sampling` is as the model says

@@ -32,6 +32,8 @@ TEST(DryRun, ForetellsEveryDispatcherAndWire) {
   expect_foretold(kShort + "--ranks 4 --wire i8");
   expect_foretold(kShort + "--ranks 4 --dispatcher packed --wire mxfp8 --dtype bf16");
   expect_foretold(kShort + "--ranks 4 --row-budget 0");
+  for (const char* tokens : {"1", "300", "1000"})
+    expect_foretold(kTinyMoe + " --ranks 2 --steps 2 --overlap --step-tokens " + tokens);
   expect_foretold(kShort + "--ranks 2 --threads-per-rank 3");
 }
 

@@ -309,6 +309,29 @@ TEST(Run, ForceBalanceLevelsRanksAndRecordsNothing) {
   EXPECT_EQ(processes.at("rank_load"), Json::array());
 }
 
+// Prompts may be read in chunks of any size; smaller ones take more steps.
+TEST(Run, ChunksOfPromptsGiveTheSameText) {
+  const auto run_here = [](const std::string& more) {
+    const Outcome run =
+        trimtab("run " + kTinyMoe + " --json --ranks 2 --steps 4 --temperature 2 --seed 3 " + more);
+    EXPECT_EQ(run.status, 0) << run.err;
+    return Json::parse(run.out);
+  };
+  const Json usual = run_here("");
+  EXPECT_EQ(run_here("--step-tokens 256").at("steps"), usual.at("steps"));
+  int64_t steps = usual.at("steps");
+  for (const char* tokens : {"64", "7", "1"}) {
+    const Json run = run_here(std::string("--step-tokens ") + tokens);
+    EXPECT_EQ(run.at("outputs"), usual.at("outputs")) << tokens;
+    EXPECT_GT(run.at("steps").get<int64_t>(), steps) << tokens;
+    steps = run.at("steps");
+    EXPECT_LT(run["memory"]["ranks"][0]["workspace"].get<int64_t>(),
+              usual["memory"]["ranks"][0]["workspace"].get<int64_t>());
+  }
+  EXPECT_EQ(run_here("--step-tokens 5000").at("outputs"), usual.at("outputs"));
+  EXPECT_EQ(trimtab("run " + kTinyMoe + " --step-tokens 0").status, 2);
+}
+
 // Two microbatches give the text and the routes of one batch; where a rank has a single token, as
 // with one sequence, steps are one batch.
 TEST(Run, OverlapGivesTheSameText) {
