@@ -68,8 +68,8 @@ double step_par(const Placement& placement, const Load& load, double* worst = nu
 }
 
 struct Figures {
-  double window = 0, window_worst = 0, train = 0, test = 0, test_worst = 0, bound = 0, moves = 0,
-         receive = 0, seconds = 0;
+  double window = 0, window_worst = 0, train = 0, test = 0, test_worst = 0, floor = 0, bound = 0,
+         moves = 0, receive = 0, seconds = 0;
   long long duplicates = 0;
 };
 
@@ -86,6 +86,8 @@ Figures figures_of(const Plan& plan, const Load& test) {
   }
   f.moves = static_cast<double>(plan.moves.size()) / layers;
   f.test = step_par(plan.placement, test, &f.test_worst);
+  for (int l = 0; l < test.num_layers; ++l)
+    f.floor += noise_floor(test, l, plan.placement.num_ranks()) / layers;
   return f;
 }
 
@@ -95,11 +97,13 @@ void print(const Options& options, const std::string& name, const std::string& p
     std::printf(
         "{\"workload\": \"%s\", \"policy\": \"%s\", \"preset\": \"%s\", \"par_window\": %.6f, "
         "\"par_window_worst\": %.6f, \"par_bound\": %.6f, \"par_step\": %.6f, \"par_next\": %.6f, "
-        "\"par_next_worst\": %.6f, \"moves_per_layer\": %.3f, \"receive_peak\": %.3f, "
+        "\"par_next_worst\": %.6f, \"floor_next\": %.6f, \"moves_per_layer\": %.3f, "
+        "\"receive_peak\": %.3f, "
         "\"duplicates\": %lld, "
         "\"cpu_seconds\": %.6f}\n",
         name.c_str(), policy.c_str(), options.policy.preset.c_str(), f.window, f.window_worst,
-        f.bound, f.train, f.test, f.test_worst, f.moves, f.receive, f.duplicates, f.seconds);
+        f.bound, f.train, f.test, f.test_worst, f.floor, f.moves, f.receive, f.duplicates,
+        f.seconds);
     return;
   }
   std::printf(
