@@ -11,6 +11,8 @@
 #include "cli/output/text.h"
 #include "cli/plan/serving_keys.h"
 #include "load/replicas.h"
+#include "trimtab/error.h"
+#include "trimtab/table.h"
 
 namespace trimtab::cli {
 
@@ -74,6 +76,23 @@ std::string text_report(const CheckOptions& options, const Placement& placement,
 
 namespace {
 
+// Throws InvalidArgument, naming the engine's layer, where a layer breaks a rule for nodes.
+void check_rules(const CheckOptions& options, const Placement& placement,
+                 const CheckResult& result) {
+  const int groups = options.wires.groups, experts = placement.num_experts();
+  if (experts % groups != 0)
+    throw InvalidArgument(
+        fmt::format("{} expert groups do not divide {} experts", groups, experts));
+  const NodeRules rules = parse_node_rules(options.wires.rules);
+  for (int layer = 0; layer < placement.num_layers(); ++layer) {
+    const std::string broken = broken_rule(rules, groups, experts, placement.logical(layer),
+                                           placement.first_slots(), result.topology);
+    if (broken.empty()) continue;
+    throw InvalidArgument(fmt::format("{}, layer {}: {}", printable(valid_utf8(options.placement)),
+                                      result.layer_ids[cells(layer)], broken));
+  }
+}
+
 void measure(const Placement& placement, const Load& load, int layer, CheckResult& result) {
   const Serving serving = result.served.serving();
   result.levels.push_back(levelness(rank_loads(placement, load, layer, serving), 0));
@@ -96,11 +115,12 @@ CheckResult check_placement(const CheckOptions& options, const PlacementFile& fi
   for (int rank = 0; rank < placement.num_ranks(); ++rank) {
     result.slots_per_rank.push_back(placement.slots_of_rank(rank));
   }
+  result.topology = topology_of(options.wires, placement.num_ranks());
+  check_rules(options, placement, result);
   for (int layer = 0; layer < placement.num_layers(); ++layer) {
     result.duplicates.push_back(duplicate_slots(placement.logical(layer), placement.first_slots()));
     if (loads != nullptr) measure(placement, loads->load, layer, result);
   }
-  result.topology = topology_of(options.wires, placement.num_ranks());
   if (loads == nullptr) return result;
   result.traffic = step_traffic(*loads, tokens_of(*loads, placement.num_ranks()), options.wires,
                                 result.topology, {{"", placement}});

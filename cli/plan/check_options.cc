@@ -13,7 +13,8 @@ load: ids out of range, experts without a slot, lists of the wrong length. With 
 how level the ranks would be: PAR is the busiest rank's load over the mean of all, tokens shared out
 over replicas as --split says. With --cost, and with --split time, the same in time, and how long a
 step waits for its busiest rank in each layer. Where the loads have tokens, also the copies of
-tokens that a step sends from rank to rank and between nodes (--json: traffic).
+tokens that a step sends from rank to rank and between nodes (--json: traffic). With --node-rules a
+placement that breaks one of them is not valid.
 
 Exit status: 0 valid, 1 not valid or it failed, 2 wrong usage.
 
@@ -39,6 +40,7 @@ void add_check(Command& program, CheckOptions& options) {
   for (Option size : add_sizes_of_loads(command, options.loads)) size.needs(loads);
   add_serving(command, options.serving);
   add_nodes(command, options.wires);
+  add_node_rules(command, options.wires, ", for --node-rules groups");
   add_token_bytes(command, options.wires);
   add_report(command, options.report);
   add_json(command, options.json);
@@ -49,9 +51,16 @@ void add_check(Command& program, CheckOptions& options) {
         throw UsageError(std::string(serving) + ": it has no effect without --loads");
     }
     for (const char* nodes : {"--nodes", "--topology"}) {
-      if (command.given(nodes) && options.loads.files.empty() && options.report.empty())
-        throw UsageError(std::string(nodes) + ": it has no effect without --loads or --report");
+      if (command.given(nodes) && options.loads.files.empty() && options.report.empty() &&
+          options.wires.rules.empty()) {
+        throw UsageError(std::string(nodes) +
+                         ": it has no effect without --loads, --report or --node-rules");
+      }
     }
+    if (command.given("--node-rules") && !command.given("--nodes") && !command.given("--topology"))
+      throw UsageError("--node-rules: it has no effect without --nodes or --topology");
+    if (command.given("--groups") && !parse_node_rules(options.wires.rules).groups_on_nodes)
+      throw UsageError("--groups: it has no effect without --node-rules groups");
     check(options);
   });
 }

@@ -32,7 +32,8 @@ Problem problem_of(const PlannerOptions& options, const Load& load, const Placem
                    const ServedBy& served, const TokenSample* tokens) {
   Problem problem{.load = load, .current = current};
   problem.topology = topology_of(options.wires, current.num_ranks());
-  problem.num_groups = options.groups;
+  problem.num_groups = options.wires.groups;
+  problem.rules = parse_node_rules(options.wires.rules);
   problem.limits = options.limits;
   problem.expert_bytes = options.expert_bytes;
   problem.split = served.sharing;

@@ -17,10 +17,7 @@ void add_planner(Command& command, PlannerOptions& options) {
       .between(1, kMostSizes);
   add_current(command, options.current, options.current_format);
   add_nodes(command, options.wires);
-  command
-      .number("--groups", options.groups, "Groups of experts of the model's router, for deepseek")
-      .between(1, kMostSizes)
-      .shows_default();
+  add_node_rules(command, options.wires, ", for deepseek and --node-rules groups");
   const auto limit = [&](const char* name, int64_t& value, const char* about) {
     return command.number(name, value, about).at_least(0);
   };
@@ -63,10 +60,16 @@ void check_planner(const PlannerOptions& options, const std::vector<std::string>
         fmt::format("{} (or --current) is required", options.ranks == 0 ? "--ranks" : "--slots"));
   }
   // Every policy gets the groups with the problem; one that ignores them would mislead.
-  if (options.groups != 1 && std::ranges::find(policies, "deepseek") == policies.end()) {
-    throw UsageError(fmt::format("groups: only deepseek has it, and the policy is {}",
-                                 fmt::join(policies, ", ")));
+  const WireOptions& wires = options.wires;
+  if (wires.groups != 1 && !parse_node_rules(wires.rules).groups_on_nodes &&
+      std::ranges::find(policies, "deepseek") == policies.end()) {
+    throw UsageError(
+        fmt::format("groups: only deepseek has it, and the policy is {}; --node-rules groups uses "
+                    "them too",
+                    fmt::join(policies, ", ")));
   }
+  if (!wires.rules.empty() && wires.nodes == 1 && wires.topology.empty())
+    throw UsageError("--node-rules: it has no effect without --nodes or --topology");
   try {
     make_policies(policies, options.policy_options);
   } catch (const InvalidArgument& error) {

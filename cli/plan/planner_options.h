@@ -26,7 +26,6 @@ struct PlannerOptions {
   ServingOptions serving;  // what plans are made for
   PolicyOptions policy_options;
   double wire_slack = Problem::kWireSlack;  // what less traffic between nodes may cost in PAR
-  int groups = 1;  // groups of experts of the model's router, which deepseek alone keeps together
 };
 
 void add_planner(Command& command, PlannerOptions& options);

@@ -30,7 +30,8 @@ ReplayConfig config_of(const ReplayOptions& options, const Placement& start,
           .topology = topology_of(options.wires, start.num_ranks()),
           .limits = options.limits,
           .expert_bytes = options.expert_bytes,
-          .num_groups = options.groups};
+          .num_groups = options.wires.groups,
+          .rules = parse_node_rules(options.wires.rules)};
 }
 
 ReplayReport report_of_start(const ReplayOptions& options, const ReplayConfig& config,

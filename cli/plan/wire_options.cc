@@ -21,6 +21,20 @@ void add_nodes(Command& command, WireOptions& options) {
       .type("FILE");
 }
 
+void add_node_rules(Command& command, WireOptions& options, const std::string& about_groups) {
+  command
+      .list(
+          "--node-rules", options.rules,
+          "What placements keep to on several nodes: groups (the experts of a group on one node), "
+          "even (replicas spread evenly), all (each node holds every expert)")
+      .one_of({"groups", "even", "all"})
+      .type("NAME,...");
+  command
+      .number("--groups", options.groups, "Groups of experts of the model's router" + about_groups)
+      .between(1, kMostSizes)
+      .shows_default();
+}
+
 void add_token_bytes(Command& command, WireOptions& options) {
   command
       .number("--token-bytes", options.token_bytes,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/options/command.h"
 #include "trimtab/policy.h"
@@ -13,12 +14,16 @@ namespace trimtab::cli {
 
 struct WireOptions {
   int nodes = 1;
-  std::string topology;     // file; empty: `nodes` says all
-  int64_t token_bytes = 0;  // of one token's row; 0: not said, traffic is in copies alone
+  std::vector<std::string> rules;  // names, see parse_node_rules()
+  int groups = 1;                  // groups of experts of the model's router
+  std::string topology;            // file; empty: `nodes` says all
+  int64_t token_bytes = 0;         // of one token's row; 0: not said, traffic is in copies alone
 };
 
 // Adds --nodes and --topology.
 void add_nodes(Command& command, WireOptions& options);
+// Adds --node-rules and --groups. about_groups: who else uses them.
+void add_node_rules(Command& command, WireOptions& options, const std::string& about_groups);
 // Adds --token-bytes.
 void add_token_bytes(Command& command, WireOptions& options);
 

@@ -17,6 +17,7 @@
 
 #include "trimtab/error.h"
 #include "trimtab/load.h"
+#include "trimtab/node_rules.h"
 #include "trimtab/placement.h"
 #include "trimtab/split.h"
 #include "trimtab/topology.h"
@@ -59,7 +60,11 @@ struct Problem {
   // The bytes of one expert's weights in a layer; 0: they are not known (limits.max_bytes needs
   // them).
   int64_t expert_bytes = 0;
-  int num_groups = 1;  // expert groups (DeepSeek's hierarchical packing)
+  int num_groups = 1;  // expert groups of the router (for `deepseek`, and rules.groups_on_nodes)
+  // What every layer of the plan keeps to; `trim` honours all, `deepseek` groups_on_nodes. The
+  // other policies throw InvalidArgument where there are rules and several nodes, and so does every
+  // policy where limits allow no plan that keeps to them.
+  NodeRules rules = {};
   // The history that the last plan returned; `load` then holds only the steps since.
   const History* history = nullptr;
   // The rule that will share tokens out over the replicas of the plan. None: each replica gets the

@@ -31,6 +31,7 @@ struct ReplayConfig {
   PlanLimits limits;
   int64_t expert_bytes = 0;
   int num_groups = 1;
+  NodeRules rules = {};
   const std::atomic<bool>* stop = nullptr;
 };
 

@@ -39,6 +39,7 @@ struct Settings {
   const CostModel* cost = nullptr;
   std::optional<std::vector<int32_t>> node_of_rank;
   int num_groups = 1;
+  std::vector<std::string> node_rules;
   int64_t expert_bytes = 0;
   std::optional<int64_t> max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank;
 
@@ -61,6 +62,7 @@ Planned rebalance(const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Pl
                         .limits = settings.limits(),
                         .expert_bytes = settings.expert_bytes,
                         .num_groups = settings.num_groups,
+                        .rules = parse_node_rules(settings.node_rules),
                         .history = history,
                         .split = parse_sharing(settings.split),
                         .cost = settings.cost};
@@ -94,7 +96,8 @@ nb::tuple replay_policy(const Policy& policy, nb::handle_t<Load> load,
                             .topology = settings.topology(),
                             .limits = settings.limits(),
                             .expert_bytes = settings.expert_bytes,
-                            .num_groups = settings.num_groups};
+                            .num_groups = settings.num_groups,
+                            .rules = parse_node_rules(settings.node_rules)};
   const std::vector<int> layers =
       ids_or_counted(std::move(layer_ids), recorded.num_layers, "layer_ids");
   const std::vector<int64_t> steps =
@@ -291,10 +294,11 @@ written.)",
       .def("__repr__", &text_of);
 }
 
-#define TRIMTAB_SETTINGS                                                                    \
-  "split: str = 'equal', cost: CostModel | None = None, "                                   \
-  "node_of_rank: collections.abc.Sequence[int] | None = None, num_groups: int = 1, "        \
-  "expert_bytes: int = 0, max_moves_per_layer: int | None = None, max_bytes: int | None = " \
+#define TRIMTAB_SETTINGS                                                                         \
+  "split: str = 'equal', cost: CostModel | None = None, "                                        \
+  "node_of_rank: collections.abc.Sequence[int] | None = None, num_groups: int = 1, "             \
+  "node_rules: collections.abc.Sequence[str] = (), expert_bytes: int = 0, max_moves_per_layer: " \
+  "int | None = None, max_bytes: int | None = "                                                  \
   "None, max_layers: int | None = None, max_receive_per_rank: int | None = None"
 #define TRIMTAB_NUMBERS                                        \
   ", layer_ids: collections.abc.Sequence[int] | None = None, " \
@@ -313,55 +317,61 @@ an option that the policy does not have.)")
           "rebalance",
           [](const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
              const std::string& split, const CostModel* cost,
-             std::optional<std::vector<int32_t>> node_of_rank, int num_groups, int64_t expert_bytes,
+             std::optional<std::vector<int32_t>> node_of_rank, int num_groups,
+             std::vector<std::string> node_rules, int64_t expert_bytes,
              std::optional<int64_t> max_moves_per_layer, std::optional<int64_t> max_bytes,
              std::optional<int64_t> max_layers, std::optional<int64_t> max_receive_per_rank,
              const History* history, std::optional<std::vector<int>> layer_ids,
              std::optional<std::vector<int64_t>> step_ids) {
-            return rebalance(policy, load, current,
-                             {split, cost, std::move(node_of_rank), num_groups, expert_bytes,
-                              max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank},
-                             history, std::move(layer_ids), std::move(step_ids));
+            return rebalance(
+                policy, load, current,
+                {split, cost, std::move(node_of_rank), num_groups, std::move(node_rules),
+                 expert_bytes, max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank},
+                history, std::move(layer_ids), std::move(step_ids));
           },
           nb::arg("load"), nb::arg("current"), nb::kw_only(), nb::arg("split") = "equal",
           nb::arg("cost") = nb::none(), nb::arg("node_of_rank") = nb::none(),
-          nb::arg("num_groups") = 1, nb::arg("expert_bytes") = 0,
-          nb::arg("max_moves_per_layer") = nb::none(), nb::arg("max_bytes") = nb::none(),
-          nb::arg("max_layers") = nb::none(), nb::arg("max_receive_per_rank") = nb::none(),
-          nb::arg("history") = nb::none(), nb::arg("layer_ids") = nb::none(),
-          nb::arg("step_ids") = nb::none(),
+          nb::arg("num_groups") = 1, nb::arg("node_rules") = std::vector<std::string>(),
+          nb::arg("expert_bytes") = 0, nb::arg("max_moves_per_layer") = nb::none(),
+          nb::arg("max_bytes") = nb::none(), nb::arg("max_layers") = nb::none(),
+          nb::arg("max_receive_per_rank") = nb::none(), nb::arg("history") = nb::none(),
+          nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
           R"(A plan for these loads from this placement, within these limits.
 
 split: the rule that will share tokens out over replicas: equal (each gets the same part, fractions
 included), static, round_robin, split or time. cost: what rows cost; time needs it, and with it the
 steps must be single ones. node_of_rank: [ranks]; all on one when left out. num_groups: expert
-groups, for deepseek. expert_bytes: of one expert's weights, which max_bytes needs. max_...: limits;
-one that is reached stops further moves. history: of the last plan; load then holds only the steps
-since. layer_ids [layers], step_ids [steps]: the engine's numbers. The GIL is released, and Ctrl-C
-ends the call. Raises ValueError when sizes do not fit each other.)",
+groups of the router, for deepseek and the rule groups. node_rules: what every layer keeps to on
+several nodes: groups, even, all (trimtab.plan() says what they mean). expert_bytes: of one expert's
+weights, which max_bytes needs. max_...: limits; one that is reached stops further moves. history:
+of the last plan; load then holds only the steps since. layer_ids [layers], step_ids [steps]: the
+engine's numbers. The GIL is released, and Ctrl-C ends the call. Raises ValueError when sizes do not
+fit each other.)",
           nb::sig("def rebalance(self, load: Load, current: Placement, *, " TRIMTAB_SETTINGS
                   ", history: History | None = None" TRIMTAB_NUMBERS ") -> Plan"))
       .def(
           "replay",
           [](const Policy& policy, nb::handle_t<Load> load, nb::handle_t<Placement> current,
              int64_t window, const std::string& split, const CostModel* cost,
-             std::optional<std::vector<int32_t>> node_of_rank, int num_groups, int64_t expert_bytes,
+             std::optional<std::vector<int32_t>> node_of_rank, int num_groups,
+             std::vector<std::string> node_rules, int64_t expert_bytes,
              std::optional<int64_t> max_moves_per_layer, std::optional<int64_t> max_bytes,
              std::optional<int64_t> max_layers, std::optional<int64_t> max_receive_per_rank,
              std::optional<std::vector<int>> layer_ids,
              std::optional<std::vector<int64_t>> step_ids) {
-            return replay_policy(policy, load, current, window,
-                                 {split, cost, std::move(node_of_rank), num_groups, expert_bytes,
-                                  max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank},
-                                 std::move(layer_ids), std::move(step_ids));
+            return replay_policy(
+                policy, load, current, window,
+                {split, cost, std::move(node_of_rank), num_groups, std::move(node_rules),
+                 expert_bytes, max_moves_per_layer, max_bytes, max_layers, max_receive_per_rank},
+                std::move(layer_ids), std::move(step_ids));
           },
           nb::arg("load"), nb::arg("current"), nb::kw_only(), nb::arg("window"),
           nb::arg("split") = "equal", nb::arg("cost") = nb::none(),
           nb::arg("node_of_rank") = nb::none(), nb::arg("num_groups") = 1,
-          nb::arg("expert_bytes") = 0, nb::arg("max_moves_per_layer") = nb::none(),
-          nb::arg("max_bytes") = nb::none(), nb::arg("max_layers") = nb::none(),
-          nb::arg("max_receive_per_rank") = nb::none(), nb::arg("layer_ids") = nb::none(),
-          nb::arg("step_ids") = nb::none(),
+          nb::arg("node_rules") = std::vector<std::string>(), nb::arg("expert_bytes") = 0,
+          nb::arg("max_moves_per_layer") = nb::none(), nb::arg("max_bytes") = nb::none(),
+          nb::arg("max_layers") = nb::none(), nb::arg("max_receive_per_rank") = nb::none(),
+          nb::arg("layer_ids") = nb::none(), nb::arg("step_ids") = nb::none(),
           R"(Plans on each window of steps and measures the plan on the window after it.
 
 Every plan starts from the one before, with its history. window: steps. The rest as in rebalance():

@@ -620,3 +620,17 @@ def test_ctrl_c_ends_planning(how):
         assert len(os.listdir("/proc/self/task")) == threads
     # The next call is not stopped.
     assert trimtab.plan(load.counts[:1], start, preset="fast").placement.num_layers == 40
+
+
+def test_plans_keep_to_rules_for_nodes():
+    loads = np.random.default_rng(5).integers(1, 100, (4, 1, 16))
+    plan = trimtab.plan(
+        loads, ranks=4, slots=6, nodes=2, groups=4, node_rules=["groups"], preset="fast"
+    )
+    node_of_group = {}
+    for slot, expert in enumerate(plan.placement.logical[0].tolist()):
+        assert node_of_group.setdefault(expert // 4, slot // 12) == slot // 12
+    with pytest.raises(ValueError, match="no rule for nodes 'near'"):
+        trimtab.plan(loads, ranks=4, slots=6, nodes=2, node_rules=["near"])
+    with pytest.raises(ValueError, match="swift does not keep to them"):
+        trimtab.plan(loads, ranks=4, slots=6, nodes=2, node_rules=["even"], policy="swift")

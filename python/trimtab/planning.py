@@ -67,6 +67,7 @@ def plan(
     cost: CostModel | None = None,
     nodes: int = 1,
     groups: int = 1,
+    node_rules: Sequence[str] = (),
     max_moves_per_layer: int | None = None,
     max_receive_per_rank: int | None = None,
     max_layers: int | None = None,
@@ -85,7 +86,10 @@ def plan(
     split: the rule that will share tokens out over replicas: equal (each gets the same part,
         fractions included), static, round_robin, split or time. cost: what rows cost; time needs
         it, and with it loads are those of single steps.
-    nodes: ranks are numbered node by node. groups: expert groups of the router, for deepseek.
+    nodes: ranks are numbered node by node. groups: expert groups of the router, for deepseek and
+        the rule groups. node_rules: what every layer keeps to on several nodes: groups (all
+        replicas of a group's experts on one node), even (replicas spread evenly), all (each node
+        has every expert). trim keeps to all of them, deepseek to groups, others raise.
     max_moves_per_layer, max_receive_per_rank (experts, in each layer), max_layers, max_bytes (needs
         expert_bytes, of one expert's weights): what the plan may cost.
     history: of the plan before (Plan.history); loads then holds only the steps since.
@@ -107,6 +111,7 @@ def plan(
         cost=cost,
         nodes=nodes,
         groups=groups,
+        node_rules=node_rules,
         max_moves_per_layer=max_moves_per_layer,
         max_receive_per_rank=max_receive_per_rank,
         max_layers=max_layers,
@@ -142,6 +147,7 @@ class Task:
         cost: CostModel | None = None,
         nodes: int = 1,
         groups: int = 1,
+        node_rules: Sequence[str] = (),
         **limits: int | None,
     ) -> Task:
         """Raises ValueError as plan()."""
@@ -166,6 +172,7 @@ class Task:
                 "cost": cost,
                 "node_of_rank": even_nodes(current.num_ranks, nodes) if nodes != 1 else None,
                 "num_groups": groups,
+                "node_rules": node_rules,
                 **limits,
                 **names,
             },

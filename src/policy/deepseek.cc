@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/cat.h"
 #include "policy/frame.h"
 #include "policy/layer_placement.h"
 #include "policy/policies.h"
+#include "trimtab/error.h"
 
 namespace trimtab {
 namespace {
@@ -127,9 +129,18 @@ class DeepseekPolicy final : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
+    if (problem.rules.even_replicas || problem.rules.all_experts_on_nodes)
+      refuse_rules(problem, name());
     const auto plan_layer = [&](int layer) {
-      return deepseek_placement(window_load(problem.load, layer), problem.current.first_slots(),
-                                problem.topology, problem.num_groups);
+      std::vector<int32_t> placement =
+          deepseek_placement(window_load(problem.load, layer), problem.current.first_slots(),
+                             problem.topology, problem.num_groups);
+      const std::string broken =
+          broken_rule(problem.rules, problem.num_groups, problem.load.num_experts, placement,
+                      problem.current.first_slots(), problem.topology);
+      if (broken.empty()) return placement;
+      throw InvalidArgument(cat("deepseek can't keep groups on nodes here, where layer ", layer,
+                                " would break that rule: ", broken, "; trim can"));
     };
     return finish_plan(problem, plan_layers(problem, plan_layer),
                        {.align_ranks = false, .align_slots = keep_slots_, .require_gain = false});

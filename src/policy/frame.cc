@@ -103,6 +103,7 @@ class Finisher {
       if (problem_.wants_curve) curve = make_curve();
       if (!within_plan_limits()) spend_budget();
     }
+    check_rules();
     Plan plan = make_plan();
     plan.curve = std::move(curve);
     return plan;
@@ -157,6 +158,22 @@ class Finisher {
     }
   }
 
+  // Which of the rules for nodes a placement of a layer breaks; empty: none.
+  std::string breaks(std::span<const int32_t> placement) const {
+    return broken_rule(problem_.rules, problem_.num_groups, problem_.load.num_experts, placement,
+                       first_slots(), problem_.topology);
+  }
+  // Limits may leave a layer as it was, which may break a rule.
+  void check_rules() {
+    for (int layer = 0; layer < layers(); ++layer) {
+      const std::string broken = breaks(proposed(layer));
+      if (broken.empty()) continue;
+      throw InvalidArgument(cat("layer ", layer, ": ", broken,
+                                "; the limits on moves allow no placement that keeps to the rules "
+                                "for nodes"));
+    }
+  }
+
   void keep(int layer) {
     LayerPrediction& p = predictions_[layer];
     std::copy(current(layer).begin(), current(layer).end(), proposed(layer).begin());
@@ -204,16 +221,19 @@ class Finisher {
     predict_bounds(window, p);
     constexpr double kLevel = 1 + 1e-9;  // rounding of shares such as 1/3
     const bool in_rows = problem_.cost == nullptr || problem_.cost->is_proportional();
-    if (in_rows && p.par_step_before <= kLevel && !problem_.has_wires()) return keep(layer);
+    const bool is_kept = breaks(current(layer)).empty();
+    if (in_rows && p.par_step_before <= kLevel && !problem_.has_wires() && is_kept)
+      return keep(layer);
     fit(layer, window);
     if (std::ranges::equal(proposed(layer), current(layer))) return keep(layer);
+    if (is_kept && !breaks(proposed(layer)).empty()) return keep(layer);  // limits cut it short
     predict_after(layer, proposed(layer), window, p);
     predict_wires_after(layer);
     // Fewer or cheaper copies are a gain where the peak is as low as the slack allows.
     const bool fewer = problem_.topology.has_prices() ? p.copies_cost_after < p.copies_cost_before
                                                       : p.node_copies_after < p.node_copies_before;
     const bool wires = fewer && p.par_step_after <= p.par_step_before * (1 + problem_.wire_slack);
-    if (options_.require_gain && gain(p) <= 0 && !wires) return keep(layer);
+    if (options_.require_gain && gain(p) <= 0 && !wires && is_kept) return keep(layer);
     moves_[layer] = moves_to(layer, proposed(layer));
   }
 
@@ -316,7 +336,7 @@ class Finisher {
       const int64_t moves = std::accumulate(in.begin(), in.end(), int64_t{0});
       if (moves > limits.max_moves_per_layer ||
           std::ranges::max(in) > limits.max_receive_per_rank ||
-          std::ranges::equal(placement, current(layer)))
+          std::ranges::equal(placement, current(layer)) || !breaks(placement).empty())
         continue;
       Choice choice{std::move(placement), predictions_[layer], {moves, 0}};
       predict_after(layer, choice.placement, window, choice.prediction);
@@ -477,6 +497,8 @@ void validate(const Problem& problem) {
     throw InvalidArgument(cat(problem.num_groups, " expert groups do not divide ",
                               current.num_experts(), " experts"));
   }
+  check_node_rules(problem.rules, problem.num_groups, current.num_experts(), current.first_slots(),
+                   problem.topology);
   if (problem.history == nullptr || problem.history->episodes.num_steps == 0) return;
   const History& history = *problem.history;
   validate_counts(history.episodes);
@@ -489,6 +511,12 @@ void validate(const Problem& problem) {
                               " weights does not belong to loads of ", load.num_layers,
                               " layers x ", load.num_experts, " experts"));
   }
+}
+
+void refuse_rules(const Problem& problem, std::string_view policy) {
+  if (!problem.rules.any() || problem.topology.num_nodes() < 2) return;
+  throw InvalidArgument(cat("rules for nodes: ", policy,
+                            " does not keep to them; trim does, and deepseek to that for groups"));
 }
 
 Plan finish_plan(const Problem& problem, std::vector<int32_t> proposal,

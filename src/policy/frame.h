@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "trimtab/policy.h"
@@ -17,6 +18,10 @@ namespace trimtab {
 // over the window fits in int64 (layer, step and expert are named), limits are >= 0, topology and
 // history match.
 void validate(const Problem& problem);
+
+// For policies that know no rules for nodes: throws InvalidArgument where the problem has some that
+// mean something.
+void refuse_rules(const Problem& problem, std::string_view policy);
 
 struct FinishOptions {
   // Rename the ranks of the proposal (within a node, and whole nodes, when the topology has

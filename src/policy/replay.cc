@@ -68,6 +68,7 @@ ReplayResult replay(const Policy& policy, const Load& load, const Placement& sta
                           .limits = config.limits,
                           .expert_bytes = config.expert_bytes,
                           .num_groups = config.num_groups,
+                          .rules = config.rules,
                           .history = number > 0 ? &history : nullptr,
                           .split = config.split,
                           .cost = config.cost,

@@ -80,6 +80,7 @@ class FixedPolicy final : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
+    refuse_rules(problem, name());
     const auto plan_layer = [&](int layer) {
       const uint64_t seed = seed_ * 0x10001u + layer;
       return place_(problem.load.num_experts, problem.current.first_slots(), seed);

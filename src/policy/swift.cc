@@ -206,6 +206,7 @@ class SwiftPolicy final : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
+    refuse_rules(problem, name());
     const auto plan_layer = [&](int layer) {
       return swift_placement(window_load(problem.load, layer), problem.current.logical(layer),
                              problem.current.first_slots());

@@ -117,6 +117,27 @@ TEST(Check, RefusesWhatIsNotValid) {
             "can't open /nowhere: No such file or directory");
 }
 
+TEST(Check, SaysWhichRuleForNodesIsBroken) {
+  const Scratch scratch;
+  const std::string plan = scratch.file("p.json");
+  const std::string make = "plan " + kTinyMoe +
+                           "/trace.npy --ranks 4 --slots 9 --nodes 2 --preset fast --json -o " +
+                           plan + " --node-rules ";
+  for (const std::string rules : {"groups --groups 4", "even"}) {
+    EXPECT_EQ(trimtab(make + rules).status, 0) << rules;
+    EXPECT_EQ(trimtab("check " + plan + " --nodes 2 --node-rules " + rules).status, 0) << rules;
+  }
+  EXPECT_EQ(error_line({"check " + plan + " --nodes 2 --node-rules groups --groups 5", ""}, 1),
+            "5 expert groups do not divide 32 experts");
+  EXPECT_TRUE(
+      contains(error_line({"check " + plan + " --nodes 2 --node-rules groups --groups 4", ""}, 1),
+               plan + ", layer 0: expert "));
+  EXPECT_TRUE(contains(error_line({"check " + plan + " --nodes 2 --node-rules all", ""}, 1),
+                       " has no replica on node "));
+  EXPECT_TRUE(contains(error_line({"check " + plan + " --node-rules all", ""}, 2),
+                       "--node-rules: it has no effect without --nodes or --topology"));
+}
+
 TEST(Check, LoadsMustFit) {
   const Scratch scratch;
   const std::string file = scratch.file("p.json", placement_json("[[0, 0, 1, 2, 1]]"));

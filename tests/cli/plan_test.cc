@@ -317,6 +317,11 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
            {plan + " --ranks 4 --slots 9 --nodes 3", "3 nodes do not divide 4 ranks"},
            {plan + " --ranks 4 --slots 9 --policy deepseek --groups 5",
             "5 expert groups do not divide 32 experts"},
+           {plan + " --ranks 4 --slots 9 --nodes 2 --node-rules all",
+            "the rule all needs 32 slots on each node, node 0 has 18"},
+           {plan + " --ranks 4 --slots 9 --nodes 2 --node-rules even --policy swift",
+            "rules for nodes: swift does not keep to them; trim does, and deepseek to that for "
+            "groups"},
            {plan + " --ranks 4 --slots 9 --policy optimal",
             "optimal proves plans of up to 24 experts in 64 slots, not of 32 in 36; use trim"},
            {plan + " --ranks 4 --slots 9 --report /nowhere/x",
@@ -333,7 +338,10 @@ TEST(Plan, FailuresAreOneLineAndStatus1) {
   for (const Failure& failure : std::vector<Failure>{
            {" --policy swift --preset fast", "preset: only trim has it, and the policy is swift"},
            {" --no-keep-slots", "keep_slots: only deepseek has it, and the policy is trim"},
-           {" --groups 4", "groups: only deepseek has it, and the policy is trim"},
+           {" --groups 4",
+            "groups: only deepseek has it, and the policy is trim; --node-rules groups uses them "
+            "too"},
+           {" --node-rules even", "--node-rules: it has no effect without --nodes or --topology"},
            {" --format vllm", "--format: it has no effect without --out"},
            {" --tokens-per-step 3",
             "--tokens-per-step: " + kTrace + " is npy, and only top-k text is cut by it"},

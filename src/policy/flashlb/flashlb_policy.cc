@@ -19,6 +19,7 @@ class FlashlbPolicy final : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
+    refuse_rules(problem, name());
     const Load episodes =
         to_episodes(problem.load, EpisodeCut::even(problem.load.num_steps, options_.max_episodes));
     Plan plan = finish_plan(problem, plan_layers(problem, [&](int layer) {

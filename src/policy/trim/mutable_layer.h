@@ -41,7 +41,8 @@ class MutableLayer {
   }
   // The slots that hold an expert, in no order.
   std::span<const int32_t> slots_of(int32_t expert) const { return slots_of_[cells(expert)]; }
-  // Of the whole window.
+  // Of the whole window: of an expert, and of each of its replicas.
+  float load(int32_t expert) const { return load_(expert, 0); }
   float load_of_replica(int32_t expert) const { return share_(expert, 0); }
   const Matrix<int32_t>& on_node() const { return on_node_; }  // [experts, nodes] replicas
 

@@ -11,50 +11,59 @@
 namespace trimtab {
 namespace {
 
-// Temperatures at the start and the end, in copies per token.
-constexpr double kHot = 0.01;
-constexpr double kCold = 0.0003;
+// Temperatures at the start and the end, in copies per token, or PAR.
+constexpr double kHot = 0.01, kCold = 0.0003;
+// For level load alone the more slots there are, the less does an exchange change.
+constexpr double kHotLevelSlots = 10, kColdLevel = 0.00003;
 constexpr int64_t kSameTemperature = 64;  // exchanges
 // What a peak above its limit by one mean load costs, in copies per token.
 constexpr double kLevelPrice = 20;
 
 class NodeSearch {
  public:
-  NodeSearch(MutableLayer& layer, TokenPlanes& planes, SlotExchanges& exchanges,
+  NodeSearch(MutableLayer& layer, TokenPlanes* planes, SlotExchanges& exchanges,
              const NodeGoal& goal)
-      : layer_(layer), planes_(planes), exchanges_(exchanges), goal_(goal) {}
+      : layer_(layer),
+        planes_(planes),
+        exchanges_(exchanges),
+        goal_(goal),
+        level_price_(planes == nullptr ? 1 : kLevelPrice),
+        hot_(planes == nullptr ? kHotLevelSlots / layer.slots().num_slots() : kHot),
+        cold_(planes == nullptr ? kColdLevel : kCold) {}
 
   void run() {
-    std::vector<int32_t> all(cells(layer_.num_experts()));
-    std::iota(all.begin(), all.end(), 0);
-    planes_.change_of(all, layer_.on_node());
-    planes_.keep();
-    const std::vector<int32_t> start = layer_.placement();
-    std::vector<int32_t> best = start;
-    double least = wires();
+    if (planes_ != nullptr) {
+      std::vector<int32_t> all(cells(layer_.num_experts()));
+      std::iota(all.begin(), all.end(), 0);
+      planes_->change_of(all, layer_.on_node());
+      planes_->keep();
+    }
     excess_ = excess();
+    double least = cost();
+    std::vector<int32_t> best = layer_.placement();
     for (int64_t step = 0; step < goal_.steps; ++step) {
       const double progress = static_cast<double>(step) / static_cast<double>(goal_.steps);
       if (step % kSameTemperature == 0) {
         check_stop(goal_.stop);
-        temperature_ = kHot * std::pow(kCold / kHot, progress);
+        temperature_ = hot_ * std::pow(cold_ / hot_, progress);
       }
-      if (!choose(progress) || !judge() || excess_ > 0) continue;
-      const double now = wires();
+      if (!choose(progress) || !judge() || (planes_ != nullptr && excess_ > 0)) continue;
+      const double now = cost();
       if (now < least - 1e-9) {
         least = now;
         best = layer_.placement();
       }
     }
     layer_.go_to(best);
-    planes_.change_of(layer_.touched(), layer_.on_node());
-    planes_.keep();
   }
 
  private:
-  double wires() const {
-    return static_cast<double>(planes_.cost()) / planes_.copy_of_all() +
-           goal_.move_price * layer_.moves();
+  // With tokens peaks count for nothing within their limits.
+  double cost() const {
+    const double wires = planes_ == nullptr
+                             ? level_price_ * excess_
+                             : static_cast<double>(planes_->cost()) / planes_->copy_of_all();
+    return wires + goal_.move_price * layer_.moves();
   }
   double excess() const {
     return std::max(0.0, layer_.window_peak() - goal_.limits.window) +
@@ -65,6 +74,7 @@ class NodeSearch {
     const uint32_t kind = exchanges_.random().below(16);
     if (kind < 2) return exchanges_.replica();
     if (kind < 6) return exchanges_.two_slots_of_node();
+    if (kind == 6 && goal_.rules.groups()) return exchanges_.two_groups(goal_.rules.num_groups());
     // Loads that only change places stay level.
     if (kind < 8 && progress < 0.5) return exchanges_.two_ranks();
     return exchanges_.two_slots_alike();
@@ -75,38 +85,42 @@ class NodeSearch {
     layer_.change(exchanges_.changes());
     const double excess_now = excess();
     const double worse =
-        kLevelPrice * (excess_now - excess_) + goal_.move_price * (layer_.moves() - moves);
+        level_price_ * (excess_now - excess_) + goal_.move_price * (layer_.moves() - moves);
     // What the exchange may cost, the chance that it is taken anyway included.
     const double most = -temperature_ * std::log(static_cast<double>(exchanges_.random().unit()));
-    if (worse > most + kHopeless) {
+    if (!goal_.rules.holds(layer_) || worse > most + kHopeless ||
+        worse + change_of_copies() > most) {
       layer_.undo();
       return false;
     }
-    const int64_t change = planes_.change_of(layer_.touched(), layer_.on_node());
-    if (worse + static_cast<double>(change) / planes_.copy_of_all() > most) {
-      layer_.undo();
-      return false;
-    }
-    planes_.keep();
+    if (planes_ != nullptr) planes_->keep();
     excess_ = excess_now;
     return true;
+  }
+
+  double change_of_copies() {
+    if (planes_ == nullptr) return 0;
+    return static_cast<double>(planes_->change_of(layer_.touched(), layer_.on_node())) /
+           planes_->copy_of_all();
   }
 
   // No exchange saves so many copies per token.
   static constexpr double kHopeless = 0.1;
 
   MutableLayer& layer_;
-  TokenPlanes& planes_;
+  TokenPlanes* const planes_;
   SlotExchanges& exchanges_;
   const NodeGoal goal_;
+  const double level_price_, hot_, cold_;
   double excess_ = 0, temperature_ = 0;
 };
 
 }  // namespace
 
-void search_nodes(MutableLayer& layer, TokenPlanes& planes, SlotExchanges& exchanges,
+void search_nodes(MutableLayer& layer, TokenPlanes* planes, SlotExchanges& exchanges,
                   const NodeGoal& goal) {
-  if (planes.copy_of_all() > 0) NodeSearch(layer, planes, exchanges, goal).run();
+  if (planes != nullptr && planes->copy_of_all() == 0) return;
+  NodeSearch(layer, planes, exchanges, goal).run();
 }
 
 }  // namespace trimtab

@@ -29,6 +29,7 @@ class Optimal : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
+    refuse_rules(problem, name());
     if (problem.load.num_experts > kMaxExperts || problem.current.num_slots() > kMaxSlots) {
       throw InvalidArgument(cat("optimal proves plans of up to ", kMaxExperts, " experts in ",
                                 kMaxSlots, " slots, not of ", problem.load.num_experts, " in ",

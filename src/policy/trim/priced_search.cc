@@ -203,7 +203,7 @@ class PricedSearch {
     const int moves_before = layer_.moves();
     layer_.change(exchanges_.changes());
     // Where two ranks change all they hold, the loads only change places.
-    if (!only_ranks_ && !limits_.hold(layer_)) {
+    if (!task_.rules.holds(layer_) || (!only_ranks_ && !limits_.hold(layer_))) {
       layer_.undo();
       return false;
     }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "policy/layer_placement.h"
+
 namespace trimtab {
 
 bool SlotExchanges::two_slots() {
@@ -63,6 +65,26 @@ bool SlotExchanges::two_ranks() {
     const int s = slots.first(a) + i, t = slots.first(b) + i;
     changes_.push_back({s, layer_.expert(t)});
     changes_.push_back({t, layer_.expert(s)});
+  }
+  return true;
+}
+
+bool SlotExchanges::two_groups(int num_groups) {
+  const int in_group = layer_.num_experts() / num_groups;
+  const int g = below(num_groups), h = below(num_groups);
+  const auto node = [&](int group) { return layer_.node_of(layer_.slots_of(group * in_group)[0]); };
+  if (node(g) == node(h)) return false;
+  const auto by_load = [&](int group) {
+    return sorted_ids(in_group, [&](int32_t a, int32_t b) {
+      return layer_.load(group * in_group + a) > layer_.load(group * in_group + b);
+    });
+  };
+  const std::vector<int32_t> of_g = by_load(g), of_h = by_load(h);
+  changes_.clear();
+  for (int i = 0; i < in_group; ++i) {
+    const int32_t e = g * in_group + of_g[cells(i)], f = h * in_group + of_h[cells(i)];
+    for (const int32_t slot : layer_.slots_of(e)) changes_.push_back({slot, f});
+    for (const int32_t slot : layer_.slots_of(f)) changes_.push_back({slot, e});
   }
   return true;
 }

@@ -24,6 +24,9 @@ class SlotExchanges {
   bool two_slots_of_node();  // of different ranks of one node
   bool replica();            // a slot whose expert has other replicas gets another expert
   bool two_ranks();          // with equally many slots change all they hold
+  // All replicas of two groups of experts, on different nodes, change places: of the experts with
+  // most load, and so on down to the least. num_groups: of neighbouring experts.
+  bool two_groups(int num_groups);
 
   std::span<const SlotChange> changes() const { return changes_; }
   Random& random() { return random_; }

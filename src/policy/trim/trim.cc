@@ -12,6 +12,8 @@
 #include "policy/trim/episodes.h"
 #include "policy/trim/frontier.h"
 #include "policy/trim/layer_planner.h"
+#include "policy/trim/rule_keeper.h"
+#include "policy/trim/rule_search.h"
 #include "policy/trim/searched_slots.h"
 #include "policy/trim/served_cost.h"
 #include "policy/trim/served_search.h"
@@ -94,6 +96,11 @@ class Trim : public Policy {
 
   Plan rebalance(const Problem& problem) const override {
     validate(problem);
+    if (has_rules(problem) && has_serving(problem)) {
+      throw InvalidArgument(
+          "rules for nodes: trim keeps to them for equal shares alone, without a split rule or a "
+          "cost; leave one of them out");
+    }
     const SearchedSlots slots(problem.current);
     const Noise noise(most_slots(slots.slots()));
     std::vector<int32_t> proposal =
@@ -158,6 +165,11 @@ class Trim : public Policy {
   std::vector<int32_t> plan_one(const Problem& problem, int layer, const SearchedSlots& slots,
                                 const Noise& noise) const {
     const Work work = work_of(problem, layer, slots);
+    const bool has_wires = problem.has_wires() && problem.topology.num_nodes() <= kMostWireNodes;
+    if (has_rules(problem)) {
+      std::vector<int32_t> placement = by_rules(problem, layer, work, work.move_price);
+      return has_wires ? for_wires(problem, layer, std::move(placement)) : placement;
+    }
     if (work.episodes.count == 0) return to_vector(problem.current.logical(layer));
     const LayerTask task = slots.task(layer, work.episodes, work.move_price);
     std::vector<int32_t> placement =
@@ -168,9 +180,39 @@ class Trim : public Policy {
       placement = search_served(served_task(problem, layer, steps, work),
                                 aligned(problem, layer, placement));
     }
-    if (problem.has_wires() && problem.topology.num_nodes() <= kMostWireNodes)
-      return for_wires(problem, layer, std::move(placement));
-    return placement;
+    return has_wires ? for_wires(problem, layer, std::move(placement)) : placement;
+  }
+
+  static bool has_rules(const Problem& problem) {
+    return problem.rules.any() && problem.topology.num_nodes() > 1;
+  }
+
+  // The placement that keeps to the rules for nodes, level over the episodes. move_price: PAR that
+  // a move must gain.
+  std::vector<int32_t> by_rules(const Problem& problem, int layer, const Work& work,
+                                double move_price) const {
+    const int experts = problem.load.num_experts;
+    const Episodes& episodes = work.episodes;
+    std::vector<std::vector<double>> loads(1, std::vector<double>(cells(experts)));
+    for (int k = 0; k < episodes.count; ++k) {
+      std::vector<double>& run = loads.emplace_back();
+      for (int e = 0; e < experts; ++e) {
+        run.push_back(static_cast<double>(episodes.of(e)[cells(k)]));
+        loads[0][cells(e)] += run.back() * static_cast<double>(episodes.weight[cells(k)]);
+      }
+    }
+    if (episodes.count == 1) loads.pop_back();
+    return search_by_rules({.slots = SlotRanges(problem.current.first_slots()),
+                            .topology = problem.topology,
+                            .num_experts = experts,
+                            .num_groups = problem.num_groups,
+                            .rules = problem.rules,
+                            .layer = layer,
+                            .loads = loads,
+                            .move_price = move_price,
+                            .current = problem.current.logical(layer),
+                            .steps = episodes.count > 0 ? effort_.node_steps : 0,
+                            .stop = problem.stop});
   }
 
   static bool has_sources(const Problem& problem) { return !problem.tokens->source_rank.empty(); }
@@ -189,8 +231,10 @@ class Trim : public Policy {
     add({0, problem.load.num_steps});
     const EpisodeCut cut = EpisodeCut::spread(problem.load.num_steps, effort_.wire_runs);
     for (int64_t i = 0; problem.load.num_steps > 1 && i < cut.count(); ++i) add(cut[i]);
+    const RuleKeeper rules(problem.rules, problem.num_groups);
     return search_wires(
         {.slots = slots,
+         .rules = rules,
          .topology = problem.topology,
          .tokens = *problem.tokens,
          .layer = layer,
@@ -208,6 +252,7 @@ class Trim : public Policy {
   std::vector<std::vector<int32_t>> alternatives(const Problem& problem, int layer,
                                                  const SearchedSlots& slots,
                                                  const Noise& noise) const {
+    if (has_rules(problem)) return alternatives_by_rules(problem, layer, slots);
     const std::span<const int32_t> current = slots.current(layer);
     if (current.empty()) return {};  // what lies on the way to the plan is all there is
     Work work = work_of(problem, layer, slots);
@@ -235,6 +280,16 @@ class Trim : public Policy {
     for (std::vector<int32_t>& placement : found) placement = aligned(problem, layer, placement);
     return served_frontier(served_task(problem, layer, steps, work), aligned(problem, layer, plan),
                            found);
+  }
+
+  // The same where there are rules for nodes: moves get dearer and dearer.
+  std::vector<std::vector<int32_t>> alternatives_by_rules(const Problem& problem, int layer,
+                                                          const SearchedSlots& slots) const {
+    const Work work = work_of(problem, layer, slots);
+    std::vector<std::vector<int32_t>> found;
+    for (const double price : {0.001, 0.004, 0.016, 0.064, 0.256})
+      found.push_back(by_rules(problem, layer, work, price));
+    return found;
   }
 
   // Is there more to a plan than equal shares in rows?

@@ -16,12 +16,12 @@ namespace {
 // `cost`.
 template <class Cost>
 void polish(MutableLayer& layer, SlotExchanges& exchanges, const PeakLimits& limits,
-            const Cost& cost, double move_cost, int64_t tries) {
+            const RuleKeeper& rules, const Cost& cost, double move_cost, int64_t tries) {
   double least = cost(layer.placement()) + move_cost * layer.moves();
   for (int64_t i = 0; i < tries; ++i) {
     if (exchanges.random().below(16) < 3 ? !exchanges.replica() : !exchanges.two_slots()) continue;
     layer.change(exchanges.changes());
-    if (limits.hold(layer)) {
+    if (limits.hold(layer) && rules.holds(layer)) {
       const double now = cost(layer.placement()) + move_cost * layer.moves();
       if (now < least - 1e-12) {
         least = now;
@@ -47,9 +47,12 @@ std::vector<int32_t> search_wires(const WireTask& task, std::vector<int32_t> sta
   } else if (task.tokens.top_k <= kMostPicksOfPlanes) {
     TokenPlanes planes(task.tokens, task.layer, task.topology.node_of_rank,
                        task.topology.num_nodes(), task.max_tokens);
-    search_nodes(
-        layer, planes, exchanges,
-        {.limits = limits, .move_price = task.move_price, .steps = task.steps, .stop = task.stop});
+    search_nodes(layer, &planes, exchanges,
+                 {.limits = limits,
+                  .rules = task.rules,
+                  .move_price = task.move_price,
+                  .steps = task.steps,
+                  .stop = task.stop});
   }
   // The searches count two replicas for all that a pick may go to, so the result is judged once
   // more as it is measured, and where that is cheap, it goes on so.
@@ -65,7 +68,7 @@ std::vector<int32_t> search_wires(const WireTask& task, std::vector<int32_t> sta
   const int64_t tries = std::min(task.steps, kPolishPicks / std::max<int64_t>(1, picks));
   if (tries >= kWorthwhile) {
     const double unit = prices ? std::ranges::max(task.topology.prices) : 1;
-    polish(layer, exchanges, limits, cost, task.move_price * unit, tries);
+    polish(layer, exchanges, limits, task.rules, cost, task.move_price * unit, tries);
   }
   return cost(layer.placement()) < cost(start) ? layer.placement() : start;
 }

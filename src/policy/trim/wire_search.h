@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "policy/trim/mutable_layer.h"
+#include "policy/trim/rule_keeper.h"
 #include "trimtab/slot_ranges.h"
 #include "trimtab/traffic.h"
 
@@ -26,6 +27,7 @@ constexpr int kMostWireBits = 8192;
 
 struct WireTask {
   SlotRanges slots;
+  const RuleKeeper& rules;   // to which the start keeps
   const Topology& topology;  // several nodes, or prices
   const TokenSample& tokens;
   int layer = 0;
@@ -47,12 +49,13 @@ struct WireTask {
 
 // The peaks that a plan may have.
 struct PeakLimits {
+  PeakLimits() = default;
   PeakLimits(const MutableLayer& layer, double slack)
       : window(layer.window_peak() * (1 + slack)), runs(layer.runs_peak() * (1 + slack)) {}
   bool hold(const MutableLayer& layer) const {
     return layer.window_peak() <= window && layer.runs_peak() <= runs;
   }
-  double window, runs;
+  double window = 0, runs = 0;
 };
 
 // start: [slots]. Returns the best placement found, or the start. The result depends on nothing but

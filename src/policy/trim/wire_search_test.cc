@@ -75,6 +75,8 @@ double least_of_all(int experts, const std::vector<int64_t>& loads, double limit
   return least;
 }
 
+const RuleKeeper kNoRules({}, 1);
+
 // Searches layers of 6 to 8 experts on 4 ranks; returns how many of the cases ended at the optimum.
 // with: the topology of a case, and whether tokens say where they come from.
 int optima_found(int cases, const std::function<Topology(uint32_t seed)>& with, bool has_sources) {
@@ -98,6 +100,7 @@ int optima_found(int cases, const std::function<Topology(uint32_t seed)>& with, 
     const double least = least_of_all(experts, loads, limit, cost);
     const std::vector<std::vector<double>> window = {{loads.begin(), loads.end()}};
     const std::vector<int32_t> found = search_wires({.slots = SlotRanges(first),
+                                                     .rules = kNoRules,
                                                      .topology = topology,
                                                      .tokens = tokens,
                                                      .loads = window,
@@ -150,6 +153,7 @@ TEST(WireSearch, TakesAllSourcesForOneWhereRanksAreVeryMany) {
   const std::vector<std::vector<double>> window = {std::vector<double>(kExperts, 1)};
   const std::vector<int32_t> first = equal_slots(kRanks, 2);
   const std::vector<int32_t> found = search_wires({.slots = SlotRanges(first),
+                                                   .rules = kNoRules,
                                                    .topology = topology,
                                                    .tokens = tokens,
                                                    .loads = window,
@@ -174,6 +178,7 @@ TEST(WireSearch, IsTheSameEachTimeAndKeepsEveryExpert) {
   for (int s = 0; s < 48; ++s) start.push_back(s % 40);
   const auto search = [&] {
     return search_wires({.slots = SlotRanges(first),
+                         .rules = kNoRules,
                          .topology = topology,
                          .tokens = tokens,
                          .loads = window,
