@@ -40,7 +40,7 @@ struct Effort {
   int64_t node_steps = 100'000;
   int64_t price_steps = 30'000;
   int64_t wire_tokens = 4'096;
-  int64_t wire_runs = 16;
+  int64_t wire_runs = 48;
   // If > 0: search from each start with twice the sweeps each time, as long as its part of this
   // lasts. It replaces `sweeps` and `max_visits`.
   double seconds = 0;

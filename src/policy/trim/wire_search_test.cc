@@ -229,5 +229,23 @@ TEST(WireSearch, IsPartOfTrimWhereTokensAndNodesAreKnown) {
   EXPECT_ANY_THROW(make_policy("trim")->rebalance(problem));
 }
 
+TEST(WireSearch, KeepsTheSingleStepsOfAWindowLevelToo) {
+  constexpr int kSteps = 32, kTokens = 64, kExperts = 32;
+  const TokenSample tokens = topical_tokens(kExperts, 4, 4, kSteps * kTokens, 11);
+  Load load{kSteps, 1, kExperts, std::vector<int64_t>(cells(kSteps, kExperts))};
+  for (size_t i = 0; i < tokens.ids.size(); ++i)
+    ++load.counts[i / (4 * kTokens) * kExperts + cells(tokens.ids[i])];
+  const Placement current = default_placement(1, kExperts, std::vector<int>(8, 6));
+  Problem problem{.load = load, .current = current, .topology = Topology::even(8, 2)};
+  const Plan without = make_policy("trim")->rebalance(problem);
+  problem.tokens = &tokens;
+  problem.wire_slack = 0.01;
+  const Plan with = make_policy("trim")->rebalance(problem);
+  EXPECT_LT(with.layers[0].node_copies_after,
+            copies_between_nodes(without.placement.logical(0), without.placement.first_slots(),
+                                 problem.topology.node_of_rank, tokens, 0));
+  EXPECT_LE(with.layers[0].par_step_after, without.layers[0].par_step_after * 1.02);
+}
+
 }  // namespace
 }  // namespace trimtab
