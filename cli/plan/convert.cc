@@ -49,6 +49,7 @@ void check_has_effect(const ConvertOptions& options, bool is_placement) {
     refuse("--recorded-under", "holds a placement");
   if (is_placement && options.in.tokens_per_step > 0)
     refuse("--tokens-per-step", "holds a placement");
+  if (is_placement && !options.in.phase.empty()) refuse("--phase", "holds a placement");
   if (!is_placement && options.ranks > 0 && options.report.empty())
     refuse("--ranks", "holds loads and no --report is asked for");
 }

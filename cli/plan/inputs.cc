@@ -44,6 +44,8 @@ Recording read_loads(const LoadsOptions& options) {
                                  loads.file, name(loads.format)));
   }
   if (under) loads.layer_ids = under->layer_ids;
+  if (!options.phase.empty())
+    loads = steps_of_phase(loads, options.phase == "prefill" ? Phase::kPrefill : Phase::kDecode);
   if (loads.load.num_steps == 0) throw InvalidArgument(fmt::format("{}: has no step", loads.file));
   return loads;
 }

@@ -53,6 +53,11 @@ std::vector<Option> add_sizes_of_loads(Command& command, LoadsOptions& loads) {
                       "Tokens of a step, for top-k text [each sample is a step]")
               .between(1, std::numeric_limits<int>::max()),
           command
+              .text("--phase", loads.phase,
+                    "Only steps that read prompts, or those that do not: prefill or decode [all]")
+              .one_of({"prefill", "decode"})
+              .type("NAME"),
+          command
               .text("--recorded-under", loads.recorded_under,
                     "The placement that was in use, for loads of vllm-ascend, which count slots")
               .type("FILE")};

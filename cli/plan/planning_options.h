@@ -15,6 +15,7 @@ struct LoadsOptions {
   std::string format;               // empty: detected
   int experts = 0;                  // 0: the file says
   int64_t tokens_per_step = 0;      // of top-k text; 0: a step a sample
+  std::string phase = {};           // "prefill" or "decode": only these steps; empty: all
   std::string recorded_under = {};  // file of a placement, for counts of slots; empty: none
 };
 
@@ -24,7 +25,7 @@ constexpr int kMostSizes = 1 << 20;  // of ranks, slots, experts: as in the form
 void add_load_files(Command& command, LoadsOptions& loads, const std::string& name);
 // Adds the option that names their format.
 Option add_loads_format(Command& command, LoadsOptions& loads, const std::string& name);
-// Adds --experts, --tokens-per-step and --recorded-under.
+// Adds --experts, --tokens-per-step, --phase and --recorded-under.
 std::vector<Option> add_sizes_of_loads(Command& command, LoadsOptions& loads);
 
 // The names of the formats of loads, of placements, and all.

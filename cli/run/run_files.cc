@@ -47,6 +47,7 @@ Recording recording_of(RunRecorder& rows, const ModelConfig& model) {
     recording.load.counts.insert(recording.load.counts.end(), block.begin(), block.end());
   });
   recording.tokens = rows.token_sample();
+  recording.phases = rows.phases();
   recording.layer_ids = moe_layer_ids(model);
   recording.step_ids.resize(rows.steps());
   std::iota(recording.step_ids.begin(), recording.step_ids.end(), int64_t{0});

@@ -50,7 +50,7 @@ LoadRecorder* RunObserver::before_step(const Step& step) {
 void RunObserver::after_step() {
   if (!records_) return;
   LoadRecorder& recorder = balancer_ ? balancer_->recorder() : recorder_;
-  run_recorder_.add_step(rank_, writer_, placement(), recorder, cost_.get());
+  run_recorder_.add_step(rank_, writer_, placement(), recorder, phase_, cost_.get());
   if (work_ && phase_ == Phase::kDecode) {
     // A rank without sequences still has experts that others' tokens pick.
     work_->clear();

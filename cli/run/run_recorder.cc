@@ -76,7 +76,7 @@ RunRecorder::RunRecorder(const Placement& start, int ranks, int writers, StepWan
 }
 
 void RunRecorder::add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder,
-                           const CostModel* cost) {
+                           Phase phase, const CostModel* cost) {
   OfRank& own = writers_[writer];
   std::ranges::fill(own.of_experts, 0);
   int32_t* into = own.of_experts.data();
@@ -101,7 +101,10 @@ void RunRecorder::add_step(int rank, int writer, const Placement& now, LoadRecor
   add_to(own.expert_rows, own.of_experts);
   if (rank_log_) rank_log_->append(writer, own.of_layers);
   if (time_log_) time_log_->append(writer, own.times);
-  if (expert_log_) expert_log_->append(writer, own.of_experts);
+  if (expert_log_) {
+    expert_log_->append(writer, own.of_experts);
+    own.phases.push_back(phase);
+  }
   ++own.steps;
 }
 

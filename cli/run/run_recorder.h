@@ -44,7 +44,7 @@ class RunRecorder {
 
   // The rows of the step that is open in `recorder`, whose slots hold what `now` says. rank: of the
   // run; writer: the same, or 0 in a process of one rank. cost: what the rows cost, or null.
-  void add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder,
+  void add_step(int rank, int writer, const Placement& now, LoadRecorder& recorder, Phase phase,
                 const CostModel* cost = nullptr);
 
   // Where the tokens of a writer's rank go; null: they are not wanted.
@@ -65,6 +65,8 @@ class RunRecorder {
   const std::vector<int64_t>& expert_rows() const { return expert_rows_; }
   // [layers][ranks] picoseconds by the cost, summed over the steps; all 0 without one.
   const std::vector<std::vector<int64_t>>& rank_times() const { return rank_times_; }
+  // [steps] what each was for. Needs StepWants::expert_rows.
+  const std::vector<Phase>& phases() const { return writers_[0].phases; }
   // The sample of the tokens; none where it was not asked for. The rank that a token comes from is
   // known where each rank has sequences of its own.
   const std::optional<TokenSample>& token_sample() const { return token_sample_; }
@@ -88,6 +90,7 @@ class RunRecorder {
     std::vector<int32_t> of_layers;    // scratch: [layers] of the step
     std::vector<int32_t> times;        // scratch: [layers, 2] of the step, each in two halves
     std::vector<int32_t> of_experts;   // scratch: [layers, experts] of the step
+    std::vector<Phase> phases;         // [steps], the same on every rank
     int64_t steps = 0;
   };
   // Calls back for one step after the other: [the log's row].

@@ -75,7 +75,14 @@ struct Recording {
   // Every n-th token with its picks, at most kMaxSampledTokens of a file. Top-k text and Trimtab's
   // JSON have them, and TensorRT-LLM's folders of raw statistics.
   std::optional<TokenSample> tokens;
+  // [steps] what each was for; empty where nobody says. Trimtab's JSON has them.
+  std::vector<Phase> phases = {};
 };
+
+// The steps of one phase, without the sample of tokens, which is of all steps. Throws
+// InvalidArgument for a recording that does not say the phases of its steps, and where no step is
+// of this one.
+Recording steps_of_phase(const Recording& recording, Phase phase);
 
 struct RecordingOptions {
   std::optional<FileFormat> format;  // detected when not given

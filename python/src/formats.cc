@@ -46,6 +46,15 @@ Raises ValueError when sizes do not fit.)")
           nb::rv_policy::reference_internal)
       .def_ro("layer_ids", &Recording::layer_ids, "[layers]")
       .def_ro("step_ids", &Recording::step_ids, "[steps]")
+      .def_prop_ro(
+          "phases",
+          [](const Recording& r) {
+            std::vector<std::string> phases;
+            for (const Phase phase : r.phases)
+              phases.emplace_back(phase == Phase::kPrefill ? "prefill" : "decode");
+            return phases;
+          },
+          "[steps] prefill or decode; empty where the file does not say.")
       .def_ro("metadata", &Recording::metadata)
       .def_ro("file", &Recording::file)
       .def_prop_ro(

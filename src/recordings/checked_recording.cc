@@ -111,6 +111,38 @@ void check_writable(const Recording& recording) {
   const auto negative =
       std::find_if(load.counts.begin(), load.counts.end(), [](int64_t n) { return n < 0; });
   if (negative != load.counts.end()) throw InvalidArgument(cat("loads: a count of ", *negative));
+  if (!recording.phases.empty() && std::ssize(recording.phases) != load.num_steps) {
+    throw InvalidArgument(
+        cat("loads: ", recording.phases.size(), " phases of ", load.num_steps, " steps"));
+  }
+}
+
+Recording steps_of_phase(const Recording& recording, Phase phase) {
+  const Load& load = recording.load;
+  if (recording.phases.empty() || std::ssize(recording.phases) != load.num_steps) {
+    throw InvalidArgument(cat(recording.file,
+                              " does not say which of its steps read prompts; the JSON of trimtab "
+                              "run --eplb record:FILE.json does"));
+  }
+  Recording some = recording;
+  some.load = {0, load.num_layers, load.num_experts, {}};
+  some.step_ids.clear();
+  some.tokens.reset();
+  for (int64_t step = 0; step < load.num_steps; ++step) {
+    if (recording.phases[cells(step)] != phase) continue;
+    ++some.load.num_steps;
+    some.step_ids.push_back(recording.step_ids[cells(step)]);
+    for (int layer = 0; layer < load.num_layers; ++layer) {
+      const auto counts = load.at(step, layer);
+      some.load.counts.insert(some.load.counts.end(), counts.begin(), counts.end());
+    }
+  }
+  if (some.load.num_steps == 0) {
+    throw InvalidArgument(cat(recording.file, " has no step of phase ",
+                              phase == Phase::kPrefill ? "prefill" : "decode"));
+  }
+  some.phases.assign(cells(some.load.num_steps), phase);
+  return some;
 }
 
 namespace {
@@ -142,6 +174,7 @@ Recording merge_recordings(std::span<const Recording> parts) {
     }
     if (part.layer_ids != sum.layer_ids) throw InvalidArgument(both + "their layers differ");
     if (part.step_ids != sum.step_ids) throw InvalidArgument(both + "their steps differ");
+    if (part.phases != sum.phases) throw InvalidArgument(both + "the phases of their steps differ");
     for (int64_t i = 0; i < std::ssize(sum.load.counts); ++i) {
       int64_t& count = sum.load.counts[i];
       if (__builtin_add_overflow(count, part.load.counts[i], &count))

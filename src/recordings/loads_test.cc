@@ -60,6 +60,39 @@ TEST(WriteLoads, ReadBackInEveryFormat) {
   }
 }
 
+TEST(WriteLoads, PhasesOfStepsStandInTrimtabsJson) {
+  Recording out = some_recording(3);
+  out.phases = {Phase::kPrefill, Phase::kDecode, Phase::kDecode};
+  const std::string image = serialize_recording(out, FileFormat::kJson);
+  const Recording back = parse_recording(bytes_of(image), "some");
+  EXPECT_EQ(back.phases, out.phases);
+  const Recording decode = steps_of_phase(back, Phase::kDecode);
+  EXPECT_EQ(shape(decode), (std::vector<int64_t>{2, 2, 4}));
+  EXPECT_TRUE(std::ranges::equal(decode.load.at(0, 1), out.load.at(1, 1)));
+  EXPECT_TRUE(std::ranges::equal(decode.load.at(1, 0), out.load.at(2, 0)));
+  EXPECT_EQ(decode.step_ids, (std::vector<int64_t>{out.step_ids[1], out.step_ids[2]}));
+  EXPECT_EQ(decode.phases, (std::vector<Phase>{Phase::kDecode, Phase::kDecode}));
+  EXPECT_EQ(steps_of_phase(back, Phase::kPrefill).load.num_steps, 1);
+  expect_refused<InvalidArgument>([&] { steps_of_phase(decode, Phase::kPrefill); },
+                                  "some has no step of phase prefill");
+  expect_refused<InvalidArgument>([&] { steps_of_phase(some_recording(), Phase::kDecode); },
+                                  "does not say which of its steps read prompts");
+  // Ranks that record the same steps call them the same.
+  const Recording parts[] = {out, some_recording(3)};
+  expect_refused<InvalidArgument>([&] { merge_recordings(parts); }, "phases of their steps differ");
+  out.phases.pop_back();
+  expect_refused<InvalidArgument>([&] { serialize_recording(out, FileFormat::kJson); },
+                                  "2 phases of 3 steps");
+  const auto read = [](const std::string& phases) {
+    const std::string text = R"({"format": "trimtab_loads", "version": 1, "phases": )" + phases +
+                             R"(, "logical_count": [[[1, 2]], [[3, 4]]]})";
+    parse_recording(bytes_of(text), "some");
+  };
+  EXPECT_NO_THROW(read("[1, 0]"));
+  expect_refused<FormatError>([&] { read("[1]"); }, "1 phases for 2 steps");
+  expect_refused<FormatError>([&] { read("[1, 2]"); }, "2 is out of range");
+}
+
 TEST(WriteLoads, FilesAndFolders) {
   const TestFolder folder;
   write_recording(folder.path("a.json"), some_recording(), FileFormat::kJson);

@@ -24,6 +24,7 @@ struct Fields {
   std::map<std::string, int64_t> sizes;  // num_...
   std::vector<int64_t> layer_ids;
   std::vector<int64_t> step_ids;
+  std::vector<int64_t> phases;  // as Phase counts them
   std::vector<int64_t> slots_per_rank;
   std::map<std::string, std::string> metadata;
   std::optional<IntTable> table;
@@ -69,6 +70,8 @@ Fields read_fields(const Content& content, std::string_view format, const char* 
       fields.layer_ids = read_ids(json, key, kMaxLayerId);
     } else if (key == "step_ids" && format == kLoads) {
       fields.step_ids = read_ids(json, key, kMaxCount);
+    } else if (key == "phases" && format == kLoads) {
+      fields.phases = read_list(json, key, 1);
     } else if (key == "tokens" && format == kLoads) {
       fields.tokens = read_json_tokens(json);
     } else if (key == "slots_per_rank" && format == kPlacement) {
@@ -134,6 +137,14 @@ Recording read_json_loads(const Content& content, const RecordingOptions& option
     }
     recording.step_ids = std::move(fields.step_ids);
   }
+  if (!fields.phases.empty()) {
+    if (std::ssize(fields.phases) != recording.load.num_steps) {
+      throw FormatError(
+          file, at, cat(fields.phases.size(), " phases for ", recording.load.num_steps, " steps"));
+    }
+    for (const int64_t phase : fields.phases)
+      recording.phases.push_back(phase == 0 ? Phase::kPrefill : Phase::kDecode);
+  }
   recording.metadata = std::move(fields.metadata);
   if (fields.tokens) {
     recording.tokens = finish_json_tokens(std::move(*fields.tokens), file,
@@ -151,6 +162,12 @@ std::string json_loads(const Recording& recording) {
   append_list<int>(out, recording.layer_ids);
   out += ",\n\"step_ids\": ";
   append_list<int64_t>(out, recording.step_ids);
+  if (!recording.phases.empty()) {
+    std::vector<int> phases;
+    for (const Phase phase : recording.phases) phases.push_back(phase == Phase::kPrefill ? 0 : 1);
+    out += ",\n\"phases\": ";
+    append_list<int>(out, phases);
+  }
   out += ",\n\"logical_count\": [" + step_rows(load) + "]";
   if (recording.tokens && recording.tokens->num_tokens() > 0)
     out += ",\n\"tokens\": " + json_tokens(*recording.tokens);

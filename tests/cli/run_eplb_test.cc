@@ -232,6 +232,13 @@ void expect_tokens_are_the_loads(const Recording& recording) {
 TEST(RunEplb, RecordsTokensWithTheirRanks) {
   const Scratch scratch;
   const std::string loads = scratch.file("loads.json");
+  ASSERT_EQ(std::ssize(recording.phases), recording.load.num_steps);
+  const int64_t prefill = std::ranges::count(recording.phases, Phase::kPrefill);
+  EXPECT_GT(prefill, 0);
+  EXPECT_LT(prefill, recording.load.num_steps);
+  EXPECT_EQ(Json::parse(trimtab("inspect " + loads + " --ranks 4 --phase prefill --json").out)
+                .at("steps"),
+            prefill);
   const std::string command = "run " + kTinyMoe + " --steps 12 --json --ranks 2 --eplb record:";
   const Json recorded = run(command + loads);
   const Recording recording = read_recording(loads);

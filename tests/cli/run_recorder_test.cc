@@ -83,7 +83,7 @@ TEST(RunRecorder, SumsAndStepsAreThoseOfAllRanks) {
       step_pars[step] += par(times) / kLayers;
     }
     for (int rank = 0; rank < kRanks; ++rank) {
-      recorder.add_step(rank, rank, placement, loads[rank], &cost);
+      recorder.add_step(rank, rank, placement, loads[rank], Phase::kDecode, &cost);
       loads[rank].keep_step();
     }
   }
