@@ -30,6 +30,11 @@ RunObserver::RunObserver(const EplbSetup& eplb, bool records, Decoder& decoder, 
                                  decoder.replace_layer(layer, std::move(experts),
                                                        std::move(replicas));
                                },
+                           .replace_cost =
+                               [this, &decoder](const std::shared_ptr<const CostModel>& cost) {
+                                 decoder.replace_cost(cost);
+                                 cost_ = cost;
+                               },
                            .trace = watchers.trace,
                            .step_trace = watchers.step_trace};
   balancer_.emplace(eplb.config, std::move(parts), decoder.comm());

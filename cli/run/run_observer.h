@@ -53,7 +53,7 @@ class RunObserver final : public StepObserver {
   const Placement start_;
   const int rank_, writer_;
   const bool records_;
-  const std::shared_ptr<const CostModel> cost_;  // null: rows
+  std::shared_ptr<const CostModel> cost_;  // what the layers share out by; null: rows
   RunRecorder& run_recorder_;
   LoadRecorder recorder_;  // used where there is no balancer
   const std::unique_ptr<bench::StepWork> work_;

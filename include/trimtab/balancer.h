@@ -73,6 +73,10 @@ struct BalancerConfig {
   bool gate = true;
   double expected_life_windows = 8;
   double expert_share = 0.5;
+  // With Parts::cost and Parts::replace_cost: how fast each rank is, is learned from what its
+  // experts take in windows of steps, so a slow or throttled machine gets less to do. Plans then
+  // depend on times. Not where the cost is given with speeds, or is rows.
+  bool measure_speeds = true;
   // The gain that screened plans must have on unseen steps, with 95 % certainty, to be recommended.
   double screen_gain = 0.01;
 
@@ -121,6 +125,9 @@ class Balancer {
     int64_t expert_bytes =
         0;  // for config.screen: the bytes that the move of one expert would take
     Place place = {};
+    // Gives all layers another cost model: MoeLayer::replace_cost(). Called in before_step(), on
+    // all ranks before the same step. Null: speeds of ranks are not measured.
+    std::function<void(const std::shared_ptr<const CostModel>&)> replace_cost = {};
     MigratorOptions migration = {};
     TraceBuffer* trace = nullptr;       // gets plans and migrations, from the background thread
     TraceBuffer* step_trace = nullptr;  // gets switches, from the thread that runs the steps
@@ -164,6 +171,8 @@ class Balancer {
   void before_step(Phase phase, std::span<const uint64_t> statuses);
 
   const Placement& placement() const;
+  // What the layers share out by now: Parts::cost, with the speeds that were measured. Null: rows.
+  const std::shared_ptr<const CostModel>& cost() const;
   // Complete on rank 0; the other ranks count only what they take part in.
   const BalanceMetrics& metrics() const;
   // The latest events: all of them, or at least 512.

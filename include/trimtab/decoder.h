@@ -290,13 +290,16 @@ class Decoder {
   // are. Each rank has as many slots as before. Throws InvalidArgument before anything has changed.
   void replace_layer(int moe_layer, std::shared_ptr<const Experts> experts,
                      std::shared_ptr<const SplitTable> replicas);
+  // Gives all MoE layers another cost model, between the same two steps on every rank. Throws
+  // InvalidArgument for a model of another number of ranks.
+  void replace_cost(const std::shared_ptr<const CostModel>& cost);
 
   const ModelConfig& config() const { return weights_->config(); }
   // The dispatcher that was chosen or asked for.
   std::string_view dispatcher() const { return dispatcher_->name(); }
-  // The format that the experts of replace_layer() must have.
-  // What the layers share out by, as given or measured; null: rows.
+  // What the layers share out by, as given, measured or replaced; null: rows.
   const std::shared_ptr<const CostModel>& cost() const { return options_.cost; }
+  // The format that the experts of replace_layer() must have.
   Format format() const { return dispatcher_->format(); }
   const DecoderOptions& options() const { return options_; }
   Communicator& comm() { return comm_; }  // of all ranks

@@ -146,6 +146,9 @@ struct ForwardOptions {
   // [slots of this rank] or empty: the rows that each slot received are added here before the call
   // finishes, so the microbatches of a step may share it. A LoadRecorder's counts(layer).
   std::span<int32_t> local_counts = {};
+  // Null, or where the time is added that this rank's experts take: a LoadRecorder's
+  // expert_nanoseconds().
+  int64_t* expert_nanoseconds = nullptr;
 };
 
 class MoeLayer {
@@ -185,6 +188,8 @@ class MoeLayer {
   // calls; every rank must do it between the same two. Throws InvalidArgument when they do not fit
   // the other parts, and has changed nothing then.
   void replace(std::shared_ptr<const Experts> experts, std::shared_ptr<const SplitTable> replicas);
+  // Another cost model for the rule kTime: ranks have other speeds than was thought. As replace().
+  void replace_cost(std::shared_ptr<const CostModel> cost);
 
   // The memory of in and out, the layer, the lane and what the options point to must outlive the
   // Call, whose end gives the lane its memory back. Outputs overlap neither each other nor an

@@ -59,6 +59,9 @@ class LoadRecorder {
   // (microbatches) must add to it. Throws InvalidArgument when no step is open or the layer is out
   // of range.
   std::span<int32_t> counts(int layer);
+  // The time that this rank's experts take in the open step, to be added to by whoever measures it
+  // (ForwardOptions::expert_nanoseconds). Throws InvalidArgument when no step is open.
+  int64_t& expert_nanoseconds();
   // Closes the open step: kept; its rows counted, but not kept in the ring, whose steps are those
   // of another phase; or dropped, since warm-up, profile and forced-balance runs are no load. All
   // throw InvalidArgument when none is open.
@@ -110,8 +113,9 @@ class LoadRecorder {
   bool open_ = false;
   std::vector<int32_t> counts_;  // [window + 1, layers, slots]: there is a place for the open step
   std::vector<Phase> phases_;    // [window + 1]
-  std::vector<Epoch> epochs_;    // [layers]
-  std::vector<int64_t> sums_;    // [phases, layers, slots]
+  std::vector<int64_t> nanoseconds_;  // [window + 1] that experts took
+  std::vector<Epoch> epochs_;         // [layers]
+  std::vector<int64_t> sums_;         // [phases, layers, slots]
 };
 
 // The latest steps of a recorder as they are when this is made. Another thread may read them while
@@ -127,6 +131,7 @@ class RecordedSteps {
   int num_slots() const { return recorder_.num_slots_; }
   int64_t num_rows() const { return num_rows_; }  // LoadRecorder::num_rows() then
   Phase phase(int64_t i) const { return recorder_.phases_[place(i)]; }
+  int64_t expert_nanoseconds(int64_t i) const { return recorder_.nanoseconds_[place(i)]; }
   std::span<const int32_t> step(int64_t i, int layer) const {  // [num_slots]
     return {recorder_.counts_.data() +
                 (place(i) * recorder_.num_layers_ + layer) * recorder_.num_slots_,

@@ -21,6 +21,7 @@ struct BalanceEvent {
     kLate,        // the planner passed its deadline
     kSwitched,    // a layer has its new placement on all ranks
     kRolledBack,  // a layer keeps its old placement on all ranks
+    kSpeeds,      // ranks are faster or slower than was thought; the text says how fast
     kLeftOut,     // layers of a plan need more spares than a rank has; they stay as they are
     kCommitted,   // all layers of the plan are switched or rolled back
   };
@@ -38,7 +39,8 @@ struct BalanceEvent {
   bool operator==(const BalanceEvent&) const = default;
 };
 
-// "planned", "rejected", "failed", "late", "switched", "rolled back", "left out", "committed"
+// "planned", "rejected", "failed", "late", "switched", "rolled back", "speeds",
+// "left out", "committed"
 std::string_view name(BalanceEvent::Kind kind);
 
 // The metrics of one run so far. Totals only grow; the other values describe the last window or the
@@ -52,6 +54,9 @@ struct BalanceMetrics {
   // In time, by the cost model: of what the ranks took in a step for the rows they got, mean over
   // the steps, or over one step of each part where the parts are several. None without a model.
   std::optional<double> par_time = std::nullopt;
+  // [ranks] how fast each is, in thousandths of the fastest, where that was measured; empty: all
+  // are taken to be equally fast.
+  std::vector<int32_t> rank_speeds = {};
   // 1 / PAR of the last window's rank loads: mean and least over the layers. 1 is level.
   double balancedness_mean = 1;
   double balancedness_min = 1;
@@ -72,8 +77,8 @@ struct BalanceMetrics {
 };
 
 // Returns the metrics in the text exposition format of Prometheus, 0.0.4: names trimtab_..., each
-// with HELP and TYPE. There are as many series as ranks, and 15 more, or 16 with a cost model; none
-// per layer or expert.
+// with HELP and TYPE. There are as many series as ranks, once more as many where speeds were
+// measured, and 15 more, or 16 with a cost model; none per layer or expert.
 std::string prometheus_text(const BalanceMetrics& metrics);
 // Writes them to a new file that replaces path when complete, as the node exporter's textfile
 // collector wants it: a path that ends in .prom, in its directory. Throws Error on I/O failure.

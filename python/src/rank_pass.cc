@@ -33,8 +33,10 @@ void run(RankLayer& rank, const RoutedTokens& tokens, Lane& lane, Output output)
                        : lane.workspace.take_rows(tokens.x.rows, layer.hidden(), DType::kF32);
   const auto ids = layer_ids(tokens.ids, layer.num_experts(), lane.workspace);
   std::ranges::fill(rank.counts, 0);
+  rank.nanoseconds = 0;
   trimtab::run(
-      layer.forward({tokens.x, ids, tokens.weights}, out, lane, {.local_counts = rank.counts}));
+      layer.forward({tokens.x, ids, tokens.weights}, out, lane,
+                    {.local_counts = rank.counts, .expert_nanoseconds = &rank.nanoseconds}));
   for (size_t slot = 0; slot < rank.counts.size(); ++slot) rank.received[slot] += rank.counts[slot];
 }
 

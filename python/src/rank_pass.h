@@ -42,6 +42,7 @@ struct RankLayer {
   MoeLayer layer;
   std::vector<int32_t> counts;    // [slots of this rank] rows of the last pass
   std::vector<int64_t> received;  // [slots of this rank] rows by now
+  int64_t nanoseconds = 0;        // that the experts took in the last pass
 };
 
 // What a rank has for all of its passes.

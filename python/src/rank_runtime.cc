@@ -340,6 +340,11 @@ void RankRuntime::make_balancer() {
                           [this](int layer, std::shared_ptr<const Experts> experts,
                                  std::shared_ptr<const SplitTable> replicas) {
                             layers_[layer].layer.replace(std::move(experts), std::move(replicas));
+                          },
+                      .replace_cost =
+                          [this](const std::shared_ptr<const CostModel>& cost) {
+                            for (RankLayer& own : layers_) own.layer.replace_cost(cost);
+                            cost_ = cost;
                           }},
       *comm_);
 }
@@ -387,6 +392,7 @@ void RankRuntime::forward(int layer, const RoutedTokens& call, bool counts) {
   if (!balancer_ || !step_is_open_) return;
   const std::span<int32_t> recorded = balancer_->recorder().counts(layer);
   for (size_t s = 0; s < own.counts.size(); ++s) recorded[s] += own.counts[s];
+  balancer_->recorder().expert_nanoseconds() += own.nanoseconds;
 }
 
 void RankRuntime::count_load(int layer) {

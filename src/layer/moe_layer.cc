@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <numeric>
 #include <utility>
@@ -16,6 +17,8 @@
 
 namespace trimtab {
 namespace {
+
+using SteadyClock = std::chrono::steady_clock;
 
 template <class... Parts>
 void require(bool fits, const Parts&... what) {
@@ -235,6 +238,11 @@ void MoeLayer::replace(std::shared_ptr<const Experts> experts,
   parts_ = std::move(next);
 }
 
+void MoeLayer::replace_cost(std::shared_ptr<const CostModel> cost) {
+  check_cost(parts_.split, *parts_.replicas, cost.get());
+  parts_.cost = std::move(cost);
+}
+
 int MoeLayer::picks_per_token() const {
   return picks_per_token_of(parts_);
 }
@@ -351,7 +359,11 @@ Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOption
   const size_t mark = lane.workspace.mark();
   const Tokens given = as_accepted(tokens, *parts_.experts, lane);
   const auto scratch = lane.workspace.take<std::byte>(parts_.experts->scratch_bytes(tokens.x.rows));
+  const auto begin =
+      options.expert_nanoseconds != nullptr ? SteadyClock::now() : SteadyClock::time_point();
   parts_.experts->run(given, y, scratch, lane.team);
+  if (options.expert_nanoseconds != nullptr)
+    *options.expert_nanoseconds += std::chrono::nanoseconds(SteadyClock::now() - begin).count();
   lane.workspace.release(mark);
   return y;
 }

@@ -204,7 +204,11 @@ TEST_P(CallForms, AllGiveTheBitsOfThePlainOne) {
       expect_values(routed, form.apart ? alone.wide : sum.wide, name_of(form));
       if (form.apart) expect_values(of_shared, shared.wide, name_of(form) + ", shared");
       // A layer with a router takes ids too.
-      call(layer, form, routed, of_shared, &picks, {.local_counts = twice});
+      int64_t nanoseconds = -1'000'000'000'000;
+      call(layer, form, routed, of_shared, &picks,
+           {.local_counts = twice, .expert_nanoseconds = &nanoseconds});
+      EXPECT_GT(nanoseconds, -1'000'000'000'000) << "is added to";
+      EXPECT_LT(nanoseconds, 0);
       expect_values(routed, form.apart ? alone.wide : sum.wide, name_of(form) + ", with router");
       EXPECT_EQ(twice, counts);
     }

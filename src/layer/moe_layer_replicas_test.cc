@@ -155,6 +155,12 @@ TEST_P(Replaced, ExpertsAndReplicasChangeBetweenCallsAndNoBitOfTheOutput) {
     for (int step = 1; step < 10; ++step) {
       const Placement& placement = placements[step % 3];
       layer.replace(experts_of(world, placement, comm.rank()), replicas_of(placement));
+      if (GetParam().split == SplitRule::kTime) {
+        const auto points = world.options.cost->points();
+        layer.replace_cost(std::make_shared<const CostModel>(
+            std::vector(points.begin(), points.end()),
+            std::vector<int32_t>{1000, 250 * (step % 4 + 1), 1000}));
+      }
       const std::vector<float> out = forward(layer, x, own.lane);
       expect_rows(world, x, out, "replaced");
       if (exact) {
@@ -190,6 +196,9 @@ TEST(ReplacedErrors, WhatDoesNotFitChangesNothing) {
     EXPECT_THROW(layer.replace(others, replicas_of(fewer)), InvalidArgument);
     EXPECT_THROW(layer.replace(others, nullptr), InvalidArgument);
     EXPECT_THROW(layer.replace(nullptr, replicas_of(placement)), InvalidArgument);
+    const auto of_two_ranks = std::make_shared<const CostModel>(std::vector<CostPoint>{{1, 1}},
+                                                                std::vector<int32_t>{1000, 500});
+    EXPECT_THROW(layer.replace_cost(of_two_ranks), InvalidArgument);
     EXPECT_EQ(forward(layer, x, own.lane), before);
     layer.replace(others, replicas_of(placement));
     EXPECT_NE(forward(layer, x, own.lane), before);

@@ -19,6 +19,7 @@
 #include "live/check_parts.h"
 #include "live/plan_in_flight.h"
 #include "live/plan_life.h"
+#include "live/rank_speeds.h"
 #include "live/screening.h"
 #include "live/worker.h"
 #include "trimtab/error.h"
@@ -63,6 +64,7 @@ struct Balancer::State {
   PlanTask make_task();
   void measure();
   void take_measured();
+  void take_shared_speeds();
   void plan_or_deadline(const RankStatus& planner);
   void start_sharing();
   void take_shared_plan();
@@ -97,6 +99,8 @@ struct Balancer::State {
   Window gathered;
   Screening::Gains measured;
   std::vector<double> pars, pars_in_time;  // [layers]; in time: empty without a cost model
+
+  CostInUse cost;
 
   bool is_finished = false;
   At at = At::kCollecting;
@@ -133,6 +137,7 @@ Balancer::State::State(const BalancerConfig& configuration, Parts given, Communi
       recorder(placement.num_layers(), placement.slots_of_rank(rank), 2 * config.interval),
       exchange(comm),
       plan(config, parts, comm),
+      cost(parts.cost, comm.size(), config.measure_speeds && parts.replace_cost != nullptr),
       life(config.expected_life_windows),
       worker(parts.trace) {
   for (int layer = 0; layer < placement.num_layers(); ++layer)
@@ -282,7 +287,7 @@ void Balancer::State::gather(const RecordedSteps& recorded) {
   std::vector<std::byte> packed;
   std::exception_ptr wrong;
   try {
-    packed = pack_window(recorded, config.phase, config.max_episodes, parts.cost != nullptr);
+    packed = pack_window(recorded, config.phase, config.max_episodes, cost.now().get());
   } catch (const std::exception&) {
     wrong = std::current_exception();  // the job fails, once peers have had its message
   }
@@ -294,12 +299,12 @@ void Balancer::State::gather(const RecordedSteps& recorded) {
 // Unpacks and measures the window that has just been gathered. Where it throws, the job has failed.
 // What it reads does not change while a window is gathered.
 void Balancer::State::measure() {
-  gathered = unpack_windows(placement, plan.windows(), parts.cost.get());
+  gathered = unpack_windows(placement, plan.windows(), cost.now().get());
   measured = screening.measure(placement, {gathered.load, gathered.single},
-                               serving_of(config, parts.topology, parts.cost.get()));
+                               serving_of(config, parts.topology, cost.now().get()));
   pars = window_pars(gathered.rank_loads);
   pars_in_time = {};
-  for (int layer = 0; parts.cost && layer < placement.num_layers(); ++layer)
+  for (int layer = 0; cost.now() && layer < placement.num_layers(); ++layer)
     pars_in_time.push_back(mean_of(step_pars(gathered.rank_times, layer)));
 }
 
@@ -320,7 +325,7 @@ PlanTask Balancer::State::make_task() {
   const bool has_slots = parts.slots != nullptr;
   return {.config = config,
           .policy = policy,
-          .cost = parts.cost,
+          .cost = cost.next(),
           .window = std::move(gathered),
           .current = placement,
           .topology = parts.topology,
@@ -335,12 +340,13 @@ PlanTask Balancer::State::make_task() {
 void Balancer::State::take_measured() {
   metrics.rank_tokens = gathered.rank_rows;
   metrics.par_rows = mean_of(pars);
-  if (parts.cost) metrics.par_time = mean_of(pars_in_time);
+  if (cost.now()) metrics.par_time = mean_of(pars_in_time);
   metrics.balancedness_mean = 0;
   for (const double par : pars)
     metrics.balancedness_mean += balancedness(par) / static_cast<double>(pars.size());
   metrics.balancedness_min = balancedness(std::ranges::max(pars));
 
+  cost.take(gathered.times);
   screening.take(measured);
   if (measured.in_force) life.measured(*measured.in_force);
   costs.life_windows = life.windows();
@@ -348,6 +354,19 @@ void Balancer::State::take_measured() {
   if (!measured.screened) return;
   metrics.predicted_gain = measured.screened_predicted;
   set_realised(Kind::kPlanned, *measured.screened);
+}
+
+// All ranks are here between the same two steps.
+void Balancer::State::take_shared_speeds() {
+  const auto speeds = plan.speeds();
+  if (speeds.empty()) return;
+  cost.use(speeds);
+  if (parts.replace_cost) parts.replace_cost(cost.now());
+  std::string text = "the ranks' speeds are taken to be";
+  for (const int32_t speed : speeds)
+    text += cat(" ", static_cast<double>(speed) / CostModel::kNominalSpeed);
+  metrics.rank_speeds.assign(speeds.begin(), speeds.end());
+  add({.kind = Kind::kSpeeds, .text = std::move(text)});
 }
 
 void Balancer::State::set_realised(Kind kind, double gain) {
@@ -378,10 +397,12 @@ void Balancer::State::start_sharing() {
     metrics.plan_seconds += plan.result().seconds;
     history = std::move(plan.result().history);
   }
-  start("share plan", plan.share(placement));
+  start("share plan",
+        plan.share(placement, is_planner() ? cost.to_tell() : std::vector<int32_t>()));
 }
 
 void Balancer::State::take_shared_plan() {
+  take_shared_speeds();
   if (is_planner()) tell_of_plan(plan.result());
   plan.has_layers() ? start_staging() : end_window();
 }
@@ -555,6 +576,9 @@ LoadRecorder& Balancer::recorder() {
 }
 const Placement& Balancer::placement() const {
   return state_->placement;
+}
+const std::shared_ptr<const CostModel>& Balancer::cost() const {
+  return state_->cost.now();
 }
 const BalanceMetrics& Balancer::metrics() const {
   return state_->metrics;

@@ -89,6 +89,7 @@ constexpr Key kKeys[] = {
     {"expected_life_windows",
      [](BalancerConfig& c, const Value& v) { c.expected_life_windows = v.number(); }},
     {"expert_share", [](BalancerConfig& c, const Value& v) { c.expert_share = v.number(); }},
+    {"measure_speeds", [](BalancerConfig& c, const Value& v) { c.measure_speeds = v.boolean(); }},
     {"screen_gain", [](BalancerConfig& c, const Value& v) { c.screen_gain = v.number(); }},
     {"layers_in_flight",
      [](BalancerConfig& c, const Value& v) { c.layers_in_flight = v.integer(); }},

@@ -33,6 +33,7 @@ TEST(BalancerConfig, ReadsEveryKey) {
     "use_async": false, "plan_deadline_seconds": 2.5, "plan_deadline_steps": 11,
     "split": "round_robin",
     "gate": false, "expected_life_windows": 3, "expert_share": 0.75, "screen_gain": 0.125,
+    "measure_speeds": false,
     "layers_in_flight": 3, "steps_per_layer": 6, "spares": 12})");
   EXPECT_TRUE(c.screen);
   EXPECT_EQ(c.interval, 7);
@@ -55,6 +56,7 @@ TEST(BalancerConfig, ReadsEveryKey) {
   EXPECT_EQ(c.expected_life_windows, 3);
   EXPECT_EQ(c.expert_share, 0.75);
   EXPECT_EQ(c.screen_gain, 0.125);
+  EXPECT_FALSE(c.measure_speeds);
   EXPECT_EQ(c.layers_in_flight, 3);
   EXPECT_EQ(c.steps_per_layer, 6);
   EXPECT_EQ(c.spares, 12);

@@ -363,6 +363,94 @@ TEST(BalancerTest, MetricsAreInRowsAndInTime) {
   }
 }
 
+// Layer 2 is a draft's, which runs in every third step only. Every token picks the last expert of
+// each layer, a shared one that is placed as routed ones are.
+TEST(BalancerTest, DraftLayersAndPlacedSharedExpertsTakePart) {
+  TRIMTAB_NEEDS_RANKS(4);
+  Scenario scenario;
+  scenario.config.interval = 6;
+  scenario.load = [](int64_t step, int layer) {
+    if (layer == 2 && step % 3 != 0) return std::vector<int64_t>(kExperts);
+    std::vector<int64_t> load(kExperts, 20);
+    load[cells(layer)] = 100;
+    load[kExperts - 1] = 300;
+    return load;
+  };
+  for (const int ranks : {2, 4}) {
+    run_group(ranks, [&](Communicator& comm) {
+      const Placement start = start_placement(ranks);
+      Server server(scenario, comm, start);
+      server.steps(60);
+      const Placement& now = server.balancer().placement();
+      EXPECT_LT(par_of(now, scenario.load), kLevel * least_par(start, scenario.load));
+      for (int layer = 0; layer < kLayers; ++layer)
+        EXPECT_GE(std::ranges::count(now.logical(layer), kExperts - 1), 2) << layer;
+      server.expect_right();
+    });
+  }
+}
+
+// Rank 1 takes twice as long from step 20 to 60. All ranks hear of it at the same step.
+TEST(BalancerTest, ASlowRankIsMeasuredAndGetsLess) {
+  TRIMTAB_NEEDS_RANKS(2);
+  Scenario scenario;
+  scenario.config.split = SplitRule::kTime;
+  scenario.load = level;
+  scenario.cost = std::make_shared<const CostModel>(
+      std::vector<CostPoint>{{1, 1'000'000}, {1000, 100'000'000}});
+  scenario.slowness = [](int rank, int64_t step) {
+    return (rank == 1 && step >= 20 && step < 60 ? 2 : 1) *
+           (1 + 0.02 * static_cast<double>(step % 3));
+  };
+  run_group(2, [&](Communicator& comm) {
+    Server server(scenario, comm, start_placement(2));
+    server.steps(20);
+    EXPECT_TRUE(server.costs().empty());
+    std::vector<int32_t> heard;
+    for (int step = 20; step < 110; ++step) {
+      server.step();
+      heard.push_back(static_cast<int32_t>(server.costs().size()));
+    }
+    expect_agreement(comm, heard);
+    ASSERT_EQ(server.costs().size(), 2U);
+    const CostModel& slow = *server.costs()[0];
+    ASSERT_TRUE(slow.has_speeds());
+    EXPECT_EQ(slow.speeds()[0], 1000);
+    EXPECT_NEAR(slow.speeds()[1], 500, 25);
+    EXPECT_FALSE(server.costs()[1]->has_speeds());
+    EXPECT_EQ(server.balancer().cost(), server.costs()[1]);
+    EXPECT_EQ(server.balancer().cost()->fingerprint(), scenario.cost->fingerprint());
+    EXPECT_EQ(server.count(Kind::kSpeeds), 2);
+    EXPECT_EQ(server.balancer().metrics().rank_speeds, (std::vector<int32_t>{1000, 1000}));
+    server.expect_right();
+  });
+}
+
+TEST(BalancerTest, SpeedsAreMeasuredWhereAskedForAlone) {
+  TRIMTAB_NEEDS_RANKS(2);
+  Scenario scenario;
+  scenario.config.split = SplitRule::kTime;
+  scenario.config.measure_speeds = false;
+  scenario.load = level;
+  const std::vector<CostPoint> points = {{1, 1'000'000}, {1000, 100'000'000}};
+  scenario.cost = std::make_shared<const CostModel>(points);
+  scenario.slowness = [](int rank, int64_t) { return rank + 1; };
+  const auto hear = [&] {
+    run_group(2, [&](Communicator& comm) {
+      Server server(scenario, comm, start_placement(2));
+      server.steps(60);
+      EXPECT_TRUE(server.costs().empty());
+    });
+  };
+  hear();
+  // Nor where somebody knows them, or where times are rows.
+  scenario.config.measure_speeds = true;
+  scenario.cost = std::make_shared<const CostModel>(points, std::vector<int32_t>{1000, 900});
+  hear();
+  scenario.cost = std::make_shared<const CostModel>(CostModel::of_rows());
+  hear();
+}
+
 TEST(BalancerTest, APlanInFlightEndsWithTheRun) {
   for (const int ranks : rank_counts({2, 4})) {
     for (const bool use_async : {false, true}) {

@@ -85,6 +85,8 @@ struct Scenario {
   int spares = 3;
   bool keeps_log = true;
   std::function<void(int rank, int64_t step)> during_step = {};
+  // By how much longer than the cost model says a rank's experts take; without it nobody knows.
+  std::function<double(int rank, int64_t step)> slowness = {};
   std::function<Phase(int64_t step)> phase_of = [](int64_t) { return Phase::kDecode; };
 };
 
@@ -107,24 +109,27 @@ class Server {
         comm_(comm),
         rank_(comm.rank()),
         slots_(test::make_slots(start, all_experts(), scenario.spares, comm)),
-        balancer_(scenario.config,
-                  {.placement = start,
-                   .policy = scenario.policy,
-                   .cost = scenario.cost,
-                   .slots = slots_.get(),
-                   .place =
-                       [this](int layer, std::shared_ptr<const Experts> experts,
-                              std::shared_ptr<const SplitTable> table) {
-                         EXPECT_EQ(table->num_experts, kExperts);
-                         EXPECT_EQ(experts->num_local(), slots_->num_slots());
-                         if (scenario_.keeps_log) placed_.push_back(layer);
-                       },
-                   .migration = scenario.migration,
-                   .log =
-                       [this](const BalanceEvent& event) {
-                         if (scenario_.keeps_log) logged_.push_back(event);
-                       }},
-                  comm) {}
+        balancer_(
+            scenario.config,
+            {.placement = start,
+             .policy = scenario.policy,
+             .cost = scenario.cost,
+             .slots = slots_.get(),
+             .place =
+                 [this](int layer, std::shared_ptr<const Experts> experts,
+                        std::shared_ptr<const SplitTable> table) {
+                   EXPECT_EQ(table->num_experts, kExperts);
+                   EXPECT_EQ(experts->num_local(), slots_->num_slots());
+                   if (scenario_.keeps_log) placed_.push_back(layer);
+                 },
+             .replace_cost =
+                 [this](const std::shared_ptr<const CostModel>& cost) { costs_.push_back(cost); },
+             .migration = scenario.migration,
+             .log =
+                 [this](const BalanceEvent& event) {
+                   if (scenario_.keeps_log) logged_.push_back(event);
+                 }},
+            comm) {}
 
   void step(bool counts = true) {
     balancer_.before_step(scenario_.phase_of(step_));
@@ -148,6 +153,15 @@ class Server {
           row[own] = std::numeric_limits<int32_t>::min();
         mine += tokens;
       }
+    }
+    if (scenario_.slowness) {
+      int64_t picoseconds = 0;
+      for (int layer = 0; layer < kLayers; ++layer) {
+        for (const int32_t count : balancer_.recorder().counts(layer))
+          picoseconds += scenario_.cost->time(count);
+      }
+      balancer_.recorder().expert_nanoseconds() += static_cast<int64_t>(
+          1e-3 * static_cast<double>(picoseconds) * scenario_.slowness(rank_, step_));
     }
     if (scenario_.during_step) scenario_.during_step(rank_, step_);
     balancer_.after_step(counts);
@@ -201,6 +215,8 @@ class Server {
 
   Balancer& balancer() { return balancer_; }
   const std::vector<int>& placed() const { return placed_; }
+  // What the layers were given to share out by.
+  const std::vector<std::shared_ptr<const CostModel>>& costs() const { return costs_; }
   const std::vector<BalanceEvent>& logged() const { return logged_; }
   const std::vector<int64_t>& rows() const { return rows_; }
 
@@ -209,6 +225,7 @@ class Server {
   Communicator& comm_;
   const int rank_;
   std::vector<int> placed_;
+  std::vector<std::shared_ptr<const CostModel>> costs_;
   std::vector<BalanceEvent> logged_;
   std::vector<int64_t> rows_;  // [steps] of this rank
   int64_t step_ = 0, bad_count_at_ = -1;

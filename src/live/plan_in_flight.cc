@@ -13,15 +13,17 @@ namespace {
 
 // What rank 0 tells the others of its plan, before the moves.
 struct PlanHeader {
-  int64_t num_moves = 0;
+  int64_t num_moves = 0, num_speeds = 0;
   double predicted = 0;
 };
 
-std::vector<std::byte> message_of(const PlanResult& plan, std::span<const Move> moves) {
-  const PlanHeader header = {std::ssize(moves), plan.predicted};
-  const auto head = std::as_bytes(std::span(&header, 1)), body = std::as_bytes(moves);
-  std::vector<std::byte> message(head.begin(), head.end());
-  message.insert(message.end(), body.begin(), body.end());
+std::vector<std::byte> message_of(const PlanResult& plan, std::span<const Move> moves,
+                                  std::span<const int32_t> speeds) {
+  const PlanHeader header = {std::ssize(moves), std::ssize(speeds), plan.predicted};
+  std::vector<std::byte> message;
+  for (const auto part :
+       {std::as_bytes(std::span(&header, 1)), std::as_bytes(moves), std::as_bytes(speeds)})
+    message.insert(message.end(), part.begin(), part.end());
   return message;
 }
 
@@ -70,13 +72,13 @@ Worker::Job PlanInFlight::make(PlanTask task) {
   return [task = std::move(owned), result = result_] { *result = make_plan(*task); };
 }
 
-Worker::Job PlanInFlight::share(const Placement& current) {
-  return [this, &current] {
+Worker::Job PlanInFlight::share(const Placement& current, std::vector<int32_t> speeds) {
+  return [this, &current, speeds = std::move(speeds)] {
     std::vector<std::byte> message;
     if (rank_ == 0) {
       const bool apply = result_->kind == PlanResult::Kind::kPlan && !config_.screen;
-      message =
-          message_of(*result_, apply ? moves_to(current, result_->logical) : std::vector<Move>());
+      message = message_of(
+          *result_, apply ? moves_to(current, result_->logical) : std::vector<Move>(), speeds);
     }
     prepare(current, bytes_of_ranks(*comm_, message)[0]);
   };
@@ -88,8 +90,13 @@ void PlanInFlight::prepare(const Placement& current, std::span<const std::byte> 
   PlanHeader header;
   std::memcpy(&header, message.data(), sizeof header);
   std::vector<Move> moves(header.num_moves);
+  speeds_.resize(cells(header.num_speeds));
+  const std::span body = message.subspan(sizeof header);
+  std::ranges::copy(body.first(std::span(moves).size_bytes()),
+                    std::as_writable_bytes(std::span(moves)).begin());
+  std::ranges::copy(body.subspan(std::span(moves).size_bytes()),
+                    std::as_writable_bytes(std::span(speeds_)).begin());
   if (moves.empty()) return;
-  std::memcpy(moves.data(), message.data() + sizeof header, std::span(moves).size_bytes());
   before_ = current;
   target_ = with_moves(current, moves, current.version());
   totals_ = {.predicted = header.predicted};

@@ -44,7 +44,9 @@ class PlanInFlight {
 
   // Share: tells all ranks the moves of rank 0's plan, and works out where their weights come from.
   // A plan that is not carried out has none. current must stay as it is until the job is done.
-  Worker::Job share(const Placement& current);
+  // speeds: what rank 0 tells of the ranks' speeds; empty: nothing. All ranks have it in speeds().
+  Worker::Job share(const Placement& current, std::vector<int32_t> speeds = {});
+  std::span<const int32_t> speeds() const { return speeds_; }
 
   // Stage: brings the experts of the next layers to this rank's spares: as many layers as all
   // ranks have spares for, at least one and at most BalancerConfig::layers_in_flight. `step` tells
@@ -101,6 +103,7 @@ class PlanInFlight {
     std::vector<int> spares;  // [ranks] that they need
   };
   std::vector<NextLayer> layers_;  // the next last
+  std::vector<int32_t> speeds_;    // [ranks], or empty
   std::vector<StagedLayer> staged_;
   std::optional<Placement> next_;
   Totals totals_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "base/cat.h"
 #include "load/replicas.h"
@@ -140,6 +141,23 @@ class Judge {
   std::vector<ChangedLayer> changed_;  // of these layers
 };
 
+// The rows of a slow rank count for more, as if all ranks were equally fast: they are level when
+// all are done at the same time.
+RankLoads at_equal_speeds(RankLoads loads, const CostModel* cost) {
+  if (cost == nullptr || !cost->has_speeds()) return loads;
+  const auto speeds = cost->speeds();
+  const double mean =
+      std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(speeds.size());
+  for (int layer = 0; layer < loads.num_layers(); ++layer) {
+    for (int64_t step = 0; step < loads.num_steps(); ++step) {
+      const std::span<double> ranks = loads.at(step, layer);
+      for (size_t r = 0; r < ranks.size(); ++r) ranks[r] *= mean / speeds[r];
+    }
+  }
+  loads.sum_up_window();
+  return loads;
+}
+
 PlanResult plan(const PlanTask& task) {
   PlanResult result;
   result.history = task.history;
@@ -148,7 +166,7 @@ PlanResult plan(const PlanTask& task) {
     result.why = "the window has no tokens";
     return result;
   }
-  const AboveChance above = above_chance(task.window.rank_loads);
+  const AboveChance above = above_chance(at_equal_speeds(task.window.rank_loads, task.cost.get()));
   if (!is_worth_planning(above, task.config.plan_above_par)) {
     result.why = cat("the ranks are level: PAR is ", above.window, " above what chance leaves");
     return result;

@@ -233,5 +233,32 @@ TEST(Planner, TheGateJudgesInTimeWhereThereIsACost) {
   EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kPlan);
 }
 
+// Ranks that have equally many rows are not level where one is half as fast.
+TEST(Planner, ASlowRankIsGivenLess) {
+  const Placement even = Placement::linear(1, 8, 2);
+  PlanTask task{.policy = make_policy("trim"),
+                .current = even,
+                .expert_bytes = 1,
+                .max_receive = 8,
+                .costs = {.step_seconds = 1}};
+  task.config.split = SplitRule::kTime;
+  task.window.load = {1, 1, 8, std::vector<int64_t>(8, 1000)};
+  task.window.rank_loads = rank_loads(even, task.window.load);
+  const std::vector<CostPoint> points = {{1, 1'000'000}, {1000, 1'000'000'000}};
+  task.cost = std::make_shared<const CostModel>(points);
+  EXPECT_EQ(make_plan(task).kind, PlanResult::Kind::kNothing) << "level";
+  // No slot is free: experts can't leave the slow rank, so a plan can bring nothing.
+  task.cost = std::make_shared<const CostModel>(points, std::vector<int32_t>{1000, 500});
+  EXPECT_EQ(make_plan(task).why, "the policy moves nothing");
+  // With slots to spare the fast rank has a replica of what the slow one holds.
+  task.current = Placement(1, 8, {6, 6}, {0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 4, 5});
+  task.window.rank_loads = rank_loads(task.current, task.window.load);
+  const PlanResult result = make_plan(task);
+  ASSERT_EQ(result.kind, PlanResult::Kind::kPlan) << result.why;
+  const Placement next = task.current.with(result.logical, 1);
+  const Serving serving = serving_of(task.config, {}, task.cost.get());
+  EXPECT_LE(served_pars(next, 0, task.window.load, 0, serving)[0], 1.05);
+}
+
 }  // namespace
 }  // namespace trimtab

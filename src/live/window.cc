@@ -64,6 +64,20 @@ class Reader {
   size_t at_ = 0;
 };
 
+// What the rank's experts took in some steps, and what they would take by the cost.
+RankTime time_of(const RecordedSteps& steps, std::span<const int64_t> some, const CostModel& cost) {
+  RankTime time;
+  for (const int64_t step : some) {
+    time.measured += std::max<int64_t>(steps.expert_nanoseconds(step), 0);
+    int64_t picoseconds = 0;
+    for (int layer = 0; layer < steps.num_layers(); ++layer) {
+      for (const int32_t rows : steps.step(step, layer)) picoseconds += cost.time(rows);
+    }
+    time.nominal += picoseconds / 1000;
+  }
+  return time;
+}
+
 // The number of parts that all ranks name. Every part takes at least a byte for each slot, so that
 // a wrong number can't ask for much memory: `most` is the longest window's bytes.
 int64_t same_count(std::span<Reader> readers, int64_t most) {
@@ -119,7 +133,7 @@ void read_counts(const Placement& placement, int rank, Reader& reader, Load& loa
 }  // namespace
 
 std::vector<std::byte> pack_window(const RecordedSteps& steps, std::optional<Phase> phase,
-                                   int64_t max_episodes, bool single_steps) {
+                                   int64_t max_episodes, const CostModel* cost) {
   std::vector<int64_t> chosen;
   for (int64_t i = 0; i < steps.size(); ++i) {
     if (!phase || steps.phase(i) == *phase) chosen.push_back(i);
@@ -131,10 +145,13 @@ std::vector<std::byte> pack_window(const RecordedSteps& steps, std::optional<Pha
   for (int64_t part = 0; part < parts.count(); ++part)
     put_sums(steps, std::span(chosen).subspan(cells(parts[part].first), cells(parts[part].size())),
              packed);
-  const bool has_single = single_steps && parts.count() < std::ssize(chosen);
+  const bool has_single = cost != nullptr && parts.count() < std::ssize(chosen);
   put(packed, has_single ? parts.count() : 0);
   for (int64_t part = 0; has_single && part < parts.count(); ++part)
     put_sums(steps, std::span(chosen).subspan(cells(parts[part].last - 1), 1), packed);
+  const RankTime time = cost != nullptr ? time_of(steps, chosen, *cost) : RankTime{};
+  put(packed, time.nominal);
+  put(packed, time.measured);
   return packed;
 }
 
@@ -168,6 +185,9 @@ Window unpack_windows(const Placement& placement, std::span<const std::vector<st
     window.rank_times = RankLoads(single, placement.num_layers(), placement.num_ranks());
   for (int r = 0; r < placement.num_ranks(); ++r) {
     read_counts(placement, r, readers[r], window.single, of_ranks);
+    RankTime& time = window.times.emplace_back();
+    time.nominal = readers[r].next();
+    time.measured = readers[r].next();
     readers[r].end();
   }
   return window;

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "live/rank_speeds.h"
 #include "trimtab/cost_model.h"
 #include "trimtab/load.h"
 #include "trimtab/placement.h"
@@ -21,9 +22,10 @@ namespace trimtab {
 // all steps that were kept so far. Seven bits a byte, so that small counts, which most are, take
 // one. Never empty. Throws InvalidArgument for a slot whose rows are negative, since the count of a
 // step did not fit in 32 bits.
-// single_steps: also one step of each part by itself, where parts are several steps.
+// cost: with one, also one step of each part by itself, where parts are several steps, and the time
+// that the rank's experts took in all of them beside what the model says of their rows; or null.
 std::vector<std::byte> pack_window(const RecordedSteps& steps, std::optional<Phase> phase,
-                                   int64_t max_episodes, bool single_steps = false);
+                                   int64_t max_episodes, const CostModel* cost = nullptr);
 
 struct Window {
   Load load;             // its steps are the parts
@@ -35,6 +37,8 @@ struct Window {
   // The rows that each rank has got since it began, in all steps that were kept: [ranks]. Steps
   // between two windows count here too.
   std::vector<int64_t> rank_rows;
+  // What the experts of each rank took in the window's steps: [ranks].
+  std::vector<RankTime> times;
 };
 
 // packed: [ranks], recorded under this placement; empty from a rank that could not pack its own.

@@ -19,7 +19,9 @@ Placement some_placement() {
 
 struct Recorded {
   std::vector<LoadRecorder> recorders;
-  explicit Recorded(const Placement& placement, int64_t window) {
+  std::vector<int64_t> nanoseconds;  // [ranks] that experts take in each step
+  explicit Recorded(const Placement& placement, int64_t window)
+      : nanoseconds(cells(placement.num_ranks())) {
     for (int r = 0; r < placement.num_ranks(); ++r) {
       recorders.emplace_back(placement.num_layers(), placement.slots_of_rank(r), window);
     }
@@ -32,6 +34,7 @@ struct Recorded {
         for (size_t s = 0; s < row.size(); ++s)
           row[s] = count(static_cast<int>(r), layer, static_cast<int>(s));
       }
+      recorders[r].expert_nanoseconds() += nanoseconds[r];
       recorders[r].keep_step();
     }
   }
@@ -119,7 +122,8 @@ TEST(Window, StaysAsItWasWhileStepsGoOn) {
 }
 
 // What a step costs is not to be seen in a sum of steps.
-TEST(Window, HasSingleStepsWhereAskedFor) {
+TEST(Window, HasSingleStepsWhereThereIsACost) {
+  const CostModel cost = CostModel::of_rows();
   const Placement placement = some_placement();
   Recorded recorded(placement, 10);
   for (int i = 0; i < 10; ++i)
@@ -127,7 +131,7 @@ TEST(Window, HasSingleStepsWhereAskedFor) {
   const auto unpacked = [&](int64_t parts) {
     std::vector<std::vector<std::byte>> packed;
     for (const LoadRecorder& recorder : recorded.recorders)
-      packed.push_back(pack_window(RecordedSteps(recorder, 9), {}, parts, true));
+      packed.push_back(pack_window(RecordedSteps(recorder, 9), {}, parts, &cost));
     return unpack_windows(placement, packed);
   };
   const Window window = unpacked(3);  // steps 1 to 3, 4 to 6, 7 to 9
@@ -154,7 +158,7 @@ TEST(Window, RankTimesAreOfTheRowsInEachSlotOfAStep) {
   const auto unpacked = [&](int64_t parts, const CostModel* of) {
     std::vector<std::vector<std::byte>> packed;
     for (const LoadRecorder& recorder : recorded.recorders)
-      packed.push_back(pack_window(RecordedSteps(recorder, 9), {}, parts, of != nullptr));
+      packed.push_back(pack_window(RecordedSteps(recorder, 9), {}, parts, of));
     return unpack_windows(placement, packed, of);
   };
   for (const int parts : {3, 9}) {
@@ -175,14 +179,33 @@ TEST(Window, RankTimesAreOfTheRowsInEachSlotOfAStep) {
   EXPECT_EQ(unpacked(3, nullptr).rank_times.num_steps(), 0);
 }
 
+// Steps of the phase alone count, and each rank's own slots.
+TEST(Window, HasWhatExpertsTookBesideWhatTheCostSays) {
+  const CostModel cost({{1, 100'000}, {10, 190'000}, {20, 400'000}});
+  const Placement placement = some_placement();
+  Recorded recorded(placement, 9);
+  for (int i = 0; i < 6; ++i) {
+    for (int r = 0; r < 3; ++r) recorded.nanoseconds[cells(r)] = 100 * i + r;
+    recorded.step(i % 2 == 0 ? Phase::kPrefill : Phase::kDecode, [&](int, int, int) { return i; });
+  }
+  std::vector<std::vector<std::byte>> packed;
+  for (const LoadRecorder& recorder : recorded.recorders)
+    packed.push_back(pack_window(RecordedSteps(recorder, 6), Phase::kDecode, 2, &cost));
+  const int64_t layer = (cost.time(1) + cost.time(3) + cost.time(5)) / 1000;
+  EXPECT_EQ(unpack_windows(placement, packed, &cost).times,
+            (std::vector<RankTime>{{2 * 2 * layer, 900}, {0, 903}, {2 * 2 * layer, 906}}));
+  EXPECT_EQ(unpack_windows(placement, recorded.pack(6, {}, 2)).times, std::vector<RankTime>(3))
+      << "nobody asked";
+}
+
 TEST(Window, SmallCountsTakeOneByte) {
   Recorded recorded(some_placement(), 4);
   for (int i = 0; i < 4; ++i) recorded.step(Phase::kDecode, [](int, int, int) { return 30; });
   // Before them stand the rows so far, 480 or 0, and the number of parts; behind them that of
-  // single steps.
-  EXPECT_EQ(recorded.pack(4, {}, 4)[0].size(), 2 + 1 + 4 * 2 * 2 + 1);
-  EXPECT_EQ(recorded.pack(4, {}, 1)[0].size(), 2 + 1 + 1 * 2 * 2 + 1);
-  EXPECT_EQ(recorded.pack(4, {}, 4)[1].size(), 1U + 1U + 1U);
+  // single steps, and two times.
+  EXPECT_EQ(recorded.pack(4, {}, 4)[0].size(), 2 + 1 + 4 * 2 * 2 + 3);
+  EXPECT_EQ(recorded.pack(4, {}, 1)[0].size(), 2 + 1 + 1 * 2 * 2 + 3);
+  EXPECT_EQ(recorded.pack(4, {}, 4)[1].size(), 1U + 1U + 3U);
 }
 
 TEST(Window, RefusesRowsBelowZero) {

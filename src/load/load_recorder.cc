@@ -27,6 +27,7 @@ LoadRecorder::LoadRecorder(int num_layers, int num_slots, int64_t window)
   }
   counts_.resize(cells(row, window + 1));
   phases_.resize(window + 1);
+  nanoseconds_.resize(window + 1);
   epochs_.resize(num_layers);
   sums_.resize(cells(2, row));
 }
@@ -38,6 +39,7 @@ void LoadRecorder::begin_step(Phase phase) {
   const int64_t at = place(num_steps_);
   std::fill_n(counts_.begin() + at * size, size, 0);
   phases_[at] = phase;
+  nanoseconds_[at] = 0;
 }
 
 std::span<int32_t> LoadRecorder::counts(int layer) {
@@ -46,6 +48,11 @@ std::span<int32_t> LoadRecorder::counts(int layer) {
   epoch(layer);
   return {counts_.data() + (place(num_steps_) * num_layers_ + layer) * num_slots_,
           cells(num_slots_)};
+}
+
+int64_t& LoadRecorder::expert_nanoseconds() {
+  if (!open_) throw InvalidArgument("load recorder: times of experts without an open step");
+  return nanoseconds_[place(num_steps_)];
 }
 
 void LoadRecorder::keep_step() {

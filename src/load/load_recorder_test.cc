@@ -57,6 +57,21 @@ TEST(LoadRecorder, KeepsStepsInOrder) {
   EXPECT_EQ(recorder.recorded(), (Counts{0, 1, 2, 10, 11, 12, 100, 101, 102, 110, 111, 112}));
 }
 
+TEST(LoadRecorder, TimesOfExpertsBeginAnewWithEachStep) {
+  LoadRecorder recorder(1, 1, 2);
+  for (int64_t n = 1; n <= 4; ++n) {
+    recorder.begin_step();
+    EXPECT_EQ(recorder.expert_nanoseconds(), 0);
+    recorder.expert_nanoseconds() += 10 * n;
+    recorder.expert_nanoseconds() += n;
+    n == 3 ? recorder.skip_step() : recorder.keep_step();
+  }
+  const RecordedSteps steps(recorder, 2);
+  EXPECT_EQ(steps.expert_nanoseconds(0), 22);
+  EXPECT_EQ(steps.expert_nanoseconds(1), 44);
+  EXPECT_THROW(recorder.expert_nanoseconds(), InvalidArgument);
+}
+
 // B20: a mistake made elsewhere: recorded load added to old rows; padding and profile runs counted.
 TEST(LoadRecorder, TheRingOverwritesItsOldestStepsAndTheSumKeepsAll) {
   LoadRecorder recorder(1, 2, 3);

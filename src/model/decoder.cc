@@ -207,7 +207,10 @@ void Decoder::moe(const LayerWeights& w, const Activations& a, LoadRecorder* rec
   const bool wants_routes =
       std::ranges::any_of(batch_, [](const Chunk& chunk) { return !chunk.routes.empty(); });
   if (wants_routes) options.capture = &capture_;
-  if (recorder != nullptr) options.local_counts = recorder->counts(w.moe_layer);
+  if (recorder != nullptr) {
+    options.local_counts = recorder->counts(w.moe_layer);
+    options.expert_nanoseconds = &recorder->expert_nanoseconds();
+  }
   if (options_.force_balance) options.first_token = first_forced_token();
   if (!layout_groups_.tokens) {
     forward(layer, a.x, a.y, options);

@@ -266,6 +266,11 @@ void Decoder::replace_layer(int moe_layer, std::shared_ptr<const Experts> expert
   moe_layers_[moe_layer].replace(std::move(experts), std::move(replicas));
 }
 
+void Decoder::replace_cost(const std::shared_ptr<const CostModel>& cost) {
+  for (MoeLayer& layer : moe_layers_) layer.replace_cost(cost);
+  options_.cost = cost;
+}
+
 size_t Decoder::linear_scratch_bytes(int64_t tokens) const {
   size_t most = weights_->head_.scratch_bytes(tokens);
   for (const LayerWeights& w : weights_->layers_) {

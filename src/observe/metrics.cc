@@ -75,6 +75,8 @@ std::string_view name(BalanceEvent::Kind kind) {
       return "switched";
     case kRolledBack:
       return "rolled back";
+    case kSpeeds:
+      return "speeds";
     case kLeftOut:
       return "left out";
     case kCommitted:
@@ -91,6 +93,11 @@ std::string prometheus_text(const BalanceMetrics& m) {
   if (m.par_time) {
     out.gauge("par_time", "Busiest rank's time over the mean in a step of the last window.",
               *m.par_time);
+  }
+  if (!m.rank_speeds.empty()) {
+    out.begin("rank_speed", "gauge", "How fast the rank is beside the fastest one; 1 is as fast.");
+    for (size_t rank = 0; rank < m.rank_speeds.size(); ++rank)
+      out.sample(cat("{rank=\"", rank, "\"}"), m.rank_speeds[rank] / 1000.0);
   }
   out.begin("balancedness", "gauge", "Mean over busiest rank load of the last window; 1 is level.");
   out.sample("{stat=\"min\"}", m.balancedness_min);

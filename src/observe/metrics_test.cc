@@ -82,6 +82,7 @@ BalanceMetrics some_metrics() {
   m.plans_late = 7;
   m.plans_rejected = 8;
   m.rank_tokens = {10, 0, 12};
+  m.rank_speeds = {1000, 500};
   return m;
 }
 
@@ -104,14 +105,17 @@ TEST(Metrics, EveryNumberHasItsSeries) {
       {"trimtab_plans_failed_total", "6"},
       {"trimtab_plans_late_total", "7"},
       {"trimtab_plans_rejected_total", "8"},
+      {"trimtab_rank_speed{rank=\"0\"}", "1"},
+      {"trimtab_rank_speed{rank=\"1\"}", "0.5"},
       {"trimtab_tokens_total{rank=\"0\"}", "10"},
       {"trimtab_tokens_total{rank=\"1\"}", "0"},
       {"trimtab_tokens_total{rank=\"2\"}", "12"},
   };
   EXPECT_EQ(text.samples, wanted);
-  EXPECT_EQ(text.types.size(), 16U);
+  EXPECT_EQ(text.types.size(), 17U);
   BalanceMetrics in_rows = some_metrics();
   in_rows.par_time.reset();
+  in_rows.rank_speeds.clear();
   const Exposition rows = parse(prometheus_text(in_rows));
   EXPECT_EQ(rows.types.size(), 15U);
   EXPECT_FALSE(rows.samples.contains("trimtab_par_time"));
@@ -145,7 +149,7 @@ TEST(BalanceEvent, EveryKindHasANameOfItsOwn) {
   for (int kind = 0; kind <= static_cast<int>(BalanceEvent::Kind::kCommitted); ++kind) {
     names.insert(name(static_cast<BalanceEvent::Kind>(kind)));
   }
-  EXPECT_EQ(names.size(), 8U);
+  EXPECT_EQ(names.size(), 9U);
   EXPECT_FALSE(names.contains(""));
 }
 
