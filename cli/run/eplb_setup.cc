@@ -91,7 +91,11 @@ EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int r
   EplbSetup eplb{.mode = parse_eplb_mode(options.eplb),
                  .config = read_config(options.eplb_config),
                  .start = Placement::linear(layers, experts, ranks)};
-  if (!options.split.empty()) eplb.config.split = parse_split_rule(options.split);
+  if (!options.split.empty()) {
+    eplb.config.split = parse_split_rule(options.split);
+  } else if (!options.cost.empty() && options.eplb_config.empty()) {
+    eplb.config.split = SplitRule::kTime;
+  }
   eplb.config.screen = eplb.mode.kind == EplbMode::Kind::kScreen;
   if (eplb.mode.balances() && ranks == 1) {
     throw UsageError(

@@ -128,9 +128,11 @@ void add_balancing(Command& run, RunOptions& options) {
       .shows_default();
   run.text("--eplb-config", options.eplb_config, "How to balance (see docs/live.md)")
       .type("FILE.json");
-  run.text("--split", options.split,
-           "How picks are shared out over replicas: static, round_robin, split (fewest rows on the "
-           "busiest rank) or time (least time there, see --cost); by default as --eplb-config says")
+  run.text(
+         "--split", options.split,
+         "How picks are shared out over replicas: static, round_robin, split (fewest rows on the "
+         "busiest rank) or time (least time there, see --cost); by default as --eplb-config says, "
+         "or time where --cost is given")
       .parsed_by([](const std::string& text) { parse_split_rule(text); })
       .type("RULE");
   run.text("--cost", options.cost,

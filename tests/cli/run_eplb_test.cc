@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/cli/command.h"
+#include "trimtab/cost_file.h"
 #include "trimtab/recordings.h"
 #include "trimtab/table.h"
 
@@ -137,6 +138,39 @@ TEST(RunEplb, BalancesWhenTheDomainChangesAndChangesNoToken) {
   EXPECT_EQ(total_rows(dynamic), total_rows(off));
 }
 
+// The same in time, by costs that reading weights dominates: beside the rows stands the PAR of a
+// step in time.
+TEST(RunEplb, BalancesInTimeWhenTheDomainChanges) {
+  const Scratch scratch;
+  const Json off = run(kShift);
+  const std::string costs = scratch.file("costs.json"),
+                    config = scratch.file("c.json", R"({"preset": "short", "split": "time",
+    "gate": false, "use_async": false, "measure_speeds": false})");
+  const Json model = Json::parse(read_file(kTinyMoe + "/config.json"));
+  std::vector<MeasuredCost> of_isas;
+  for (const char* isa : {"scalar", "avx2", "avx2_vnni", "avx512", "avx512_bf16", "neon",
+                          "neon_dotprod", "neon_bf16"}) {
+    of_isas.push_back({.shape = "tiny-moe",
+                       .hidden = model.at("hidden_size"),
+                       .intermediate = model.at("moe_intermediate_size"),
+                       .weights = off.at("experts"),
+                       .isa = isa,
+                       .threads = 1,
+                       .cost = CostModel({{1, 10'000'000}, {16, 20'000'000}, {64, 70'000'000}})});
+  }
+  write_costs(costs, of_isas);
+  const Json timed = run(kShift + "--threads-per-rank 1 --eplb dynamic --eplb-config " + config +
+                         " --cost " + costs);
+  EXPECT_EQ(timed.at("outputs"), off.at("outputs"));
+  const Json& eplb = timed.at("eplb");
+  EXPECT_GE(eplb.at("replans"), 2);
+  const auto rows = eplb.at("par_by_third").get<std::vector<double>>(),
+             times = eplb.at("par_time_by_third").get<std::vector<double>>();
+  ASSERT_EQ(times.size(), 3U);
+  EXPECT_LT(times[2], 1.12);
+  EXPECT_LT(rows[2], 1.15);
+}
+
 // Steps while a plan is made and while experts move, and those after the last window.
 TEST(RunEplb, TheMetricsCountEveryRow) {
   const Scratch scratch;
@@ -198,6 +232,13 @@ TEST(RunEplb, RecordsWhatPlanReadsAndStaticRuns) {
   const Json recorded = run(kShift + "--eplb record:" + loads);
   const Recording recording = read_recording(loads);
   EXPECT_EQ(recording.load.num_steps, recorded.at("steps"));
+  ASSERT_EQ(std::ssize(recording.phases), recording.load.num_steps);
+  const int64_t prefill = std::ranges::count(recording.phases, Phase::kPrefill);
+  EXPECT_GT(prefill, 0);
+  EXPECT_LT(prefill, recording.load.num_steps);
+  EXPECT_EQ(Json::parse(trimtab("inspect " + loads + " --ranks 4 --phase prefill --json").out)
+                .at("steps"),
+            prefill);
   EXPECT_EQ(read_placement(map).placement.num_slots(), 32);
   const std::string plan = scratch.file("plan.json");
   ASSERT_EQ(trimtab("plan " + loads + " --ranks 4 --slots 9 --out " + plan).status, 0);
@@ -232,13 +273,6 @@ void expect_tokens_are_the_loads(const Recording& recording) {
 TEST(RunEplb, RecordsTokensWithTheirRanks) {
   const Scratch scratch;
   const std::string loads = scratch.file("loads.json");
-  ASSERT_EQ(std::ssize(recording.phases), recording.load.num_steps);
-  const int64_t prefill = std::ranges::count(recording.phases, Phase::kPrefill);
-  EXPECT_GT(prefill, 0);
-  EXPECT_LT(prefill, recording.load.num_steps);
-  EXPECT_EQ(Json::parse(trimtab("inspect " + loads + " --ranks 4 --phase prefill --json").out)
-                .at("steps"),
-            prefill);
   const std::string command = "run " + kTinyMoe + " --steps 12 --json --ranks 2 --eplb record:";
   const Json recorded = run(command + loads);
   const Recording recording = read_recording(loads);
@@ -401,7 +435,15 @@ TEST(RunSplit, TimeGivesTheOutputsOfAllOtherRules) {
   EXPECT_TRUE(contains(refused.err, "other.json has no cost of f32 experts of ")) << refused.err;
   EXPECT_EQ(trimtab(few + "--split time").status, 2);
   EXPECT_EQ(trimtab(few + "--split split --cost rows").status, 2);
-  EXPECT_EQ(trimtab(few + "--cost rows").status, 2);
+  // Where there is a cost, the rule is time unless another is named.
+  const std::string metrics = scratch.file("m.prom");
+  EXPECT_EQ(run(few + "--cost rows").at("outputs"), still.at("outputs"));
+  run(few + "--cost measure --eplb dynamic --metrics " + metrics);
+  EXPECT_TRUE(contains(read_file(metrics), "trimtab_balancing_info{split=\"time\""));
+  EXPECT_EQ(trimtab(few + "--cost rows --eplb dynamic --eplb-config " +
+                    scratch.file("split.json", R"({"split": "split"})"))
+                .status,
+            2);
   EXPECT_EQ(trimtab("run " + kTinyMoe + " --ranks 3 --steps 6 --split time --cost rows").status, 2);
 }
 
