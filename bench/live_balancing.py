@@ -26,6 +26,10 @@ COMPARISONS = [
     ("domain change, 4 ranks", f"{FEW} --ranks 4", "", "--eplb dynamic"),
     ("domain change, 4 ranks, at most 4 MB a plan", f"{FEW} --ranks 4", "",
      "--eplb dynamic --eplb-config {budget}"),
+    ("own skew in time, 2 ranks on as many cores, 12 sequences each", f"{FEW} --ranks 2", "",
+     "--eplb dynamic --cost measure"),
+    ("own skew in time, 2 ranks on as many cores, 96 sequences each",
+     "--max-sequences 96 --steps 300 --ranks 2", "", "--eplb dynamic --cost measure"),
     ("skewed, 2 ranks on as many cores, 96 sequences each, "
      "from a placement with the busier experts on rank 0",
      "--max-sequences 96 --steps 300 --ranks 2", "--eplb static:{hot}", "--eplb dynamic:{hot}"),

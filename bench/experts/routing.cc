@@ -16,6 +16,12 @@ namespace {
 std::vector<double> popularity(RoutingKind kind, int experts) {
   std::vector<double> chances(experts, 1.0);
   if (kind == RoutingKind::kNatural) return chances;
+  if (kind == RoutingKind::kUneven) {
+    std::mt19937_64 random(1);
+    std::lognormal_distribution<double> uneven(0, 0.8);
+    for (double& chance : chances) chance = uneven(random);
+    return chances;
+  }
   for (size_t e = 0; e < chances.size(); ++e) chances[e] = 1.0 / static_cast<double>(e + 1);
   std::mt19937_64 random(1);
   std::shuffle(chances.begin(), chances.end(), random);
@@ -25,14 +31,17 @@ std::vector<double> popularity(RoutingKind kind, int experts) {
 }  // namespace
 
 std::string_view routing_name(RoutingKind kind) {
-  return kind == RoutingKind::kNatural ? "natural" : "skewed";
+  return kind == RoutingKind::kNatural  ? "natural"
+         : kind == RoutingKind::kUneven ? "uneven"
+                                        : "skewed";
 }
 
 RoutingKind find_routing(std::string_view name) {
-  for (const RoutingKind kind : {RoutingKind::kNatural, RoutingKind::kSkewed}) {
+  for (const RoutingKind kind :
+       {RoutingKind::kNatural, RoutingKind::kUneven, RoutingKind::kSkewed}) {
     if (routing_name(kind) == name) return kind;
   }
-  throw InvalidArgument(cat(name, " is not a kind of routing: natural, skewed"));
+  throw InvalidArgument(cat(name, " is not a kind of routing: natural, uneven, skewed"));
 }
 
 // Drawing without replacement: the top_k least of exponential variables with the chances as rates

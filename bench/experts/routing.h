@@ -9,9 +9,10 @@
 
 namespace trimtab::bench {
 
-// natural: every expert is as likely. skewed: the n-th most popular expert is drawn with a chance
-// of 1 / n (Zipf).
-enum class RoutingKind { kNatural, kSkewed };
+// natural: every expert is as likely. uneven: chances are log-normal (0.8), so the most popular of
+// 128 experts is drawn about 5 times as often as the mean, as in recordings of real models. skewed:
+// the n-th most popular expert is drawn with a chance of 1 / n (Zipf).
+enum class RoutingKind { kNatural, kUneven, kSkewed };
 
 std::string_view routing_name(RoutingKind kind);
 // Throws InvalidArgument.

@@ -109,7 +109,7 @@ void add_experts(Command& bench, BenchOptions& options) {
       .type("N,...")
       .shows_default()
       .needs(layer);
-  experts.list("--routing", options.routings, "How tokens choose experts: natural, skewed")
+  experts.list("--routing", options.routings, "How tokens choose experts: natural, uneven, skewed")
       .parsed_by([](const std::string& text) { bench::find_routing(text); })
       .type("NAME,...")
       .shows_default()

@@ -56,7 +56,7 @@ void add_bench_split(Command& bench, BenchSplitOptions& options) {
   split.number("--top-k", options.top_k, "Experts of a token, without --loads")
       .between(1, 1024)
       .shows_default();
-  split.text("--routing", options.routing, "How tokens choose experts: natural, skewed")
+  split.text("--routing", options.routing, "How tokens choose experts: natural, uneven, skewed")
       .parsed_by([](const std::string& text) { bench::find_routing(text); })
       .type("NAME")
       .shows_default();
