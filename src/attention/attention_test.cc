@@ -213,21 +213,34 @@ class AttentionTest : public testing::TestWithParam<const GemmKernels*> {
 
 constexpr KvFormat kFormats[] = {KvFormat::kF32, KvFormat::kBF16, KvFormat::kI8};
 
-TEST_P(AttentionTest, EqualsAPlainSoftmax) {
-  for (Shape shape :
-       {Shape{1, 2}, Shape{31, 6}, Shape{33, 16, 2, 2}, Shape{300, 24, 3}, Shape{257, 64, 8, 2},
-        Shape{700, 128, 4, 1}, Shape{520, 80, 1, 2}, Shape{600, 128, 8, 1, 100},
-        Shape{530, 32, 1, 3, 300}, Shape{90, 256, 1, 1, 7}}) {
+void expect_plain_softmax(const AttentionKernels& kernels, std::initializer_list<Shape> shapes) {
+  for (Shape shape : shapes) {
     for (const KvFormat format : kFormats) {
       shape.format = format;
       const Problem problem(shape);
       const int tile = QueryTile::kMaxRows / shape.group;
-      expect_near(
-          problem.run(kernels(), 0, shape.length, tile, 2), problem.expected(0, shape.length),
-          "length " + std::to_string(shape.length) + " head_dim " + std::to_string(shape.head_dim) +
-              " window " + std::to_string(shape.window) + " " + std::string(name(format)));
+      expect_near(problem.run(kernels, 0, shape.length, tile, 2), problem.expected(0, shape.length),
+                  "length " + std::to_string(shape.length) + " head_dim " +
+                      std::to_string(shape.head_dim) + " window " + std::to_string(shape.window) +
+                      " " + std::string(name(format)));
     }
   }
+}
+
+TEST_P(AttentionTest, EqualsAPlainSoftmax) {
+  expect_plain_softmax(kernels(), {{1, 2},
+                                   {31, 6},
+                                   {33, 16, 2, 2},
+                                   {300, 24, 3},
+                                   {257, 64, 8, 2},
+                                   {520, 80, 1, 2},
+                                   {530, 32, 1, 3, 300},
+                                   {90, 256, 1, 1, 7}});
+}
+
+// Apart, since an emulator takes minutes for them.
+TEST_P(AttentionTest, LongOnesEqualAPlainSoftmax) {
+  expect_plain_softmax(kernels(), {{700, 128, 4, 1}, {600, 128, 8, 1, 100}});
 }
 
 TEST_P(AttentionTest, RoundedCachesStayWithinTheirBound) {
