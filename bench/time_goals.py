@@ -7,7 +7,7 @@
 The folder is a build of bench_stage and cli/trimtab. Two cores must do nothing else meanwhile. The
 rows: the experts of one layer, balanced beside linear and static, on 2 ranks with a core each; the
 same with one rank on half of a core; and tokens/s of tiny-moe with and without balancing, which
-bench/live_balancing.py measures. docs/performance.md has the figures.
+bench/live_balancing.py measures.
 """
 
 import argparse
@@ -38,9 +38,9 @@ def balanced(build, pairs, dtype):
     for row in stage(build, ["--dtype", dtype, "--pairs", str(pairs)]):
         goal = 0.95 if row["tokens"] >= 512 else 0.90
         print(
-            f"{BALANCED}, {dtype}, {row['tokens']} tokens a rank: experts {spread(row, 'experts')}, "
-            f"layer {spread(row, 'layer')}, linear {row['linear_ms']:.2f} ms; "
-            f"goal {goal}: {verdict(row['experts'] <= goal)}",
+            f"{BALANCED}, {dtype}, {row['tokens']} tokens a rank: "
+            f"experts {spread(row, 'experts')}, layer {spread(row, 'layer')}, "
+            f"linear {row['linear_ms']:.2f} ms; goal {goal}: {verdict(row['experts'] <= goal)}",
             flush=True,
         )
 
@@ -70,7 +70,8 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--dtype", default="bf16,w8a8", help="weight formats of the layer")
-    parser.add_argument("--only", default="", help=f"rows with this text: {BALANCED}; {SLOW}; {LIVE}")
+    rows = "; ".join((BALANCED, SLOW, LIVE))
+    parser.add_argument("--only", default="", help=f"rows with this text: {rows}")
     arguments = parser.parse_args()
     for dtype in arguments.dtype.split(","):
         if arguments.only in BALANCED:
