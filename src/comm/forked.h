@@ -81,8 +81,7 @@ class Forked {
     if (hosts_.empty()) return make_process_communicator(rank, exchange, {.timeout = timeout_});
     auto [domain, state] =
         begin_process_group(rank, {.timeout = timeout_, .hosts = hosts_}, exchange);
-    domain->set_outside(std::make_unique<StreamOutside>(
-        std::make_shared<TcpStreams>(rank, exchange), *domain, rank));
+    StreamOutside::connect(std::make_shared<TcpStreams>(rank, exchange), *domain, rank);
     return make_end(std::move(domain), ranks_, rank, state);
   }
 

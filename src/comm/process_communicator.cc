@@ -55,8 +55,7 @@ std::unique_ptr<Communicator> make_process_communicator(int rank,
                     "between them, or MPI"));
   }
   auto [domain, state] = begin_process_group(rank, group, exchange);
-  if (other != group.hosts.end())
-    domain->set_outside(std::make_unique<StreamOutside>(streams, *domain, rank));
+  if (other != group.hosts.end()) StreamOutside::connect(streams, *domain, rank);
   return make_end(std::move(domain), ranks, rank, state);
 }
 

@@ -75,6 +75,14 @@ class StreamPeers final : public OutsidePeers {
 
 }  // namespace
 
+void StreamOutside::connect(const std::shared_ptr<HostStreams>& streams, FailureDomain& domain,
+                            int rank) {
+  auto made = std::unique_ptr<StreamOutside>(new StreamOutside(streams, domain, rank));
+  StreamOutside& outside = *made;
+  domain.set_outside(std::move(made));
+  outside.open();
+}
+
 StreamOutside::StreamOutside(const std::shared_ptr<HostStreams>& streams, FailureDomain& domain,
                              int rank)
     : domain_(domain) {
@@ -82,13 +90,11 @@ StreamOutside::StreamOutside(const std::shared_ptr<HostStreams>& streams, Failur
     const bool here = domain.host(r) == domain.host(rank);
     links_.push_back(here ? nullptr : std::make_shared<StreamLink>(streams, domain, rank, r));
   }
-  try {
-    for (const auto& link : links_)
-      if (link != nullptr) link->open();
-  } catch (...) {  // there may be no thread left
-    close(steady_clock::now());
-    throw;
-  }
+}
+
+void StreamOutside::open() {
+  for (const auto& link : links_)
+    if (link != nullptr) link->open();
 }
 
 // Peers close their ends at about the same time, unless something has failed.

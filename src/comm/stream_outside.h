@@ -15,8 +15,9 @@ namespace trimtab {
 
 class StreamOutside final : public Outside {
  public:
-  // The domain owns this. rank: of the domain.
-  StreamOutside(const std::shared_ptr<HostStreams>& streams, FailureDomain& domain, int rank);
+  // Makes the outside of a domain, which owns it, and then begins to send and to receive: a stream
+  // may fail at once. rank: of the domain.
+  static void connect(const std::shared_ptr<HostStreams>& streams, FailureDomain& domain, int rank);
   ~StreamOutside() override;
   StreamOutside(const StreamOutside&) = delete;
   StreamOutside& operator=(const StreamOutside&) = delete;
@@ -27,6 +28,8 @@ class StreamOutside final : public Outside {
   void tell_failed(int culprit, int blamed, const char* reason) noexcept override;
 
  private:
+  StreamOutside(const std::shared_ptr<HostStreams>& streams, FailureDomain& domain, int rank);
+  void open();
   void close(std::chrono::steady_clock::time_point end) noexcept;
 
   FailureDomain& domain_;

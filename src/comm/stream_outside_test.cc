@@ -97,7 +97,6 @@ TEST(HostsOverStreams, SumsAreThoseOfOneHost) {
 
 TEST(HostsOverStreams, AKilledRankIsNoticedLongBeforeTheTimeout) {
   const auto statuses = Forked(3, 60s, {0, 1, 1}).run([](Communicator& comm) -> std::string {
-    comm.barrier();
     if (comm.rank() == 2) ::raise(SIGKILL);
     return told_of(comm, 2, "ended");  // its process, or the connection to it
   });
@@ -132,13 +131,12 @@ TEST(HostsOverStreams, BytesOfSomethingElseAreRefused) {
     }
   };
   FailureDomain domain(2, {.hosts = {0, 1}});
-  domain.set_outside(std::make_unique<StreamOutside>(std::make_shared<Garbage>(), domain, 0));
+  StreamOutside::connect(std::make_shared<Garbage>(), domain, 0);
   for (int i = 0; i < 2000 && !domain.failed(); ++i) std::this_thread::sleep_for(1ms);
   ASSERT_TRUE(domain.failed());
   EXPECT_EQ(domain.blamed(), 1);
   EXPECT_NE(std::string(domain.reason()).find("no message of this version"), std::string::npos)
       << domain.reason();
-  domain.set_outside(nullptr);
 }
 
 }  // namespace
