@@ -80,23 +80,15 @@ class Hog {
   std::thread thread_;
 };
 
-// One rank's part of a step.
-struct StepInput {
-  Picks picks;
-  std::vector<float> x;  // [tokens, hidden]
-};
-
-std::vector<StepInput> inputs_of(const Options& options, int64_t tokens, int rank) {
-  std::vector<StepInput> inputs;
+// One rank's part of every step.
+std::vector<Picks> picks_of(const Options& options, int64_t tokens, int rank) {
+  std::vector<Picks> picks;
   for (int step = 0; step < 2 * options.steps; ++step) {
     const auto seed = static_cast<uint64_t>(step * options.ranks + rank);
-    StepInput& one = inputs.emplace_back();
-    one.picks = route(options.routing, tokens, options.model.experts, options.model.top_k, seed);
-    one.x.resize(cells(tokens, options.model.hidden));
-    for (size_t i = 0; i < one.x.size(); ++i)
-      one.x[i] = static_cast<float>((i * 7 + seed) % 31) * 0.05F - 0.75F;
+    picks.push_back(
+        route(options.routing, tokens, options.model.experts, options.model.top_k, seed));
   }
-  return inputs;
+  return picks;
 }
 
 // The first half of the steps, which plans are made from.
@@ -104,9 +96,9 @@ Load load_of(const Options& options, int64_t tokens) {
   Load load{options.steps, 1, options.model.experts, {}};
   load.counts.resize(cells(options.steps, options.model.experts));
   for (int rank = 0; rank < options.ranks; ++rank) {
-    const std::vector<StepInput> inputs = inputs_of(options, tokens, rank);
+    const std::vector<Picks> picks = picks_of(options, tokens, rank);
     for (int step = 0; step < options.steps; ++step) {
-      for (const int32_t id : inputs[cells(step)].picks.ids)
+      for (const int32_t id : picks[cells(step)].ids)
         ++load.counts[cells(step, options.model.experts) + cells(id)];
     }
   }
@@ -129,15 +121,18 @@ class RankLayer {
         groups_(layer_.dispatcher().make_groups(comm)),
         pointers_(pointers_to(groups_)),
         workspace_(comm.allocate(layer_.workspace_bytes(tokens, {.routed = true}))),
-        out_(cells(tokens, hidden_)),
-        lane_{comm, workspace_, team_, pointers_} {}
+        x_(cells(tokens, hidden_)),
+        out_(x_.size()),
+        lane_{comm, workspace_, team_, pointers_} {
+    for (size_t i = 0; i < x_.size(); ++i) x_[i] = static_cast<float>(i * 7 % 31) * 0.05F - 0.75F;
+  }
 
   // Nanoseconds of this rank's experts. counts: as ForwardOptions::local_counts.
-  int64_t run(const StepInput& in, std::span<int32_t> counts = {}) {
+  int64_t run(const Picks& picks, std::span<int32_t> counts = {}) {
     int64_t nanoseconds = 0;
-    const ConstRows x(in.x.data(), tokens_, hidden_);
+    const ConstRows x(x_.data(), tokens_, hidden_);
     const Rows out(out_.data(), tokens_, hidden_);
-    trimtab::run(layer_.forward({x, in.picks.ids, in.picks.weights}, out, lane_,
+    trimtab::run(layer_.forward({x, picks.ids, picks.weights}, out, lane_,
                                 {.local_counts = counts, .expert_nanoseconds = &nanoseconds}));
     return nanoseconds;
   }
@@ -170,7 +165,7 @@ class RankLayer {
   std::vector<Communicator*> pointers_;
   Workspace workspace_;
   Team team_{1};
-  std::vector<float> out_;
+  std::vector<float> x_, out_;  // [tokens, hidden]
   Lane lane_;
 };
 
@@ -220,13 +215,13 @@ struct Seconds {
   double experts = 0, layer = 0;
 };
 
-Seconds run_steps(const Options& options, std::span<const StepInput> inputs, RankLayer& layer,
+Seconds run_steps(const Options& options, std::span<const Picks> picks, RankLayer& layer,
                   Communicator& comm) {
   Seconds sum;
   for (int step = options.steps; step < 2 * options.steps; ++step) {
     comm.barrier();
     const Stopwatch wall(CLOCK_MONOTONIC);
-    const int64_t own = layer.run(inputs[cells(step)]);
+    const int64_t own = layer.run(picks[cells(step)]);
     sum.layer += greatest(comm, wall.seconds());
     sum.experts += greatest(comm, 1e-9 * static_cast<double>(own));
   }
@@ -245,7 +240,7 @@ void compare(const Options& options, const ExpertSet& set, int64_t tokens) {
   std::vector<double> experts, layer, milliseconds;
   run_ranks(options.ranks, [&](Communicator& comm) {
     pin(options.core + comm.rank());
-    const std::vector<StepInput> inputs = inputs_of(options, tokens, comm.rank());
+    const std::vector<Picks> picks = picks_of(options, tokens, comm.rank());
     const auto cost = measured_cost(*experts_of(options, set, linear, comm.rank()), comm);
     const Placement planned = make_policy("trim")
                                   ->rebalance({.load = load,
@@ -257,13 +252,13 @@ void compare(const Options& options, const ExpertSet& set, int64_t tokens) {
                      SplitRule::kStatic, nullptr, comm);
     RankLayer after(options, tokens, planned, experts_of(options, set, planned, comm.rank()),
                     SplitRule::kTime, cost, comm);
-    run_steps(options, inputs, before, comm);
-    run_steps(options, inputs, after, comm);
+    run_steps(options, picks, before, comm);
+    run_steps(options, picks, after, comm);
     for (int pair = 0; pair < options.pairs; ++pair) {
       Seconds of_before, of_after;
-      if (pair % 2 == 0) of_before = run_steps(options, inputs, before, comm);
-      of_after = run_steps(options, inputs, after, comm);
-      if (pair % 2 != 0) of_before = run_steps(options, inputs, before, comm);
+      if (pair % 2 == 0) of_before = run_steps(options, picks, before, comm);
+      of_after = run_steps(options, picks, after, comm);
+      if (pair % 2 != 0) of_before = run_steps(options, picks, before, comm);
       if (comm.rank() != 0) continue;
       experts.push_back(of_after.experts / of_before.experts);
       layer.push_back(of_after.layer / of_before.layer);
@@ -289,7 +284,7 @@ SlowRank serve(const Options& options, const ExpertSet& set, int64_t tokens, boo
   SlowRank result;
   run_ranks(options.ranks, [&](Communicator& comm) {
     pin(options.core + comm.rank());
-    const std::vector<StepInput> inputs = inputs_of(options, tokens, comm.rank());
+    const std::vector<Picks> picks = picks_of(options, tokens, comm.rank());
     const Placement start = first_placement(options);
     const auto cost = measured_cost(*experts_of(options, set, start, comm.rank()), comm);
     ExpertSlots slots(
@@ -328,7 +323,7 @@ SlowRank serve(const Options& options, const ExpertSet& set, int64_t tokens, boo
         const Stopwatch wall(CLOCK_MONOTONIC);
         LoadRecorder& recorder = balancer.recorder();
         recorder.expert_nanoseconds() +=
-            layer.run(inputs[cells(step % (2 * options.steps))], recorder.counts(0));
+            layer.run(picks[cells(step % (2 * options.steps))], recorder.counts(0));
         const double seconds = greatest(comm, wall.seconds());
         balancer.after_step();
         if (step >= (kWindows - 4) * options.steps) last += seconds / (4 * options.steps);

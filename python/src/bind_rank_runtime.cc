@@ -95,11 +95,9 @@ void delete_without_gil(T* object) {
 
 RankGroup make_group(int rank, const nb::callable& exchange, double timeout,
                      const std::optional<nb::object>& streams) {
-  if (!(timeout > 0 && timeout < 1e6))
-    throw InvalidArgument(cat("timeout must be in (0, 1e6) seconds, is ", timeout));
   auto comm = make_process_communicator(
       rank, [&](std::span<const std::byte> mine) { return exchanged(exchange, mine); },
-      {.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)},
+      {.timeout = checked_timeout(timeout)},
       streams ? std::make_shared<PythonStreams>(*streams) : nullptr);
   return {{comm.release(), delete_without_gil<Communicator>}};
 }

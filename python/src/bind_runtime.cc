@@ -80,23 +80,20 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
                                          double timeout) {
   if (layers.empty() || layers.front() == nullptr)
     throw InvalidArgument("a runtime needs at least one layer");
-  if (!(timeout > 0 && timeout < 1e6))
-    throw InvalidArgument(cat("timeout must be in (0, 1e6) seconds, is ", timeout));
   const nb::gil_scoped_release release;
   auto runtime = std::make_shared<MoeRuntime>(
       *layers.front(), top_k,
-      RuntimeOptions{
-          .ranks = ranks.value_or(layout ? layout->ranks() : 1),
-          .threads = threads,
-          .layout = layout,
-          .dispatcher = dispatcher,
-          .max_tokens = max_tokens,
-          .row_budget = row_budget,
-          .share_openmp = share_openmp,
-          .split = parse_split_rule(split),
-          .cost = cost,
-          .weights = weight_use(weight_on_input, left),
-          .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000) + 1)});
+      RuntimeOptions{.ranks = ranks.value_or(layout ? layout->ranks() : 1),
+                     .threads = threads,
+                     .layout = layout,
+                     .dispatcher = dispatcher,
+                     .max_tokens = max_tokens,
+                     .row_budget = row_budget,
+                     .share_openmp = share_openmp,
+                     .split = parse_split_rule(split),
+                     .cost = cost,
+                     .weights = weight_use(weight_on_input, left),
+                     .timeout = checked_timeout(timeout)});
   for (const auto& layer : layers) runtime->add_layer(layer);
   return runtime;
 }

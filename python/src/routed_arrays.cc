@@ -38,4 +38,10 @@ WeightUse weight_use(bool weight_on_input, const std::string& left) {
       cat("left \"", left, "\" is not known; there are weight_and_sum, sum, nothing"));
 }
 
+std::chrono::milliseconds checked_timeout(double seconds) {
+  if (!(seconds > 0 && seconds < 1e6))
+    throw InvalidArgument(cat("timeout must be in (0, 1e6) seconds, is ", seconds));
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000) + 1);
+}
+
 }  // namespace trimtab::python

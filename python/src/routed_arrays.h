@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arrays of a call of forward() as tokens, and what runtimes are told of their weights.
+// The arrays of a call of forward() as tokens, and what runtimes are told besides.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "arrays.h"
@@ -19,5 +20,8 @@ RoutedTokens routed_tokens(const Array& x, const Array& ids, const Contiguous<fl
 
 // left: "weight_and_sum", "sum" or "nothing". Throws InvalidArgument.
 WeightUse weight_use(bool weight_on_input, const std::string& left);
+
+// Throws InvalidArgument for a timeout that is not in (0, 1e6) seconds.
+std::chrono::milliseconds checked_timeout(double seconds);
 
 }  // namespace trimtab::python

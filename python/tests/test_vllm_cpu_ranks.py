@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import rank_processes  # noqa: E402
 from test_rank_runtime import EXPERTS, LAYERS, TOKENS, batch, expected, weights_of  # noqa: E402
+from test_rank_streams import become_a_host, skip_if_refused  # noqa: E402
 
 import trimtab  # noqa: E402
 from trimtab.vllm_cpu import ranks as spread  # noqa: E402
@@ -23,7 +24,10 @@ def start(rank, ranks, store, settings, same_tokens):
         "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks
     )
     group = types.SimpleNamespace(
-        world_size=ranks, rank_in_group=rank, cpu_group=torch.distributed.group.WORLD
+        world_size=ranks,
+        ranks=list(range(ranks)),
+        rank_in_group=rank,
+        cpu_group=torch.distributed.group.WORLD,
     )
     seams.expert_parallel_ranks = lambda: group
     layers = spread.RankLayers(0, EXPERTS, TOKENS, same_tokens, Flags.of({"trimtab": settings}))
@@ -65,6 +69,26 @@ def test_spread_layers_give_what_one_rank_does(tmp_path, settings, same_tokens):
         else:
             assert np.array_equal(first, expected(layer, *batch(0)))
             assert np.array_equal(second, expected(layer, *batch(1)))
+
+
+def serve_on_hosts(rank, ranks, exchange, *arguments):
+    if not all(exchange(bytes([become_a_host()]))):
+        return "refused"
+    outputs = serve(rank, ranks, exchange, *arguments)
+    spread.leave_group()
+    return outputs
+
+
+def test_spread_layers_work_over_hosts(tmp_path):
+    """Where ranks share no memory the group gets streams, unasked."""
+    settings = {"balancer": {"interval": 4}, "redundant": 2, "timeout": 60}
+    results = rank_processes.run(serve_on_hosts, 2, str(tmp_path / "store"), settings, False)
+    skip_if_refused(results)
+    for rank, outputs in enumerate(results):
+        assert not isinstance(outputs, str), outputs
+        for layer in range(LAYERS):  # sums of a host come first
+            wanted = expected(layer, *batch(rank))
+            np.testing.assert_allclose(outputs[LAYERS + layer], wanted, rtol=1e-4, atol=1e-5)
 
 
 def record(rank, ranks, exchange, store, settings, same_tokens):

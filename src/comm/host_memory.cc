@@ -49,7 +49,7 @@ struct flock whole_file(short type) {
 
 }  // namespace
 
-std::string HostMemory::host_id() {
+std::string host_id() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   struct stat folder = {};

@@ -22,9 +22,6 @@ namespace trimtab {
 
 class HostMemory final : public SharedMemory, public std::enable_shared_from_this<HostMemory> {
  public:
-  // Tells hosts apart: ranks with equal ids see each other's POSIX shared memory.
-  static std::string host_id();
-
   // Collective over the domain. hosts [ranks]: the host of each rank; those of this rank's host
   // come to share memory.
   static std::shared_ptr<HostMemory> share(int rank, std::span<const int32_t> hosts,

@@ -29,10 +29,6 @@ ProcessExchange checked(const ProcessExchange& exchange) {
 
 }  // namespace
 
-std::string host_id() {
-  return HostMemory::host_id();
-}
-
 std::unique_ptr<Communicator> make_process_communicator(int rank,
                                                         const ProcessExchange& caller_exchange,
                                                         const GroupOptions& options,

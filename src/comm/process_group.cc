@@ -17,7 +17,7 @@ std::vector<int32_t> find_hosts(const ProcessExchange& exchange) {
     char text[128];
   };
   Id mine = {};
-  std::strncpy(mine.text, HostMemory::host_id().c_str(), sizeof mine.text - 1);
+  std::strncpy(mine.text, host_id().c_str(), sizeof mine.text - 1);
   std::vector<int32_t> hosts;
   std::vector<std::string> seen;
   for (const Id& id : exchange_values(exchange, mine)) {

@@ -29,7 +29,7 @@ void StreamLink::open() {
 }
 
 void StreamLink::begin_close() noexcept {
-  enqueue(0, {kClosed, 0, 0}, {});
+  send(0, {kClosed, 0, 0}, {});
   const std::lock_guard lock(mutex_);
   closing_ = true;
   changed_.notify_all();
@@ -43,13 +43,8 @@ void StreamLink::close(std::chrono::steady_clock::time_point end) noexcept {
   domain_ = nullptr;
 }
 
-void StreamLink::send(int64_t group, const OutsidePeers::Announcement& what,
-                      std::span<const std::byte> bytes) {
-  enqueue(group, what, bytes);
-}
-
 void StreamLink::send_left(int64_t group) noexcept {
-  enqueue(group, {kLeft, 0, 0}, {});
+  send(group, {kLeft, 0, 0}, {});
 }
 
 void StreamLink::send_failed(int culprit, int blamed, const char* reason) noexcept {
@@ -57,11 +52,11 @@ void StreamLink::send_failed(int culprit, int blamed, const char* reason) noexce
   failure.culprit = culprit;
   failure.blamed = blamed;
   std::strncpy(failure.reason.data(), reason, failure.reason.size() - 1);
-  enqueue(0, {kFailed, 0, sizeof failure}, std::as_bytes(std::span(&failure, 1)));
+  send(0, {kFailed, 0, sizeof failure}, std::as_bytes(std::span(&failure, 1)));
 }
 
-void StreamLink::enqueue(int64_t group, const OutsidePeers::Announcement& what,
-                         std::span<const std::byte> bytes) {
+void StreamLink::send(int64_t group, const OutsidePeers::Announcement& what,
+                      std::span<const std::byte> bytes) {
   Outgoing message;
   message.packet.header = {kMagic, group, what};
   std::byte* to = message.packet.bytes.data();

@@ -93,8 +93,6 @@ class StreamLink : public std::enable_shared_from_this<StreamLink> {
     bool forgotten = false;
   };
 
-  void enqueue(int64_t group, const OutsidePeers::Announcement& what,
-               std::span<const std::byte> bytes);
   void run_sender() noexcept;
   void run_receiver() noexcept;
   bool receive_message();

@@ -199,6 +199,14 @@ function bar_chart(element, bars) {
   };
 }
 
+// The lines and numbers of a vertical axis from low to high; y: where a number is drawn.
+const levels = (low, high, y, left, right) =>
+    ticks(low, high, 4)
+        .map(
+            (t) => line(left, y(t), right, y(t), 'grid') +
+                text(left - 5, y(t) + 4, t.toFixed(2), 'end'))
+        .join('');
+
 // Lines over common points, and under them strips of bars for series that have some.
 // chart: n, series [{style, values}], strips [{style, name, values}], marks [{at, trouble}],
 // x_label(i), label, height, low, tip(i), unit.
@@ -211,11 +219,7 @@ function line_chart(element, chart) {
       (n === 1 ? (left + width - right) / 2 : left + ((width - left - right) * i) / (n - 1));
   const y = (value) =>
       top + chart.height - (chart.height * (value - chart.low)) / (high - chart.low);
-  let content = ticks(chart.low, high, 4)
-                    .map(
-                        (t) => line(left, y(t), width - right, y(t), 'grid') +
-                            text(left - 5, y(t) + 4, t.toFixed(2), 'end'))
-                    .join('');
+  let content = levels(chart.low, high, y, left, width - right);
   for (const mark of chart.marks)
     content += line(
         x(mark.at), top, x(mark.at), top + chart.height, mark.trouble ? 'mark trouble' : 'mark');
@@ -270,11 +274,7 @@ function xy_chart(element, chart) {
   const x = (value) => left + ((width - left - right) * value) / most;
   const y = (value) =>
       top + chart.height - (chart.height * (value - chart.low)) / (high - chart.low);
-  let content = ticks(chart.low, high, 4)
-                    .map(
-                        (t) => line(left, y(t), width - right, y(t), 'grid') +
-                            text(left - 5, y(t) + 4, t.toFixed(2), 'end'))
-                    .join('');
+  let content = levels(chart.low, high, y, left, width - right);
   content += ticks(0, most, Math.max(2, width / 110))
                  .map((t) => text(x(t), top + chart.height + 14, t, 'middle'))
                  .join('');

@@ -176,8 +176,8 @@ def keep_tokens():
 
 
 def expert_parallel_ranks():
-    """vLLM's group of ranks over which experts are spread: cpu_group (gloo), rank_in_group,
-    world_size."""
+    """vLLM's group of ranks over which experts are spread: cpu_group (gloo), ranks (their
+    numbers in torch.distributed), rank_in_group, world_size."""
     return look_up("vllm.distributed.parallel_state", "get_ep_group")()
 
 
