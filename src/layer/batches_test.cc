@@ -223,7 +223,8 @@ TEST_P(Reuse, ALaneHasOneCallAtATime) {
   });
 }
 
-// The first microbatch is under way when the second one's call is made, so the group fails.
+// The first microbatch has begun when the second one's call is made, so the group fails. Whether it
+// has ended by then depends on the peer; one rank, which waits for nobody, always has.
 TEST_P(Reuse, MicrobatchesOfSeveralLayersNeedTwoLanes) {
   TRIMTAB_NEEDS_RANKS(2);
   const World world({.dispatcher = GetParam()});
@@ -239,6 +240,28 @@ TEST_P(Reuse, MicrobatchesOfSeveralLayersNeedTwoLanes) {
     });
   };
   EXPECT_THROW(run_group(2, body), InvalidArgument);
+}
+
+TEST(Overlap, MicrobatchesThatNeverWaitNeedTwoLanesToo) {
+  const World world({.dispatcher = "all_to_all"});
+  run_group(1, [&](Communicator& comm) {
+    const MoeLayer layer = world.layer(Placement::linear(1, kExperts, 1), 0);
+    const auto second = comm.duplicate();
+    Team team(1);
+    OwnLane a(comm, layer, team), b(*second, layer, team);
+    const std::vector<float> x = input_of(0, 4);
+    std::vector<float> out(x.size()), other(x.size());
+    const auto in_lanes = [&](Lane& of_first, Lane& of_second) {
+      overlap(2, [&](int64_t, int microbatch) {
+        return layer.forward(ConstRows(x.data(), 4, kHidden),
+                             Rows(microbatch == 0 ? out.data() : other.data(), 4, kHidden),
+                             microbatch == 0 ? of_first : of_second);
+      });
+    };
+    EXPECT_THROW(in_lanes(a.lane, a.lane), InvalidArgument);
+    in_lanes(a.lane, b.lane);
+    EXPECT_EQ(out, other);
+  });
 }
 
 TEST_P(Reuse, XAndOutMustBeApart) {

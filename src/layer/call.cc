@@ -70,10 +70,27 @@ void run(Call call) {
   while (!call.advance()) call.block();
 }
 
-void check_lanes(const Lane& first, const Lane& second) {
-  if (&first.comm != &second.comm && &first.workspace != &second.workspace) return;
+namespace {
+
+// What two calls in flight must not share. Only compared: the lane may be gone. Null before the
+// first call.
+struct LaneResources {
+  LaneResources() = default;
+  explicit LaneResources(const Lane& lane) : comm(&lane.comm), workspace(&lane.workspace) {}
+  const Communicator* comm = nullptr;
+  const Workspace* workspace = nullptr;
+};
+
+void check_apart(const LaneResources& first, const LaneResources& second) {
+  if (first.comm != second.comm && first.workspace != second.workspace) return;
   throw InvalidArgument(
       "MoE layer: calls that overlap need lanes that share no Communicator and no Workspace");
+}
+
+}  // namespace
+
+void check_lanes(const Lane& first, const Lane& second) {
+  check_apart(LaneResources(first), LaneResources(second));
 }
 
 void overlap(Call first, Call second) {
@@ -95,20 +112,20 @@ class Microbatch {
       : layers_(layers), number_(number), make_(make) {}
 
   int64_t layer() const { return layer_; }
-  // Goes on for as long as nothing has to be waited for.
+  // Goes on for as long as nothing has to be waited for. Whether the other microbatch's call is
+  // still in flight depends on how fast the peers are; that the lanes are apart must not.
   void advance(const Microbatch& other) {
     for (; layer_ < layers_; ++layer_) {
       if (!call_) {
         call_.emplace(make_(layer_, number_));
-        const Lane* const others = other.lane();
-        if (others != nullptr) check_lanes(call_->lane(), *others);
+        resources_ = LaneResources(call_->lane());
+        check_apart(resources_, other.resources_);
       }
       if (!call_->advance()) return;
       call_.reset();
     }
   }
   void block() { call_->block(); }
-  const Lane* lane() const { return call_ ? &call_->lane() : nullptr; }
 
  private:
   int64_t layers_;
@@ -116,6 +133,7 @@ class Microbatch {
   const std::function<Call(int64_t, int)>& make_;
   int64_t layer_ = 0;
   std::optional<Call> call_;
+  LaneResources resources_;  // of the newest call
 };
 
 }  // namespace
