@@ -194,9 +194,9 @@ row_budget: as MoeRuntime's, of max_tokens on every rank; the same on every rank
 same_tokens: all ranks bring the same tokens. Each takes an even share through the layer, and the
 other rows of its output are zero: summed over the ranks, outputs are whole. Without a layout.
 balancer: settings as JSON (docs/live.md); "": experts stay where they are.
-cost: what an expert takes for a number of rows, which the balancer's split rule "time" needs:
-"measure" (rank 0 does, in 0.05 s, for all), "rows", or a file that `trimtab bench experts
---cost-out` wrote. Plans are made in time then.
+cost: what an expert takes for a number of rows: "measure" (rank 0 does, in 0.05 s, for all),
+"rows", or a file that `trimtab bench experts --cost-out` wrote. Plans are then made in time, and
+the balancer's split rule is "time" unless its settings name another.
 redundant: slots of all ranks beyond one for each expert.
 placement: a Placement of all layers that the ranks begin with, which says how many slots there are
 (redundant is not heeded); None: experts in order. Experts still are added as without it, and

@@ -75,9 +75,9 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
                                          const std::string& dispatcher, int64_t max_tokens,
                                          const std::optional<ParallelLayout>& layout,
                                          std::optional<double> row_budget, bool share_openmp,
-                                         const std::string& split, const std::string& cost,
-                                         bool weight_on_input, const std::string& left,
-                                         double timeout) {
+                                         const std::optional<std::string>& split,
+                                         const std::string& cost, bool weight_on_input,
+                                         const std::string& left, double timeout) {
   if (layers.empty() || layers.front() == nullptr)
     throw InvalidArgument("a runtime needs at least one layer");
   const nb::gil_scoped_release release;
@@ -90,7 +90,7 @@ std::shared_ptr<MoeRuntime> make_runtime(const std::vector<std::shared_ptr<Exper
                      .max_tokens = max_tokens,
                      .row_budget = row_budget,
                      .share_openmp = share_openmp,
-                     .split = parse_split_rule(split),
+                     .split = split ? std::optional(parse_split_rule(*split)) : std::nullopt,
                      .cost = cost,
                      .weights = weight_use(weight_on_input, left),
                      .timeout = checked_timeout(timeout)});
@@ -180,7 +180,7 @@ placement. Threads may share a runtime: calls run one after another. In the chil
 call raises RuntimeError.)")
       .def(nb::new_(&make_runtime), "layers"_a, "top_k"_a, nb::kw_only(), "ranks"_a = nb::none(),
            "threads"_a = 1, "dispatcher"_a = "auto", "max_tokens"_a = 2048, "layout"_a = nb::none(),
-           "row_budget"_a = nb::none(), "share_openmp"_a = true, "split"_a = "static",
+           "row_budget"_a = nb::none(), "share_openmp"_a = true, "split"_a = nb::none(),
            "cost"_a = "", "weight_on_input"_a = false, "left"_a = "weight_and_sum",
            "timeout"_a = 60.0,
            R"(layers: list of ExpertWeights, all of the same sizes and format.
@@ -199,8 +199,8 @@ brings more takes further rounds, with the same bits. None: 2 where the dispatch
 share_openmp: run on the threads of the process's OpenMP runtime (torch's) where there is one,
 instead of threads of the runtime's own.
 split: the rule that shares tokens out over an expert's replicas: static, round_robin, split or
-time. cost: what an expert takes for a number of rows, which time needs: "measure" (in 0.05 s),
-"rows", or a file that `trimtab bench experts --cost-out` wrote.
+time. None: time with a cost, else static. cost: what an expert takes for a number of rows, which
+time needs: "measure" (in 0.05 s), "rows", or a file that `trimtab bench experts --cost-out` wrote.
 weight_on_input: weights multiply the experts' input instead of their output, as Llama 4 does it;
 top_k is 1.
 left: what experts leave to the combine, with the same bits: "weight_and_sum"; "sum", they apply the
@@ -249,8 +249,7 @@ sp.)")
       .def_prop_ro("row_budget", &MoeRuntime::row_budget,
                    "The most rows that a rank's experts get at once; 0: no budget.")
       .def_prop_ro(
-          "split",
-          [](const MoeRuntime& runtime) { return std::string(name(runtime.options().split)); },
+          "split", [](const MoeRuntime& runtime) { return std::string(name(runtime.split())); },
           "The rule that shares tokens out over replicas.")
       .def_prop_ro(
           "cost",

@@ -25,7 +25,8 @@ RuntimeOptions checked(RuntimeOptions options) {
     throw InvalidArgument(cat("max_tokens must be at least the number of ranks, ", options.ranks,
                               ", is ", options.max_tokens));
   }
-  check_cost_of_rule(options.split, options.cost);
+  if (!options.split) options.split = options.cost.empty() ? SplitRule::kStatic : SplitRule::kTime;
+  check_cost_of_rule(*options.split, options.cost);
   return options;
 }
 
@@ -43,7 +44,7 @@ ParallelLayout checked_layout(const RuntimeOptions& options) {
         cat("layout ", name(layout),
             ": its ranks sum parts, so nothing is shared out over replicas; split "
             "is static, not ",
-            name(options.split)));
+            name(*options.split)));
   }
   return layout;
 }
@@ -97,7 +98,7 @@ std::shared_ptr<const Dispatcher> MoeRuntime::dispatcher_for(const Placement& pl
                                                              int rank) const {
   const std::vector<int32_t> hosts(options_.ranks);
   const Placement of_lane = placement_of_lane(layout_, placement);
-  const bool shares_out = options_.split != SplitRule::kStatic;
+  const bool shares_out = split() != SplitRule::kStatic;
   DispatchShape shape{.max_tokens = rank_tokens(),
                       .hidden = static_cast<int>(hidden_),
                       .top_k = top_k_,
@@ -142,7 +143,7 @@ MoeRuntime::Layer MoeRuntime::place_table(std::shared_ptr<const ExpertTable> tab
     const size_t num_slots = slots.size();
     MoeLayer::Parts parts;
     parts.replicas = replicas;
-    parts.split = options_.split;
+    parts.split = split();
     parts.cost = cost_;
     parts.dispatcher = dispatcher_for(layer.placement, r);
     parts.experts = make_grouped_experts(std::move(slots), hidden_, format_, Format::kStandard,

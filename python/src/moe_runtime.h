@@ -37,9 +37,9 @@ struct RuntimeOptions {
   int64_t max_tokens = 2048;
   std::optional<double> row_budget = {};  // as DispatchWish
   bool share_openmp = true;               // as RankThreads
-  // How tokens are shared out over replicas, and what an expert costs, as expert_cost.h names it;
-  // kTime needs it.
-  SplitRule split = SplitRule::kStatic;
+  // How tokens are shared out over replicas, none: kTime with a cost, else kStatic; and what an
+  // expert costs, as expert_cost.h names it.
+  std::optional<SplitRule> split = {};
   std::string cost = {};
   WeightUse weights = {};
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
@@ -76,6 +76,7 @@ class MoeRuntime {
   int top_k() const { return top_k_; }
   WeightFormat format() const { return format_; }
   const RuntimeOptions& options() const { return options_; }
+  SplitRule split() const { return *options_.split; }  // the one in use
   const ParallelLayout& layout() const { return layout_; }
   std::string dispatcher() const { return dispatcher_name_; }
   int64_t row_budget() const { return row_budget_; }     // rows of a rank at once; 0: none

@@ -59,7 +59,8 @@ BalancerConfig balancer_config(const std::string& json, const std::string& cost)
     if (!cost.empty()) throw InvalidArgument("a cost is of use only with a balancer");
     return {};
   }
-  BalancerConfig config = parse_balancer_config(json, "the balancer's settings");
+  const SplitRule split = cost.empty() ? SplitRule::kSplit : SplitRule::kTime;
+  BalancerConfig config = parse_balancer_config(json, "the balancer's settings", split);
   if (config.phase)
     throw InvalidArgument("balancer: steps are not told apart by phase here; leave phase out");
   check_cost_of_rule(config.split, cost);

@@ -145,7 +145,9 @@ def test_a_cost_and_its_rule_come_together(tmp_path):
     with pytest.raises(ValueError, match="split rule time needs a cost"):
         make_runtime(split="time")
     with pytest.raises(ValueError, match="no effect on split rule static"):
-        make_runtime(cost="rows")
+        make_runtime(split="static", cost="rows")
+    assert make_runtime().split == "static"
+    assert make_runtime(cost="rows").split == "time"
     with pytest.raises(ValueError, match="has no cost of f32 experts"):
         make_runtime(split="time", cost=write_costs(tmp_path / "c", [[1, 5]], threads=7))
     assert make_runtime(split="time", cost="rows").cost.is_proportional

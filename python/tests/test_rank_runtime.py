@@ -186,7 +186,8 @@ def test_experts_move_and_outputs_stay(same):
         assert np.array_equal(first + second if same else first, wanted)
 
 
-IN_TIME = '{"interval": 4, "gate": false, "use_async": false, "split": "time"}'
+IN_TIME = BALANCER.replace("}", ', "split": "time"}')
+BY_ROWS = BALANCER.replace("}", ', "split": "split"}')
 
 
 def write_costs(path, points):
@@ -257,13 +258,19 @@ def without_cost(rank, ranks, exchange):
 
 
 def without_time(rank, ranks, exchange):
-    runtime_of(rank, ranks, exchange, balancer=BALANCER, cost="rows")
+    runtime_of(rank, ranks, exchange, balancer=BY_ROWS, cost="rows")
+
+
+def rule_of_a_cost(rank, ranks, exchange):
+    runtime = runtime_of(rank, ranks, exchange, balancer=BALANCER, cost="rows", redundant=ranks)
+    return runtime.split
 
 
 def test_a_cost_and_its_rule_come_together():
     for body, text in ((without_cost, "time needs a cost"), (without_time, "no effect on split")):
         for error in rank_processes.run(body, 2):
             assert error.startswith("ValueError") and text in error
+    assert rank_processes.run(rule_of_a_cost, 2) == ["time", "time"]
 
 
 def trials(rank, ranks, exchange):

@@ -25,7 +25,8 @@ class Options:
         experts that move while the model serves; or a placement that stays: a trimtab.Placement
         with as many slots on each rank, or array-like [MoE layers, slots] of logical experts, the
         slots of rank r being those from r * (slots / ranks) on.
-    split: how tokens are shared out over an expert's replicas: static, round_robin, split or time.
+    split: how tokens are shared out over an expert's replicas: static, round_robin, split or time;
+        None: time with a cost, else static.
     cost: what an expert takes for a number of rows, which time needs: "measure", "rows", or a file
         that `trimtab bench experts --cost-out` wrote.
     max_tokens: of one pass; longer prompts take several. Memory for activations grows with it.
@@ -40,7 +41,7 @@ class Options:
     quantization: str | None = None
     dispatcher: str = "auto"
     eplb: object = None
-    split: str = "static"
+    split: str | None = None
     cost: str = ""
     max_tokens: int = 2048
     row_budget: float | None = None

@@ -119,11 +119,13 @@ BalancerConfig preset(const Value& value) {
 
 }  // namespace
 
-BalancerConfig parse_balancer_config(std::string_view text, const std::string& file) {
+BalancerConfig parse_balancer_config(std::string_view text, const std::string& file,
+                                     SplitRule split) {
   const json object = parse_json(text, file);
   if (!object.is_object()) throw FormatError(file, 0, "a balancer configuration is a JSON object");
   BalancerConfig config;
   if (object.contains("preset")) config = preset({file, "preset", object["preset"]});
+  config.split = split;
   for (const auto& [key, value] : object.items()) {
     if (key == "preset") continue;
     const auto* const found = std::ranges::find(kKeys, key, &Key::name);

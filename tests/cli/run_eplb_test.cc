@@ -102,7 +102,7 @@ TEST(RunEplb, BalancingSpeaksOfRowsAndTime) {
   EXPECT_EQ(sample("trimtab_balancing_info{split=\"time\",policy=\"trim\"}"), 1);
   const std::string text =
       trimtab("run " + kTinyMoe + " --ranks 4 --steps 40 --eplb dynamic --eplb-config " + config +
-              " --split time --cost measure")
+              " --cost measure")
           .out;
   EXPECT_TRUE(contains(text, "last window, for rule time: PAR 1.")) << text;
   EXPECT_TRUE(contains(text, ", of a step in time 1.")) << text;

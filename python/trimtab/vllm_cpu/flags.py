@@ -33,8 +33,9 @@ class Flags:
     dispatcher: how tokens come to experts of other ranks, a name of docs/dispatch.md or "auto".
     balancer: settings of docs/live.md, such as {"interval": 256}: experts move between ranks while
         they serve. Empty: they stay. --enable-eplb fills it in.
-    cost: what an expert takes for a number of rows, for the balancer's split rule "time":
-        "measure", "rows", or a file that `trimtab bench experts --cost-out` wrote.
+    cost: what an expert takes for a number of rows: "measure", "rows", or a file that `trimtab
+        bench experts --cost-out` wrote. The balancer's split rule is then "time", unless its
+        settings name another.
     redundant: slots of all ranks beyond one for each expert, for the balancer.
     placement: a file with the placement that the ranks begin with. Empty: experts in order.
     record: a file that gets the experts' load. Empty: none.
