@@ -17,13 +17,12 @@ namespace trimtab::cli {
 
 namespace {
 
-// split: the rule where the file names none.
-BalancerConfig read_config(const std::string& file, SplitRule split) {
-  if (file.empty()) return parse_balancer_config(R"({"preset": "short"})", "", split);
+BalancerConfig read_config(const std::string& file, bool has_cost) {
+  if (file.empty()) return parse_balancer_config(R"({"preset": "short"})", "", has_cost);
   std::ifstream in(file, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (!in) throw FormatError(file, -1, "can't be read");
-  return parse_balancer_config(text, file, split);
+  return parse_balancer_config(text, file, has_cost);
 }
 
 Placement read_start(const std::string& file, int layers, int experts, int ranks) {
@@ -89,9 +88,8 @@ EplbSetup set_up_eplb(const RunOptions& options, const ModelConfig& model, int r
                       const std::optional<ParallelLayout>& layout) {
   if (layout && !layout->ep) return set_up_parts(options, model, *layout);
   const int layers = num_moe_layers(model), experts = model.router.num_experts;
-  const SplitRule rule = options.cost.empty() ? SplitRule::kSplit : SplitRule::kTime;
   EplbSetup eplb{.mode = parse_eplb_mode(options.eplb),
-                 .config = read_config(options.eplb_config, rule),
+                 .config = read_config(options.eplb_config, !options.cost.empty()),
                  .start = Placement::linear(layers, experts, ranks)};
   if (!options.split.empty()) eplb.config.split = parse_split_rule(options.split);
   eplb.config.screen = eplb.mode.kind == EplbMode::Kind::kScreen;

@@ -94,11 +94,11 @@ struct BalancerConfig {
 // "round_robin", "split", "time"; of policy_options policy_preset, move_price, time_budget_seconds,
 // seed; of limits max_moves_per_layer, max_bytes, max_layers) and `preset`: "default", "short"
 // (runs of a few hundred steps) or "steady" (rare, thorough plans), which the other keys change.
-// file is the name that errors give, split the rule where the text names none. Throws FormatError
-// for text that is not such an object, and
-// InvalidArgument for unknown keys, with the nearest name, and for impossible values.
+// file is the name that errors give. has_cost: is there a cost model? Then `split` is kTime where
+// the text names none. Throws FormatError for text that is not such an object, and InvalidArgument
+// for unknown keys, with the nearest name, and for impossible values.
 BalancerConfig parse_balancer_config(std::string_view json, const std::string& file,
-                                     SplitRule split = SplitRule::kSplit);
+                                     bool has_cost = false);
 // The spares that each rank's ExpertSlots should have: config.spares, or the number that 0 stands
 // for.
 int num_spares(const BalancerConfig& config, const Placement& placement);

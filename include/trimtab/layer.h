@@ -58,7 +58,8 @@ void overlap(Call first, Call second);
 // Two microbatches through several layers: make(l, b) begins the call of microbatch b, 0 or 1, in
 // layer l, when that of layer l - 1 has finished; what a model computes between its layers belongs
 // there. The wait at the end of a layer is filled with the other microbatch too. As above, every
-// rank must make the same calls.
+// rank must make the same calls, and calls of both microbatches in lanes that share a Communicator
+// or a Workspace are an InvalidArgument; here the first microbatch may have run by then.
 void overlap(int64_t layers, const std::function<Call(int64_t layer, int microbatch)>& make);
 
 // Experts that every token passes, on its own rank. With a gate (Qwen2-MoE) the output is scaled by

@@ -59,8 +59,7 @@ BalancerConfig balancer_config(const std::string& json, const std::string& cost)
     if (!cost.empty()) throw InvalidArgument("a cost is of use only with a balancer");
     return {};
   }
-  const SplitRule split = cost.empty() ? SplitRule::kSplit : SplitRule::kTime;
-  BalancerConfig config = parse_balancer_config(json, "the balancer's settings", split);
+  BalancerConfig config = parse_balancer_config(json, "the balancer's settings", !cost.empty());
   if (config.phase)
     throw InvalidArgument("balancer: steps are not told apart by phase here; leave phase out");
   check_cost_of_rule(config.split, cost);

@@ -223,8 +223,7 @@ TEST_P(Reuse, ALaneHasOneCallAtATime) {
   });
 }
 
-// The first microbatch has begun when the second one's call is made, so the group fails. Whether it
-// has ended by then depends on the peer; one rank, which waits for nobody, always has.
+// The first microbatch has begun when the second one's call is made, so the group fails.
 TEST_P(Reuse, MicrobatchesOfSeveralLayersNeedTwoLanes) {
   TRIMTAB_NEEDS_RANKS(2);
   const World world({.dispatcher = GetParam()});
@@ -242,6 +241,8 @@ TEST_P(Reuse, MicrobatchesOfSeveralLayersNeedTwoLanes) {
   EXPECT_THROW(run_group(2, body), InvalidArgument);
 }
 
+// The first microbatch may have ended by then, if its peers are fast. That of a single rank, which
+// waits for nobody, always has.
 TEST(Overlap, MicrobatchesThatNeverWaitNeedTwoLanesToo) {
   const World world({.dispatcher = "all_to_all"});
   run_group(1, [&](Communicator& comm) {

@@ -120,12 +120,12 @@ BalancerConfig preset(const Value& value) {
 }  // namespace
 
 BalancerConfig parse_balancer_config(std::string_view text, const std::string& file,
-                                     SplitRule split) {
+                                     bool has_cost) {
   const json object = parse_json(text, file);
   if (!object.is_object()) throw FormatError(file, 0, "a balancer configuration is a JSON object");
   BalancerConfig config;
   if (object.contains("preset")) config = preset({file, "preset", object["preset"]});
-  config.split = split;
+  if (has_cost) config.split = SplitRule::kTime;
   for (const auto& [key, value] : object.items()) {
     if (key == "preset") continue;
     const auto* const found = std::ranges::find(kKeys, key, &Key::name);

@@ -81,11 +81,11 @@ TEST(BalancerConfig, KeysChangeAPreset) {
   EXPECT_EQ(c.interval, 5);
   EXPECT_EQ(c.policy_options.preset, "fast");
   EXPECT_EQ(parse(R"({"phase": "all"})").phase, std::nullopt);
-  const auto rule = [](const char* text) {
-    return parse_balancer_config(text, "eplb.json", SplitRule::kTime).split;
+  const auto rule_with_cost = [](const char* text) {
+    return parse_balancer_config(text, "eplb.json", true).split;
   };
-  EXPECT_EQ(rule(R"({"preset": "short"})"), SplitRule::kTime);
-  EXPECT_EQ(rule(R"({"preset": "short", "split": "split"})"), SplitRule::kSplit);
+  EXPECT_EQ(rule_with_cost(R"({"preset": "short"})"), SplitRule::kTime);
+  EXPECT_EQ(rule_with_cost(R"({"preset": "short", "split": "split"})"), SplitRule::kSplit);
 }
 
 TEST(BalancerConfig, RefusesWhatItDoesNotKnowWithTheNearestName) {
