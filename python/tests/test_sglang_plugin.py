@@ -28,8 +28,8 @@ def sglang(request, tmp_path, monkeypatch):
     ]:
         monkeypatch.delenv(name)
     if request.param == "installed":
-        pytest.importorskip("sglang.srt.plugins")
-        yield pytest.importorskip("sglang.srt.eplb.eplb_algorithms")
+        pytest.importorskip("sglang.srt.plugins", reason=engines.NOT_INSTALLED)
+        yield pytest.importorskip("sglang.srt.eplb.eplb_algorithms", reason=engines.NOT_INSTALLED)
         return
     folder = request.param
     if isinstance(folder, str):

@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import vllm_cpu_stub as stub  # noqa: E402
+import recorded_vllm  # noqa: E402
 
 import trimtab  # noqa: E402
 from trimtab.vllm_cpu import experts, recorder, seams  # noqa: E402
 
-RELEASE = sorted(stub.RECORDED)[-1]
+RELEASE = sorted(recorded_vllm.RECORDED)[-1]
 TOKENS, TOP_K, EXPERTS, HIDDEN, INTERMEDIATE = 13, 2, 6, 64, 32
 
 
@@ -28,7 +28,7 @@ def moe_config(activation="silu", dtype=torch.float32, use_ep=False, **changes):
         "is_sequence_parallel": False,
     }
     config = types.SimpleNamespace(
-        activation=stub.MoEActivation(activation),
+        activation=recorded_vllm.MoEActivation(activation),
         swiglu_limit=None,
         in_dtype=dtype,
         max_num_tokens=64,
@@ -105,7 +105,7 @@ def additional_config(monkeypatch):
     monkeypatch.setattr(experts, "_layers", [])
     experts.make_class.cache_clear()
     experts._say_once.cache_clear()
-    stub.install(monkeypatch, RELEASE, additional_config={"trimtab": settings})
+    recorded_vllm.install(monkeypatch, RELEASE, additional_config={"trimtab": settings})
     yield settings
     experts.make_class.cache_clear()
 

@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-import vllm_cpu_stub as stub  # noqa: E402
+import recorded_vllm  # noqa: E402
 
 from trimtab.vllm_cpu import metrics, plugin  # noqa: E402
 
-RELEASES = sorted(stub.RECORDED)
+RELEASES = sorted(recorded_vllm.RECORDED)
 TEXT = """# HELP trimtab_moves_total Expert weights that moved to a slot.
 # TYPE trimtab_moves_total counter
 trimtab_moves_total {moves}
@@ -99,8 +99,9 @@ def page(registry):
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("servers", [1, 2])
 def test_vllms_page_has_them(release, servers, tmp_path, monkeypatch):
-    prometheus_client = pytest.importorskip("prometheus_client")
-    stub.install(monkeypatch, release)
+    reason = "no prometheus_client; tools/check_vllm_cpu.py runs this with vLLM's"
+    prometheus_client = pytest.importorskip("prometheus_client", reason=reason)
+    recorded_vllm.install(monkeypatch, release)
     import vllm.v1.metrics.prometheus as vllms
     from prometheus_client import multiprocess
 
@@ -116,7 +117,7 @@ def test_vllms_page_has_them(release, servers, tmp_path, monkeypatch):
     plugin.register()
     settings = {"trimtab": {"balancer": {"interval": 16}}}
     for _ in range(2):  # also the API servers read the settings
-        stub.engine_args(settings, enable_expert_parallel=True).create_engine_config()
+        recorded_vllm.engine_args(settings, enable_expert_parallel=True).create_engine_config()
     assert "trimtab" not in page(registry)
     for number in range(2):
         clock = Clock()
@@ -130,12 +131,12 @@ def test_vllms_page_has_them(release, servers, tmp_path, monkeypatch):
 
 
 def test_an_engine_without_a_balancer_has_none(monkeypatch):
-    stub.install(monkeypatch, RELEASES[-1])
+    recorded_vllm.install(monkeypatch, RELEASES[-1])
     import vllm.v1.metrics.prometheus as vllms
 
     monkeypatch.delenv(metrics.FOLDER, raising=False)
     asked = []
     monkeypatch.setattr(vllms, "get_prometheus_registry", lambda: asked.append(True))
     plugin.register()
-    stub.engine_args().create_engine_config()
+    recorded_vllm.engine_args().create_engine_config()
     assert not asked and metrics.FOLDER not in os.environ

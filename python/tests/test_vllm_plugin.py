@@ -32,7 +32,7 @@ def policies(request, tmp_path, monkeypatch):
     ]:
         monkeypatch.delenv(name)
     if request.param == "installed":
-        policies = pytest.importorskip("vllm.distributed.eplb.policy")
+        policies = pytest.importorskip("vllm.distributed.eplb.policy", reason=engines.NOT_INSTALLED)
         monkeypatch.setitem(policies.EPLB_POLICIES, "default", policies.EPLB_POLICIES["default"])
         yield policies
         return

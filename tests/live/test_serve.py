@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 for needed in ("torch", "transformers", "fastapi", "uvicorn", "openai", "accelerate"):
-    pytest.importorskip(needed)
+    pytest.importorskip(needed, reason=f"no {needed}; docs/transformers.md says what serving wants")
 
 REPO = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TRIMTAB_BUILD_DIR", REPO / "build" / "dev"))
