@@ -83,8 +83,11 @@ struct TokenPicks {
   int64_t tokens() const { return top_k == 0 ? 0 : std::ssize(rows) / top_k; }
 };
 
-// The rows that a rank's experts work on. They are views into the exchange, valid from kArrived to
-// the end of the exchange.
+// Experts work on at most so many rows at once, in their order (Experts::run()).
+constexpr int64_t kRowsAtOnce = 8192;
+
+// The rows that a rank's experts work on. They are views into the exchange: counts and picks are
+// valid from kArrived to the end of the exchange, all else to send_back().
 struct Tokens {
   Format format = Format::kStandard;
   // The rows, laid out as the format says, in the dtype of the request. Inside an expert they stand
@@ -102,6 +105,10 @@ struct Tokens {
   RowPointers at = {};
   Board* board = nullptr;
   TokenPicks picks = {};  // of dispatchers that bring whole tokens
+  // Memory of the exchange for what the experts make of the rows: f32, as x, readable by peers
+  // where they have to read it. It overlaps x, so only experts with overwrites_rows() may use it:
+  // its row i ends before row i + 1 - kRowsAtOnce of x begins, or before the first one.
+  Rows y = {};
 
   // One row, or its scales, in any format.
   ConstRows row(int64_t i) const { return one_row(x, at.x, i); }

@@ -145,9 +145,14 @@ class Experts {
   virtual bool accepts(DType x) const { return x == dtype(); }
   // The bytes of scratch, 64-byte aligned, that a run with at most `rows` rows needs.
   virtual size_t scratch_bytes(int64_t rows) const = 0;
+  // May out of run() be Tokens::y, which overlaps tokens.x? Then the experts take the rows in their
+  // order, in groups of at most kRowsAtOnce, and write outputs of a group only when they have read
+  // all rows before it. Not with Left::kNothing.
+  virtual bool overwrites_rows() const { return false; }
   // out: f32, the shape of tokens.x, or with Left::kNothing a row for each token of tokens.picks,
-  // in other memory. Rows do not influence each other. Throws InvalidArgument when tokens, out or
-  // scratch do not fit; tokens.x may be null where there are no rows.
+  // in other memory or as overwrites_rows() says. Rows do not influence each other. Throws
+  // InvalidArgument when tokens, out or scratch do not fit; tokens.x may be null where there are no
+  // rows.
   virtual void run(const Tokens& tokens, Rows out, std::span<std::byte> scratch,
                    Team& team) const = 0;
 };

@@ -18,7 +18,17 @@ namespace {
 // Rows that are computed together: scratch is kept for no more. Enough that the ends of a pipeline,
 // where threads run out of work, take less than 1 % of it, and that an expert with more rows reads
 // its weights a second time only where arithmetic takes longer than reading.
-constexpr int64_t kChunkRows = 8192;
+constexpr int64_t kChunkRows = kRowsAtOnce;
+
+// Does `out` only overwrite rows before a chunk, wherever that begins? How far a row of out is from
+// the first row that its chunk may have grows or shrinks evenly, so both ends tell.
+bool stays_before_chunk(ConstRows out, ConstRows x) {
+  const int64_t chunk = std::min(x.rows, kChunkRows);
+  const auto fits = [&](int64_t row) {
+    return out.row(row) + out.row_bytes() <= x.row(row + 1 - chunk);
+  };
+  return fits(chunk - 1) && fits(x.rows - 1);
+}
 
 // The rows from `first` on; where rows are pointers x has no memory.
 ConstRows some_rows(ConstRows x, int64_t first, int64_t count) {
@@ -51,6 +61,7 @@ class GroupedExperts final : public Experts {
   int64_t hidden() const override { return hidden_; }
   int num_local() const override { return static_cast<int>(slots_.size()); }
   DType dtype() const override { return weights_.rows(); }
+  bool overwrites_rows() const override { return left_ != Left::kNothing; }
   bool accepts(DType dtype) const override {
     if (dtype == weights_.rows()) return true;
     // Rows that arrive quantised have scales of their own.
@@ -162,8 +173,12 @@ class GroupedExperts final : public Experts {
     if (slots_.front()->down_packed().panels.data() == nullptr)
       throw InvalidArgument("experts: they are outlines, which have no weights");
     // Rows of kIndirect are the peers'; scratch and out are this rank's alone.
-    if ((x.data != nullptr && (overlap(x, out) || overlap(x, scratch))) || overlap(out, scratch))
-      throw InvalidArgument("experts: x, out and scratch must not overlap");
+    const bool on_x =
+        x.data != nullptr && overlap(x, out) && !(overwrites_rows() && stays_before_chunk(out, x));
+    if (on_x || (x.data != nullptr && overlap(x, scratch)) || overlap(out, scratch)) {
+      throw InvalidArgument(
+          "experts: x, out and scratch must not overlap, unless out is Tokens::y");
+    }
     if (x.cols != hidden_ || !accepts(x.dtype) || x.stride < x.cols) {
       throw InvalidArgument(cat("experts: x must be ", name(dtype()), " [m, ", hidden_, "], is ",
                                 name(x.dtype), " [", x.rows, ", ", x.cols, "] with stride ",

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <thread>
 
+#include "base/rows.h"
 #include "experts/test_grouped.h"
 #include "trimtab/error.h"
 
@@ -224,6 +226,39 @@ TEST(GroupedExpertsArgumentsTest, RefusesSlotsThatDiffer) {
     const auto best = make_mlp(DType::kF32, 1, available_kernels().back());
     const auto plain = make_mlp(DType::kF32, 1, available_kernels().front());
     EXPECT_THROW(make_grouped_experts({best, plain}, kHidden, DType::kF32), InvalidArgument);
+  }
+}
+
+// One block of memory for rows and outputs, as Tokens::y has it.
+TEST(GroupedExpertsMemoryTest, OutputsMayOverwriteRowsThatAreThrough) {
+  const DType dtype = DType::kBF16;
+  const auto experts = make_grouped_experts(make_table(11, dtype, nullptr), kHidden, dtype);
+  ASSERT_TRUE(experts->overwrites_rows());
+  // The largest would come first, if all were computed together, and overwrite the others' rows.
+  std::vector<int32_t> counts(11, 60);
+  counts.back() = kRowsAtOnce + 300;
+  const TestRows x = random_rows(total(counts), dtype);
+  const TestRows wanted = run(*experts, x, counts, 1);
+  const size_t row = shape_bytes(dtype, kHidden);
+  const size_t ahead = kRowsAtOnce * row, bytes = cells(total(counts), row);
+  const Buffer block(2 * bytes + ahead), scratch(experts->scratch_bytes(total(counts)));
+  const Rows out(block.as<float>(), total(counts), kHidden);
+  Team team(3);
+  for (const size_t too_early : {size_t{0}, row}) {
+    const Rows rows(block.data() + bytes + ahead - too_early, total(counts), kHidden, kHidden,
+                    dtype);
+    ASSERT_TRUE(overlap(rows, out));
+    convert_rows(x.view(), rows);
+    const Tokens tokens{.x = rows, .weights = {}, .counts = counts};
+    const auto run = [&] { experts->run(tokens, out, {scratch.data(), scratch.bytes()}, team); };
+    if (too_early > 0) {
+      EXPECT_THROW(run(), InvalidArgument);
+      continue;
+    }
+    run();
+    for (int64_t i = 0; i < out.rows; ++i) {
+      ASSERT_EQ(std::memcmp(out.row(i), wanted.view().row(i), out.row_bytes()), 0) << "row " << i;
+    }
   }
 }
 
