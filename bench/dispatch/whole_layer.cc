@@ -32,6 +32,7 @@ class NoExperts final : public Experts {
   int64_t hidden() const override { return hidden_; }
   int num_local() const override { return num_local_; }
   DType dtype() const override { return DType::kBF16; }
+  bool overwrites_rows() const override { return true; }
   size_t scratch_bytes(int64_t) const override { return 0; }
   void run(const Tokens&, Rows, std::span<std::byte>, Team&) const override {}
 

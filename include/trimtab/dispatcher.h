@@ -170,10 +170,11 @@ class Exchange {
 
   virtual const Tokens& tokens() const = 0;
   // y: f32 rows as tokens().x, what the experts made of them, or with Left::kNothing one for each
-  // token of tokens().picks; stays valid and unchanged until kDrained. With a dispatcher that uses
-  // the board it must be memory that peers can read (Communicator::allocate), such as the lane's
-  // workspace. Throws InvalidArgument for a wrong shape, and for a Left that the dispatcher does
-  // not know what to do with.
+  // token of tokens().picks. It is tokens().y, which the dispatcher may then change, or other
+  // memory that stays valid and unchanged until kDrained; with a dispatcher that uses the board
+  // peers must be able to read it (Communicator::allocate), as they can the lane's workspace.
+  // Throws InvalidArgument for a wrong shape, and for a Left that the dispatcher does not know what
+  // to do with.
   virtual void send_back(ConstRows y, Left left) = 0;
   // For dispatchers that sum parts (Dispatcher::sums_parts), once between kArrived and kReturned: a
   // further part of every token that this rank has computed, f32 [tokens, hidden] of the request.
@@ -231,6 +232,8 @@ struct DispatchShape {
 // max_tokens and loads are level; at least what a budget must be. 0: no budget. Throws
 // InvalidArgument for a number below 0 or none.
 int64_t row_budget_of(const DispatchShape& shape, double over_level);
+// What is enough for loads that are nearly level.
+constexpr double kRowBudget = 1.5;
 
 class Dispatcher {
  public:
@@ -254,7 +257,7 @@ class Dispatcher {
   virtual std::vector<std::unique_ptr<Communicator>> make_groups(Communicator& comm) const;
   // Most rows of Tokens::x at once (kStandard: the row budget, or every pick of every rank, as an
   // expert may stand in a row more than once), and the workspace bytes every exchange takes,
-  // experts' output not included.
+  // Tokens::y included.
   virtual int64_t max_rows() const = 0;
   virtual size_t workspace_bytes() const = 0;
   // Starts the exchange. Throws InvalidArgument for wrong shapes, ids out of range, more than

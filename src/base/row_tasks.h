@@ -45,27 +45,36 @@ void share_rows(Team& team, int64_t rows, size_t row_bytes, const Body& body) {
                 [&](int64_t i) { body(i * piece, std::min(rows, (i + 1) * piece)); });
 }
 
-// out[t] = the sum over i in [t * terms, (t + 1) * terms), in order, of row_of(i), a WeightedRow,
-// leaving out those without a row.
-template <class RowOf>
-void sum_rows(Team& team, Rows out, int64_t terms, const RowOf& row_of) {
-  for_each_piece(team, out.rows, [&](int64_t first, int64_t last) {
+// out_of(t), f32 [cols], = the sum over i in [t * terms, (t + 1) * terms), in order, of row_of(i),
+// a WeightedRow, leaving out those without a row. The sum may stand where the first of its rows
+// does.
+template <class OutOf, class RowOf>
+void sum_rows(Team& team, int64_t sums, int64_t cols, int64_t terms, const OutOf& out_of,
+              const RowOf& row_of) {
+  for_each_piece(team, sums, [&](int64_t first, int64_t last) {
     std::array<WeightedRow, 16> rows;  // more than most models pick
     for (int64_t t = first; t < last; ++t) {
+      float* const out = out_of(t);
       size_t count = 0;
       bool more = false;
       for (int64_t i = t * terms; i < (t + 1) * terms; ++i) {
         if (count == rows.size()) {
-          add_rows(rows, out.row_as<float>(t), out.cols, more);
+          add_rows(rows, out, cols, more);
           more = true;
           count = 0;
         }
         const WeightedRow row = row_of(i);
         if (row.y != nullptr) rows[count++] = row;
       }
-      add_rows(std::span(rows).first(count), out.row_as<float>(t), out.cols, more);
+      add_rows(std::span(rows).first(count), out, cols, more);
     }
   });
+}
+// The same into the rows of `out`.
+template <class RowOf>
+void sum_rows(Team& team, Rows out, int64_t terms, const RowOf& row_of) {
+  sum_rows(
+      team, out.rows, out.cols, terms, [out](int64_t t) { return out.row_as<float>(t); }, row_of);
 }
 
 }  // namespace trimtab

@@ -49,7 +49,7 @@ struct Level {
   std::array<std::span<int64_t>, 4>
       bytes_of_rank;              // [ranks of the group] of x, scales, ids and weights
   std::span<int64_t> part_sizes;  // [ranks of the group] floats of each one's tokens
-  Rows sums;                      // f32 [tokens before this level, hidden]
+  Rows sums;  // f32 [tokens before this level, hidden], in the block of the rows
   std::array<Pending, 4> gathers;
   Pending scatter;
   int64_t num_tokens;  // gathered
@@ -57,9 +57,11 @@ struct Level {
 
 struct Memory {
   CollectiveExchange::TermsMemory terms;
-  Gathered own;  // rows that do not lie side by side in the request
   std::span<Level> levels;
-  Rows parts;  // f32 [all tokens, hidden] this rank's experts' part of every token
+  // f32 [all tokens, hidden] this rank's experts' part of every token. Before, the tokens of the
+  // last level and `own` are there.
+  Rows parts;
+  ScaledRows own;  // rows that do not lie side by side in the request
   LocalPicks::Memory local;
 };
 
@@ -93,8 +95,8 @@ class AllGatherExchange final : public CollectiveExchange {
       m_.levels[l].comm = m_.levels.size() == 1 ? &lane.comm : lane.groups[l];
     }
     start_gather(m_.levels[0],
-                 {side_by_side(request.x, m_.own.rows.x, team_),
-                  side_by_side(request.scales, m_.own.rows.scales, team_)},
+                 {side_by_side(request.x, m_.own.x, team_),
+                  side_by_side(request.scales, m_.own.scales, team_)},
                  request.ids, request.weights);
   }
 
@@ -109,6 +111,7 @@ class AllGatherExchange final : public CollectiveExchange {
                     std::span<const float> weights);
   void start_next_gather();
   void measure(Level& level) const;
+  bool sum_parts(bool block);
   void start_scatter(Rows parts);
 
   const Memory m_;
@@ -116,30 +119,47 @@ class AllGatherExchange final : public CollectiveExchange {
   size_t started_ = 1;     // gathers, by level
   size_t gathered_ = 0;    // levels
   size_t scattering_ = 0;  // the level whose sums are in flight
+  ConstRows y_;
+  Left left_ = Left::kWeightAndSum;
+  bool summed_ = false;
 };
 
 Memory AllGatherExchange::plan(Carver& carver, const GatherShape& shape) {
-  const auto take_tokens = [&](int64_t tokens) {
-    return Gathered{take_scaled_rows(carver, tokens, shape),
-                    carver.take<int32_t>(tokens * shape.top_k),
-                    carver.take<float>(tokens * shape.top_k)};
-  };
   Memory m;
   m.terms = plan_terms(carver, shape);
-  m.own.rows = take_scaled_rows(carver, shape.max_tokens, shape);
   m.levels = carver.take<Level>(std::ssize(shape.levels));
+  ScaledRows all;
+  const auto plan_before_parts = [&](Carver before) {
+    m.own = take_scaled_rows(before, shape.max_tokens, shape);
+    all = take_scaled_rows(before, shape.all_tokens(), shape);
+    return before.used();
+  };
+  const size_t part_bytes = shape_bytes(DType::kF32, shape.all_tokens(), shape.hidden);
+  std::byte* const parts =
+      carver.take_bytes(std::max(part_bytes, plan_before_parts(Carver(nullptr))));
+  plan_before_parts(Carver(parts));
+  m.parts = Rows(parts, shape.all_tokens(), shape.hidden, shape.hidden, DType::kF32);
+  // Sums come back when the experts' answers have gone into the parts.
+  size_t sum_bytes = 0;
+  for (int64_t tokens = shape.max_tokens; const int size : shape.levels) {
+    sum_bytes += Workspace::padded(shape_bytes(DType::kF32, tokens, shape.hidden));
+    tokens *= size;
+  }
+  m.local = LocalPicks::plan(carver, shape, shape.max_rows(), sum_bytes);
+  Carver sums(m.local.block.front(sum_bytes).data());
   int64_t tokens = shape.max_tokens;
   for (size_t l = 0; l < shape.levels.size(); ++l) {
     Level level{};
-    level.sums = carver.take_rows(tokens, shape.hidden, DType::kF32);
+    level.sums = sums.take_rows(tokens, shape.hidden, DType::kF32);
     tokens *= shape.levels[l];
-    level.all = take_tokens(tokens);
+    const bool last = l + 1 == shape.levels.size();
+    level.all = {last ? all : take_scaled_rows(carver, tokens, shape),
+                 carver.take<int32_t>(tokens * shape.top_k),
+                 carver.take<float>(tokens * shape.top_k)};
     for (auto& bytes : level.bytes_of_rank) bytes = carver.take<int64_t>(shape.levels[l]);
     level.part_sizes = carver.take<int64_t>(shape.levels[l]);
     if (!carver.measuring()) std::construct_at(&m.levels[l], level);
   }
-  m.parts = carver.take_rows(tokens, shape.hidden, DType::kF32);
-  m.local = LocalPicks::plan(carver, shape, shape.max_rows());
   return m;
 }
 
@@ -230,6 +250,7 @@ bool AllGatherExchange::go_to(Stage stage, bool block) {
       }
       return true;
     case Stage::kReturned:
+      if (!sum_parts(block)) return false;
       while (done(m_.levels[scattering_].scatter, block)) {
         if (scattering_ == 0) return true;
         const Rows sums = m_.levels[scattering_--].sums;
@@ -264,10 +285,21 @@ void AllGatherExchange::start_scatter(Rows parts) {
 }
 
 void AllGatherExchange::publish(ConstRows y, Left left) {
+  y_ = y;
+  left_ = left;
+  sum_parts(false);
+}
+
+// Once no peer reads this rank's own rows any more, which are where the parts are to be.
+bool AllGatherExchange::sum_parts(bool block) {
+  if (summed_) return true;
+  const auto is_released = [block](Pending& gather) { return released(gather, block); };
+  if (!std::ranges::all_of(m_.levels[0].gathers, is_released)) return false;
   const Rows parts = m_.parts.slice(0, m_.levels.back().num_tokens);
-  picks_.sum(y, left, parts, team_);
+  picks_.sum(y_, left_, parts, team_);
   scattering_ = m_.levels.size() - 1;
   start_scatter(parts);
+  return summed_ = true;
 }
 
 void AllGatherExchange::combine(Rows out) {

@@ -15,10 +15,12 @@
 #include "base/cat.h"
 #include "dispatch/collective_exchange.h"
 #include "dispatch/dispatcher_of.h"
+#include "dispatch/permute_rows.h"
 #include "dispatch/pick_order.h"
 #include "dispatch/records.h"
 #include "dispatch/results.h"
 #include "dispatch/row_tasks.h"
+#include "dispatch/rows_and_answers.h"
 #include "dispatch/share_out.h"
 #include "trimtab/error.h"
 #include "trimtab/slot_ranges.h"
@@ -36,7 +38,7 @@ struct Memory {
   std::span<std::byte> outbox;  // a block for each rank: the records of this rank's picks, by slot
   std::span<int64_t> bases;     // [ranks] record i of all stands at bases[its rank] + i records
   std::span<int64_t> sent_bytes;  // [ranks]
-  // A block from each rank: the records for this rank's experts, by slot.
+  // A block from each rank: the records for this rank's experts, by slot. The front of `block`.
   std::span<std::byte> inbox;
   std::span<int64_t> inbox_bytes;   // [ranks]
   Table<int32_t> all_counts;        // kGathered: [ranks, slots]
@@ -45,10 +47,11 @@ struct Memory {
   std::span<int32_t> cursors;       // [ranks]
   std::span<int32_t> local_counts;  // [local experts]
   std::span<int32_t> row_of;        // [max_rows] where the row of each arrived record stands
-  ScaledRows rows;                  // [max_rows] by expert
-  std::span<float> weights;         // [max_rows]
-  Results::Memory results;          // made: as the records arrived; arrived: as picks
-  ShareOut::Memory share_out;       // kGathered
+  RowsAndAnswers block;             // [max_rows] by expert; then results as the records arrived
+  PermuteMemory permute;
+  std::span<float> weights;    // [max_rows]
+  Results::Memory results;     // arrived: as picks
+  ShareOut::Memory share_out;  // kGathered
 };
 
 enum class Counts { kGathered, kInBlocks };
@@ -124,10 +127,8 @@ Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
   m.starts = carver.take<int32_t>(shape.num_slots());
   m.picks = carver.take<int32_t>(picks);
   m.places = carver.take<int32_t>(picks);
-  m.outbox = carver.take<std::byte>(outbox);
   m.bases = carver.take<int64_t>(shape.ranks);
   m.sent_bytes = carver.take<int64_t>(shape.ranks);
-  m.inbox = carver.take<std::byte>(inbox);
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   if constexpr (!kInBlocks) {
     m.all_counts = carver.take_table<int32_t>(shape.ranks, shape.num_slots());
@@ -137,9 +138,12 @@ Memory AllToAllExchange<kCounts>::plan(Carver& carver, const RankShape& shape) {
   m.cursors = carver.take<int32_t>(shape.ranks);
   m.local_counts = carver.take<int32_t>(shape.num_local());
   m.row_of = carver.take<int32_t>(shape.max_rows());
-  m.rows = take_scaled_rows(carver, shape.max_rows(), shape);
+  m.block = RowsAndAnswers::plan(carver, shape, shape.max_rows(), inbox);
+  m.inbox = m.block.front(inbox);
+  m.permute = plan_permute(carver, shape.max_rows(), shape.hidden);
   m.weights = carver.take<float>(shape.max_rows());
-  m.results = Results::plan(carver, shape, shape.max_rows(), picks);
+  m.results = Results::plan(carver, shape, shape.max_rows(), picks, outbox);
+  m.outbox = m.results.before;
   if constexpr (!kInBlocks) m.share_out = ShareOut::plan(carver, shape);
   return m;
 }
@@ -290,6 +294,7 @@ template <Counts kCounts>
 Tokens AllToAllExchange<kCounts>::arrange() {
   read_counts();
   const int32_t num_rows = assign_rows();
+  const ScaledRows rows = m_.block.rows(num_rows);
   std::byte* base = m_.inbox.data();
   int64_t done = 0;  // records of earlier sources
   for (int s = 0; s < shape_.ranks; ++s) {
@@ -299,27 +304,25 @@ Tokens AllToAllExchange<kCounts>::arrange() {
     for_each_piece(team_, end - done, [&](int64_t first, int64_t last) {
       for (int64_t i = done + first; i < done + last; ++i) {
         const int32_t row = m_.row_of[i];
-        copy_row(records, i, m_.rows, row, false, 1.0F);
+        copy_row(records, i, rows, row, false, 1.0F);
         m_.weights[row] = *records_.template tail<float>(base, i);
       }
     });
     done = end;
   }
-  const ScaledRows used = m_.rows.slice(0, num_rows);
-  return {Format::kStandard, used.x, m_.weights.first(num_rows), m_.local_counts, 0, used.scales};
+  Tokens tokens = {Format::kStandard, rows.x, m_.weights.first(num_rows),
+                   m_.local_counts,   0,      rows.scales};
+  tokens.y = m_.block.answers(num_rows);
+  return tokens;
 }
 
 template <Counts kCounts>
 void AllToAllExchange<kCounts>::publish(ConstRows y, Left left) {
-  const Rows made = results_.made();
-  for_each_piece(team_, made.rows, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) {
-      const int32_t row = m_.row_of[i];
-      scale_row(y.row_as<float>(row), made.row_as<float>(i), y.cols,
-                left == Left::kSum ? 1.0F : m_.weights[row]);
-    }
-  });
-  results_.send(team_);
+  const Rows made = m_.block.answers(y.rows);
+  if (!m_.block.holds(y)) copy_rows(y, made, team_);
+  permute_rows(made, m_.row_of.first(y.rows),
+               left == Left::kSum ? std::span<const float>{} : m_.weights, m_.permute, team_);
+  results_.send(made, rows_, team_);
 }
 
 template <Counts kCounts>

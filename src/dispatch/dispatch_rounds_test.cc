@@ -37,7 +37,8 @@ Run run_with_budget(const Scene& scene, const char* kind, int64_t budget) {
   Run run{std::vector<float>(scene.x.size())};
   std::vector<std::vector<float>> rounds(scene.ranks());
   run_scene_ranks(kind, scene.ranks(), [&](Communicator& comm) {
-    DispatchShape shape = shape_of(scene, kMaxTokens, scene.top_k);
+    DispatchShape shape =
+        shape_of(scene, std::max(kMaxTokens, *std::ranges::max_element(scene.tokens)), scene.top_k);
     shape.row_budget = budget;
     const TestedDispatcher dispatcher(kind, shape, comm);
     if (budget > 0) {
@@ -122,6 +123,29 @@ TEST_P(RowBudget, GivesTheSameBitsInAsManyRoundsAsItTakes) {
     fill(scene, routes, seed);
     SCOPED_TRACE(cat("tokens of the last rank: ", tokens.back()));
     expect_same_bits(scene, kind);
+  }
+}
+
+// So many rows that answers come to stand where rows were (Tokens::y): as many as there is memory
+// for, and one more, which makes two rounds.
+TEST(RowBudgets, HoldWhereAnswersOverwriteRows) {
+  constexpr int kRanks = 2;
+  if (!can_have_ranks(kRanks)) GTEST_SKIP();
+  for (const char* kind : kinds_with_budget()) {
+    for (const Routes routes : {Routes::kOneExpert, Routes::kUniform}) {
+      Scene scene{.tokens = {2600, 2400}, .hidden = 9, .top_k = kTopK, .dtype = DType::kBF16};
+      scene.slots = place(Placing::kPermuted, kRanks, scene.num_experts);
+      fill(scene, routes, 3);
+      const int64_t most = most_rows_of_a_rank(scene);
+      ASSERT_GT(most, kRowsAtOnce);
+      SCOPED_TRACE(cat(kind, ", routes ", static_cast<int>(routes)));
+      const Expected expected = expect(scene);
+      for (const int64_t budget : {most, most - 1}) {
+        const auto run = run_with_budget(scene, kind, budget);
+        EXPECT_EQ(run.rounds > 1, budget < most);
+        EXPECT_EQ(difference(scene, expected, run.out, kTopK + kRanks), "");
+      }
+    }
   }
 }
 

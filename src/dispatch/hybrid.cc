@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <vector>
 
 #include "base/cat.h"
@@ -29,6 +30,7 @@ struct HybridShape : RankShape {
   std::vector<int32_t> destinations;  // [ranks] the rank of its host that takes this rank's tokens
   // [slots] as the exchange inside this rank's host numbers them, -1 on others.
   std::vector<int32_t> slots_on_host;
+  int num_hosts = 0;
   int64_t max_arriving = 0;  // tokens
   std::unique_ptr<const Dispatcher> inside;
 };
@@ -51,6 +53,7 @@ HybridShape::HybridShape(std::string_view dispatcher, const DispatchShape& shape
     throw InvalidArgument(cat(dispatcher, ": hosts of ", hosts.size(), " ranks for ", ranks));
   }
   terms.groups = hash_of(hosts);
+  num_hosts = static_cast<int>(std::set(hosts.begin(), hosts.end()).size());
   std::vector<int32_t> first_on_host{0};
   slots_on_host.assign(num_slots(), -1);
   int rank_on_host = 0;
@@ -86,6 +89,7 @@ struct Memory {
   std::span<int64_t> inbox_bytes;  // [ranks]
   std::span<int32_t> ids;          // [max_arriving, top_k]
   std::span<float> weights;        // [max_arriving, top_k]
+  Rows made;                       // f32 [max_arriving, hidden] the sums of this host
   Results::Memory results;         // one a record
 };
 
@@ -151,16 +155,19 @@ class HybridExchange final : public CollectiveExchange {
 };
 
 Memory HybridExchange::plan(Carver& carver, const HybridShape& shape) {
+  const int64_t record = Packing::record_bytes(shape);
+  const int64_t most_sent = shape.max_tokens * std::min(shape.top_k, shape.num_hosts);
   Memory m;
   m.terms = plan_terms(carver, shape, true);
-  m.packing = Packing::plan(carver, shape);
+  m.packing = Packing::plan(carver, shape, most_sent);
   m.choice = ReplicaChoice::plan(carver, shape, m.terms);
-  m.inbox = carver.take<std::byte>(shape.max_arriving * Packing::record_bytes(shape));
+  m.inbox = carver.take<std::byte>(shape.max_arriving * record);
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   m.ids = carver.take<int32_t>(shape.max_arriving * shape.top_k);
   m.weights = carver.take<float>(shape.max_arriving * shape.top_k);
-  m.results = Results::plan(carver, shape, shape.max_arriving,
-                            shape.max_tokens * std::min(shape.top_k, shape.ranks));
+  m.made = carver.take_rows(shape.max_arriving, shape.hidden, DType::kF32);
+  m.results = Results::plan(carver, shape, shape.max_arriving, most_sent, most_sent * record);
+  m.packing.outbox = m.results.before;
   return m;
 }
 
@@ -220,8 +227,9 @@ int32_t HybridExchange::slot_on_host(int32_t id) const {
 }
 
 void HybridExchange::return_sums() {
-  inside_->finish(results_.made());
-  results_.send(team_);
+  const Rows made = m_.made.slice(0, arrived_);
+  inside_->finish(made);
+  results_.send(made, tokens_, team_);
   returning_ = true;
 }
 

@@ -24,7 +24,7 @@ struct Memory {
   Packing::Memory packing;
   ReplicaChoice::Memory choice;
   std::span<int32_t> destinations;  // [ranks]
-  std::span<std::byte> inbox;       // [records], of tokens of any rank
+  std::span<std::byte> inbox;       // [records], of tokens of any rank: the front of local.block
   std::span<int64_t> inbox_bytes;   // [ranks]
   std::span<int32_t> ids;           // [records, top_k]
   std::span<float> weights;         // [records, top_k]
@@ -99,19 +99,21 @@ class PackedExchange final : public CollectiveExchange {
 Memory PackedExchange::plan(Carver& carver, const RankShape& shape) {
   const int64_t records = std::min(shape.all_tokens(), shape.max_rows());
   const int64_t most_made = shape.exact_order ? shape.max_rows() : records;
-  const int64_t most_arriving =
-      shape.max_tokens * (shape.exact_order ? shape.top_k : std::min(shape.top_k, shape.ranks));
+  const int64_t most_sent = shape.max_tokens * std::min(shape.top_k, shape.ranks);
+  const int64_t most_arriving = shape.exact_order ? shape.max_tokens * shape.top_k : most_sent;
+  const int64_t record = Packing::record_bytes(shape);
   Memory m;
   m.terms = plan_terms(carver, shape, true);
-  m.packing = Packing::plan(carver, shape);
+  m.packing = Packing::plan(carver, shape, most_sent);
   m.choice = ReplicaChoice::plan(carver, shape, m.terms);
   m.destinations = carver.take<int32_t>(shape.ranks);
-  m.inbox = carver.take<std::byte>(records * Packing::record_bytes(shape));
   m.inbox_bytes = carver.take<int64_t>(shape.ranks);
   m.ids = carver.take<int32_t>(records * shape.top_k);
   m.weights = carver.take<float>(records * shape.top_k);
-  m.local = LocalPicks::plan(carver, shape, shape.max_rows());
-  m.results = Results::plan(carver, shape, most_made, most_arriving);
+  m.local = LocalPicks::plan(carver, shape, shape.max_rows(), records * record);
+  m.inbox = m.local.block.front(records * record);
+  m.results = Results::plan(carver, shape, most_made, most_arriving, most_sent * record);
+  m.packing.outbox = m.results.before;
   return m;
 }
 
@@ -120,6 +122,12 @@ Tokens PackedExchange::arrange() {
                      Packing::record_bytes(shape_);
   const int64_t picks = count * request_.top_k;
   packing_.read_picks(m_.inbox, count, m_.ids.first(picks), m_.weights, team_);
+  for (int64_t record = 0; record < count; ++record) {
+    if (m_.ids[record * request_.top_k] < 0) {  // broken on the way
+      throw InvalidArgument(
+          cat("packed dispatch: a token without a pick of rank ", shape_.rank, " came to it"));
+    }
+  }
   Tokens tokens = picks_.arrange({packing_.rows(m_.inbox, count), m_.ids.first(picks), m_.weights,
                                   request_.top_k, request_.weight_on_input, true},
                                  team_);
@@ -135,13 +143,9 @@ void PackedExchange::publish(ConstRows y, Left left) {
     results_.set_rows_for(s, shape_.exact_order ? picks_.rows_of(records, records + count) : count);
     records += count;
   }
-  const Rows rows = results_.made();
-  if (shape_.exact_order) {
-    picks_.weigh(y, left, rows, team_);
-  } else {
-    picks_.sum(y, left, rows, team_);
-  }
-  results_.send(team_);
+  results_.send(shape_.exact_order ? picks_.weigh_in_place(y, left, team_)
+                                   : picks_.sum_in_place(y, left, team_),
+                tokens_, team_);
 }
 
 }  // namespace

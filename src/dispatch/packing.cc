@@ -7,11 +7,9 @@
 
 namespace trimtab {
 
-Packing::Memory Packing::plan(Carver& carver, const RankShape& shape) {
+Packing::Memory Packing::plan(Carver& carver, const RankShape& shape, int64_t records) {
   const int64_t picks = shape.max_tokens * shape.top_k;
-  const int64_t records = shape.max_tokens * std::min(shape.top_k, shape.ranks);
   Memory m;
-  m.outbox = carver.take<std::byte>(records * record_bytes(shape));
   m.sent_bytes = carver.take<int64_t>(shape.ranks);
   m.counts = carver.take<int32_t>(shape.ranks);
   m.last_token = carver.take<int32_t>(shape.ranks);

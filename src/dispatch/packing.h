@@ -28,7 +28,8 @@ class Packing {
     // [records + 1] picks of all records before each; with exact_order only.
     std::span<int32_t> picks_before;
   };
-  static Memory plan(Carver& carver, const RankShape& shape);
+  // most_records: of a rank's tokens for all others. Without the outbox.
+  static Memory plan(Carver& carver, const RankShape& shape, int64_t most_records);
 
   Packing(const RankShape& shape, const Memory& memory)
       : shape_(shape), m_(memory), records_(shape, tail_bytes(shape)) {}

@@ -15,6 +15,7 @@
 #include "dispatch/peer_readable.h"
 #include "dispatch/pick_order.h"
 #include "dispatch/row_tasks.h"
+#include "dispatch/rows_and_answers.h"
 #include "dispatch/scaled_rows.h"
 #include "dispatch/share_out.h"
 #include "dispatch/staged_exchange.h"
@@ -67,7 +68,9 @@ struct Memory {
   std::span<int32_t> cursors;        // [ranks]
   std::span<Segment> segments;       // [local experts, ranks] and one more, for the end
   std::span<int32_t> local_counts;   // [local experts]
-  ScaledRows rows;                   // [max_rows], in memory but for kIndirect
+  RowsAndAnswers block;              // [max_rows] but for kIndirect
+  ScaledRows rows;                   // kIndirect: [max_rows] without memory
+  Rows y;                            // kIndirect: f32 [max_rows, hidden]
   std::span<const std::byte*> at, scales_at;  // [max_rows] kIndirect: RowPointers
   std::span<float> row_weights;               // [max_rows]
   ShareOut::Memory share_out;
@@ -95,10 +98,11 @@ Memory plan_memory(Carver& carver, const RankShape& shape, Format format) {
   if (format == Format::kIndirect) {
     Carver nowhere(nullptr);
     m.rows = take_scaled_rows(nowhere, max_rows, shape);
+    m.y = carver.take_rows(max_rows, shape.hidden, DType::kF32);
     m.at = carver.take<const std::byte*>(max_rows);
     m.scales_at = carver.take<const std::byte*>(shape.scales().cols > 0 ? max_rows : 0);
   } else {
-    m.rows = take_scaled_rows(carver, max_rows, shape);
+    m.block = RowsAndAnswers::plan(carver, shape, max_rows);
   }
   m.row_weights = carver.take<float>(max_rows);
   m.share_out = ShareOut::plan(carver, shape);
@@ -164,7 +168,7 @@ class PullExchange final : public StagedExchange {
   int32_t lay_out_slot(int32_t slot, int32_t place, bool own);
   Segment& segment(int local, int source) { return m_.segments[local * shape_.ranks + source]; }
   void find_picks();
-  void bring_rows(int64_t first, int64_t last);
+  void bring_rows(const ScaledRows& rows, int64_t first, int64_t last);
   void find_places();
 
   Board& board_;
@@ -308,12 +312,13 @@ Tokens PullExchange<format>::arrange() {
                               overflow_, " rows, more than its capacity of ", shape_.capacity));
   }
   const Board::Reading reading(board_);
+  const int64_t rows = kBatched ? shape_.num_local() * shape_.capacity : num_rows_;
+  const ScaledRows used = kIndirect ? m_.rows.slice(0, rows) : m_.block.rows(rows);
   for_each_piece(team_, num_rows_,
-                 [this](int64_t first, int64_t last) { bring_rows(first, last); });
-  const int64_t rows = kBatched ? m_.rows.x.rows : num_rows_;
-  const ScaledRows used = m_.rows.slice(0, rows);
+                 [&](int64_t first, int64_t last) { bring_rows(used, first, last); });
   Tokens tokens = {format,          used.x,          m_.row_weights.first(rows),
                    m_.local_counts, shape_.capacity, used.scales};
+  tokens.y = kIndirect ? m_.y.slice(0, rows) : m_.block.answers(rows);
   if constexpr (kIndirect) {
     tokens.at = {m_.at.first(rows), m_.scales_at.first(m_.scales_at.empty() ? 0 : rows)};
     tokens.board = &board_;
@@ -322,7 +327,7 @@ Tokens PullExchange<format>::arrange() {
 }
 
 template <Format format>
-void PullExchange<format>::bring_rows(int64_t first, int64_t last) {
+void PullExchange<format>::bring_rows(const ScaledRows& rows, int64_t first, int64_t last) {
   // The last segment that begins at or before the row: empty ones share their begin with the one
   // that follows.
   const auto after = std::ranges::upper_bound(m_.segments, first, {},
@@ -340,7 +345,7 @@ void PullExchange<format>::bring_rows(int64_t first, int64_t last) {
       m_.at[row] = offer.rows.x.row(token);
       if (!m_.scales_at.empty()) m_.scales_at[row] = offer.rows.scales.row(token);
     } else {
-      copy_row(offer.rows, token, m_.rows, row, offer.weight_on_input, weight);
+      copy_row(offer.rows, token, rows, row, offer.weight_on_input, weight);
     }
     m_.row_weights[row] = offer.weight_on_input ? 1.0F : weight;
   }

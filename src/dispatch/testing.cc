@@ -11,6 +11,7 @@
 #include "base/cat.h"
 #include "base/quantize_rows.h"
 #include "comm/testing.h"
+#include "trimtab/error.h"
 
 namespace trimtab {
 namespace {
@@ -260,6 +261,20 @@ void run_experts(const Scene& scene, int rank, const Tokens& tokens, Rows y, Lef
   }
 }
 
+namespace {
+
+// Experts work on kRowsAtOnce rows together.
+void check_answers_overwrite_only_rows_before(const Tokens& tokens) {
+  if (tokens.format == Format::kIndirect || tokens.x.rows == 0) return;
+  const int64_t group = std::min(tokens.x.rows, kRowsAtOnce);
+  for (const int64_t row : {group - 1, tokens.x.rows - 1}) {
+    if (tokens.y.row(row) + tokens.y.row_bytes() > tokens.x.row(row + 1 - group))
+      throw Error(cat("answer ", row, " overwrites rows that may not have been read"));
+  }
+}
+
+}  // namespace
+
 RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane, int owner)
     : scene_(scene), comm_(lane.comm), owner_(owner < 0 ? lane.comm.rank() : owner) {
   const int64_t tokens = scene.tokens[owner_];
@@ -303,8 +318,12 @@ RankCall::RankCall(const Scene& scene, const Dispatcher& dispatcher, Lane& lane,
 
 void RankCall::compute(Left left) {
   const Tokens& tokens = exchange_->tokens();
-  y_ = comm_.allocate(static_cast<size_t>(tokens.x.rows * scene_.hidden) * sizeof(float));
-  const Rows y(y_.as<float>(), tokens.x.rows, scene_.hidden);
+  check_answers_overwrite_only_rows_before(tokens);
+  Rows y = tokens.y;
+  if (left != Left::kWeightAndSum) {  // answers in the exchange's memory and elsewhere, in turns
+    y_ = comm_.allocate(static_cast<size_t>(tokens.x.rows * scene_.hidden) * sizeof(float));
+    y = Rows(y_.as<float>(), tokens.x.rows, scene_.hidden);
+  }
   run_experts(scene_, comm_.rank(), tokens, y, left);
   if (left != Left::kNothing) return exchange_->send_back(y, left);
   sums_ =

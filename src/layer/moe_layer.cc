@@ -267,8 +267,9 @@ void MoeLayer::check(const LayerInput& in, const LayerOutput& out,
           parts_.experts->num_local(), " slots");
 }
 
-// The most rows that the experts of this rank give back.
+// The most rows of the workspace that the experts of this rank write.
 int64_t MoeLayer::max_answers() const {
+  if (parts_.experts->overwrites_rows()) return 0;  // into Tokens::y
   if (parts_.experts->left() != Left::kNothing) return parts_.dispatcher->max_rows();
   const DispatchShape shape = parts_.dispatcher->shape();
   return SlotRanges(shape.first_slots).num_ranks() * shape.max_tokens;
@@ -355,7 +356,9 @@ Rows MoeLayer::run_experts(const Tokens& tokens, Lane& lane, const ForwardOption
     options.local_counts[slot] += tokens.counts[slot];
   const int64_t answers =
       parts_.experts->left() == Left::kNothing ? tokens.picks.tokens() : tokens.x.rows;
-  const Rows y = lane.workspace.take_rows(answers, hidden(), DType::kF32);
+  const Rows y = parts_.experts->overwrites_rows()
+                     ? tokens.y
+                     : lane.workspace.take_rows(answers, hidden(), DType::kF32);
   const size_t mark = lane.workspace.mark();
   const Tokens given = as_accepted(tokens, *parts_.experts, lane);
   const auto scratch = lane.workspace.take<std::byte>(parts_.experts->scratch_bytes(tokens.x.rows));

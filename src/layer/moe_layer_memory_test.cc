@@ -102,7 +102,7 @@ struct ModelShape {
 };
 
 // The workspace of a lane. All slots hold the same weights: only their shape counts.
-size_t lane_bytes(const ModelShape& m, const char* dispatcher, double over_level) {
+size_t lane_bytes(const ModelShape& m, std::string_view dispatcher, double over_level) {
   const std::vector<std::byte> zeros(shape_bytes(DType::kBF16, m.experts, m.hidden) +
                                      shape_bytes(DType::kBF16, m.intermediate, m.hidden));
   const auto source = [&](int64_t rows, int64_t cols) {
@@ -118,7 +118,9 @@ size_t lane_bytes(const ModelShape& m, const char* dispatcher, double over_level
   const Placement placement = Placement::linear(1, m.experts, m.ranks);
   DispatchShape shape{m.tokens, m.hidden, m.top_k, DType::kBF16, placement.first_slots()};
   shape.row_budget = row_budget_of(shape, over_level);
-  std::shared_ptr<const Dispatcher> made = make_dispatcher(dispatcher, shape, 0);
+  std::vector<int32_t> hosts(m.ranks);  // two
+  for (int r = 0; r < m.ranks; ++r) hosts[r] = 2 * r / m.ranks;
+  std::shared_ptr<const Dispatcher> made = make_dispatcher(dispatcher, shape, 0, hosts);
   const MoeLayer layer({.gate = std::make_shared<const Linear>(source(m.experts, m.hidden),
                                                                VectorSource{}, DType::kBF16),
                         .router = std::make_shared<const Router>(
@@ -137,12 +139,14 @@ constexpr double kGB = 1e9;
 // DeepSeek-V3, 8 ranks of 4,096 tokens, and Qwen3-30B-A3B, 64 ranks of 256 tokens.
 TEST(LayerMemory, IsThatOfTheRowBudget) {
   const ModelShape deepseek{7168, 2048, 256, 8, 8, 4096}, qwen{2048, 768, 128, 8, 64, 256};
-  EXPECT_GT(static_cast<double>(lane_bytes(deepseek, "pull", 0)), 11 * kGB);
-  EXPECT_LE(static_cast<double>(lane_bytes(deepseek, "fused", 2)), 3 * kGB);
-  EXPECT_LE(static_cast<double>(lane_bytes(deepseek, "pull", 1.5)), 3 * kGB);
-  EXPECT_GT(static_cast<double>(lane_bytes(qwen, "pull", 0)), 1.6 * kGB);
-  for (const char* dispatcher : {"pull", "fused", "all_to_all", "mc2", "packed", "all_gather"})
-    EXPECT_LE(static_cast<double>(lane_bytes(qwen, dispatcher, 2)), 0.5 * kGB) << dispatcher;
+  for (const ModelShape& model : {deepseek, qwen}) {
+    const double most = (model.ranks == 8 ? 3 : 0.5) * kGB;
+    EXPECT_GT(static_cast<double>(lane_bytes(model, "pull", 0)), 2 * most);
+    for (const DispatcherKind& kind : dispatcher_kinds()) {
+      if (!kind.takes_row_budget) continue;
+      EXPECT_LE(static_cast<double>(lane_bytes(model, kind.name, kRowBudget)), most) << kind.name;
+    }
+  }
 }
 
 }  // namespace
