@@ -8,6 +8,7 @@
 #include "cli/options/command.h"
 #include "cli/options/weight_formats.h"
 #include "cli/run/ranks.h"
+#include "trimtab/dispatcher.h"
 #include "trimtab/dispatcher_kind.h"
 
 namespace trimtab::cli {
@@ -18,10 +19,10 @@ struct ModelOptions {
   std::string dispatcher = "auto";
   std::string wire;  // one of wire_types(); empty: rows as experts take them, results in f32
   WeightFormatOptions formats;
-  std::string kv = "f32";    // a KvFormat by name
-  int threads_per_rank = 0;  // 0: as many as there are cores for it
-  double row_budget = 2;     // times the level load; 0: none
-  int timeout = 60;          // seconds
+  std::string kv = "f32";          // a KvFormat by name
+  int threads_per_rank = 0;        // 0: as many as there are cores for it
+  double row_budget = kRowBudget;  // times the level load; 0: none
+  int timeout = 60;                // seconds
 };
 
 // A decoder takes rows sorted by expert, and whole outputs.

@@ -29,6 +29,7 @@
 
 #include "trimtab/checkpoint.h"
 #include "trimtab/communicator.h"
+#include "trimtab/dispatcher.h"
 #include "trimtab/expert_slots.h"
 #include "trimtab/kv_format.h"
 #include "trimtab/layer.h"
@@ -235,7 +236,7 @@ struct DecoderOptions {
   // The rows that a rank's experts get at once, at most, over those that they get in a full step
   // when loads are level (row_budget_of()); the same on every rank. Memory is reserved for so many,
   // and steps that bring more take more rounds. 0: all rows that there can be.
-  double row_budget = 2;
+  double row_budget = kRowBudget;
   // The type in which rows travel to the experts' ranks and results back: F32, BF16, I8 or F8_E4M3
   // (a scale for 32 elements, which hidden must be a multiple of); the same on every rank. None:
   // rows as the experts take them, results in F32. With another type than F32 results must be sent

@@ -194,8 +194,8 @@ layout: a ParallelLayout. None: whole experts, and each rank takes a slice of th
 ranks). Without ep the weights must have all layout.expert_parts parts. A call's tokens are those of
 one caller, so dp is 1.
 row_budget: a rank's experts get at most so many times the rows of level loads at once; a pass that
-brings more takes further rounds, with the same bits. None: 2 where the dispatcher takes a budget;
-0: none.
+brings more takes further rounds, with the same bits. None: 1.5 where the dispatcher takes a
+budget; 0: none.
 share_openmp: run on the threads of the process's OpenMP runtime (torch's) where there is one,
 instead of threads of the runtime's own.
 split: the rule that shares tokens out over an expert's replicas: static, round_robin, split or

@@ -10,8 +10,6 @@
 namespace trimtab::python {
 namespace {
 
-constexpr double kRowBudget = 2;  // as `trimtab run` has it
-
 // Ranks that sum parts have one way to do it.
 void check_summed(const ParallelLayout& layout, const DispatchWish& wish) {
   if (wish.dispatcher != "auto") {

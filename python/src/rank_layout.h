@@ -16,7 +16,7 @@ namespace trimtab::python {
 
 struct DispatchWish {
   std::string dispatcher = "auto";  // as choose_dispatcher()
-  // As DecoderOptions::row_budget; none: 2 where the dispatcher takes a budget, else 0.
+  // As DecoderOptions::row_budget; none: kRowBudget where the dispatcher takes a budget, else 0.
   std::optional<double> row_budget = {};
   bool shares_out = false;  // calls come with replicas
 };

@@ -30,8 +30,8 @@ class Options:
     cost: what an expert takes for a number of rows, which time needs: "measure", "rows", or a file
         that `trimtab bench experts --cost-out` wrote.
     max_tokens: of one pass; longer prompts take several. Memory for activations grows with it.
-    row_budget: a rank's experts get at most so many times the rows of level loads at once; None: 2
-        where the dispatcher takes a budget, 0: none. Memory for activations grows with it.
+    row_budget: a rank's experts get at most so many times the rows of level loads at once; None:
+        1.5 where the dispatcher takes a budget, 0: none. Memory for activations grows with it.
     free_originals: give the memory of the packed tensors back: they become meta tensors. False
         keeps both.
     """
