@@ -2,24 +2,32 @@
 // The body of PlaneKernel in token_planes.h, compiled once for each instruction set inside its own
 // namespace.
 
-// Vectors of the compiler (GCC, Clang) work everywhere, in as many registers as they take.
-using EightWords [[gnu::vector_size(8 * sizeof(uint64_t))]] = uint64_t;
+// Vectors of the compiler (GCC, Clang) are as wide as a register of this instruction set: wider
+// ones go over the stack, piece by piece.
+#if defined(__AVX512VPOPCNTDQ__)
+constexpr int kLanes = 8;
+#elif defined(__AVX2__)
+constexpr int kLanes = 4;
+#else
+constexpr int kLanes = 2;
+#endif
+using Lanes [[gnu::vector_size(kLanes * sizeof(uint64_t))]] = uint64_t;
 
 #ifdef __AVX512VPOPCNTDQ__
-using BitSum = EightWords;
-[[gnu::always_inline]] inline BitSum bits_of(EightWords words) {
-  return reinterpret_cast<EightWords>(_mm512_popcnt_epi64(reinterpret_cast<__m512i>(words)));
+using BitSum = Lanes;
+[[gnu::always_inline]] inline BitSum bits_of(Lanes words) {
+  return reinterpret_cast<Lanes>(_mm512_popcnt_epi64(reinterpret_cast<__m512i>(words)));
 }
 [[gnu::always_inline]] inline int64_t total(BitSum sum) {
   int64_t all = 0;
-  for (int i = 0; i < 8; ++i) all += static_cast<int64_t>(sum[i]);
+  for (int i = 0; i < kLanes; ++i) all += static_cast<int64_t>(sum[i]);
   return all;
 }
 #else
 using BitSum = int64_t;
-[[gnu::always_inline]] inline BitSum bits_of(EightWords words) {
+[[gnu::always_inline]] inline BitSum bits_of(Lanes words) {
   BitSum sum = 0;
-  for (int i = 0; i < 8; ++i) sum += __builtin_popcountll(words[i]);
+  for (int i = 0; i < kLanes; ++i) sum += __builtin_popcountll(words[i]);
   return sum;
 }
 [[gnu::always_inline]] inline int64_t total(BitSum sum) {
@@ -27,13 +35,13 @@ using BitSum = int64_t;
 }
 #endif
 
-// Adds (or takes away) one pick of every token in `members` to the numbers in `planes`, eight words
-// of 64 tokens at once; planes[i] are the bits of 2^i.
+// Adds (or takes away) one pick of every token in `members` to the numbers in `planes`, several
+// words of 64 tokens at once; planes[i] are the bits of 2^i.
 template <int kPlanes>
-[[gnu::always_inline]] inline void count_pick(EightWords members, bool add, EightWords* planes) {
-  const EightWords flip = EightWords{} - (add ? uint64_t{0} : uint64_t{1});
+[[gnu::always_inline]] inline void count_pick(Lanes members, bool add, Lanes* planes) {
+  const Lanes flip = Lanes{} - (add ? uint64_t{0} : uint64_t{1});
   for (int i = 0; i < kPlanes; ++i) {
-    const EightWords carry = (planes[i] ^ flip) & members;
+    const Lanes carry = (planes[i] ^ flip) & members;
     planes[i] ^= members;
     members = carry;
   }
@@ -44,23 +52,28 @@ template <int kPlanes>
                                                     const PlaneChange* changes, int num_changes,
                                                     bool keep) {
   BitSum cost{};
-  for (int w = 0; w < words; w += 8) {
-    EightWords number[2 * kPlanes];
+  for (int w = 0; w < words; w += kLanes) {
+    Lanes number[2 * kPlanes];
     for (int i = 0; i < 2 * kPlanes; ++i)
-      __builtin_memcpy(&number[i], planes + i * words + w, sizeof(EightWords));
+      __builtin_memcpy(&number[i], planes + i * words + w, sizeof(Lanes));
     for (int c = 0; c < num_changes; ++c) {
-      EightWords members;
+      Lanes members;
       __builtin_memcpy(&members, changes[c].members + w, sizeof(members));
-      count_pick<kPlanes>(members, changes[c].add, number + (changes[c].half ? kPlanes : 0));
+      // Two calls, so that the numbers stay in registers.
+      if (changes[c].half) {
+        count_pick<kPlanes>(members, changes[c].add, number + kPlanes);
+      } else {
+        count_pick<kPlanes>(members, changes[c].add, number);
+      }
     }
-    EightWords certain = number[0], two_halves = number[kPlanes + 1];
+    Lanes certain = number[0], two_halves = number[kPlanes + 1];
     for (int i = 1; i < kPlanes; ++i) certain |= number[i];
     for (int i = 2; i < kPlanes; ++i) two_halves |= number[kPlanes + i];
     two_halves &= ~certain;
-    const EightWords half = two_halves | (number[kPlanes] & ~certain);
+    const Lanes half = two_halves | (number[kPlanes] & ~certain);
     cost += 4 * bits_of(certain) + 2 * bits_of(half) + bits_of(two_halves);
     for (int i = 0; i < 2 * kPlanes && keep; ++i)
-      __builtin_memcpy(planes + i * words + w, &number[i], sizeof(EightWords));
+      __builtin_memcpy(planes + i * words + w, &number[i], sizeof(Lanes));
   }
   return total(cost);
 }
