@@ -15,6 +15,13 @@ namespace {
 
 using Slots = std::vector<int32_t>;
 
+constexpr int64_t kLevels = 24;  // numbers of moves that the work should suffice for
+
+// Loads of a rank in an episode that change, at most, and are computed.
+int64_t cost_of_change(const LayerTask& task) {
+  return int64_t{task.num_ranks()} * task.episodes->count;
+}
+
 // One slot gets an expert; with other_slot >= 0 two slots exchange theirs.
 struct Change {
   int32_t slot = -1, expert = -1, other_slot = -1;
@@ -37,7 +44,7 @@ class Grower {
         current_(to_vector(current)),
         work_(work),
         width_(width_of(work)),
-        is_large_(changes() * cost_of_change() * kLevels > work) {
+        is_large_(work_to_grow(task) > work) {
     for (int r = 0; r < task.num_ranks(); ++r) {
       for (int s = task.slots.first(r); s < task.slots.end(r); ++s) rank_.push_back(r);
     }
@@ -63,8 +70,6 @@ class Grower {
   }
 
  private:
-  static constexpr int64_t kLevels = 24;  // numbers of moves that the work should suffice for
-
   // The candidates of one number of moves, with the placements that they start from.
   struct Level {
     std::vector<Slots> parents;
@@ -72,17 +77,10 @@ class Grower {
     float cut = std::numeric_limits<float>::infinity();  // candidates from here on were left out
   };
 
-  // Every slot may get every expert, and any two may change places.
-  int64_t changes() const {
-    const int64_t slots = task_.num_slots();
-    return slots * slots / 2 + std::max<int64_t>(slots - task_.num_experts, 1) * task_.num_experts;
-  }
-  int64_t cost_of_change() const { return int64_t{task_.num_ranks()} * episodes_; }
   int width_of(int64_t work) const {
     constexpr int64_t kMost = 24;
-    const int64_t each = changes() * cost_of_change();
     return static_cast<int>(
-        std::clamp<int64_t>(work / std::max<int64_t>(each * kLevels, 1), 1, kMost));
+        std::clamp<int64_t>(work / std::max<int64_t>(work_to_grow(task_), 1), 1, kMost));
   }
 
   static Slots applied(const Change& change, Slots placement) {
@@ -271,7 +269,7 @@ class Grower {
   void offer(const Change& change, int more) {
     const int64_t moves = moves_ + more;
     if (moves > limits_.max_moves) return;
-    work_ -= cost_of_change();
+    work_ -= cost_of_change(task_);
     Level& level = level_of(moves);
     const float worth = value();
     const int64_t most = 16 * width_;
@@ -311,6 +309,14 @@ class Grower {
 };
 
 }  // namespace
+
+int64_t work_to_grow(const LayerTask& task) {
+  // Every slot may get every expert, and any two may change places.
+  const int64_t slots = task.num_slots();
+  const int64_t changes =
+      slots * slots / 2 + std::max<int64_t>(slots - task.num_experts, 1) * task.num_experts;
+  return changes * cost_of_change(task) * kLevels;
+}
 
 void grow(const LayerTask& task, std::span<const int32_t> current, const LayerLimits& limits,
           int64_t work, const std::function<void(const std::vector<int32_t>&)>& visit) {

@@ -15,6 +15,9 @@
 
 namespace trimtab {
 
+// The work with which grow() tries every change of one placement of each number of moves up to 24.
+int64_t work_to_grow(const LayerTask& task);
+
 // Shows `visit` placements [searched slots] within the limits, by rising numbers of moves: of each
 // number the most level ones, in falling order of a peak that is softened by the ranks' mean square
 // load. It ends at limits.max_moves, once more moves have not helped for a while, or after `work`

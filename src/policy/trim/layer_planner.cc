@@ -163,6 +163,7 @@ class LayerPlanner {
   void search_from_starts() {
     search_from(fresh());
     if (current_.empty() || task_.move_price <= 0) return;
+    search_by_moves();
     // Where moves are cheap and the current placement is bad, a fresh start wins and the others are
     // not worth their time.
     constexpr float kCheap = 2.5e-4F;
@@ -172,6 +173,16 @@ class LayerPlanner {
     for (const float reluctance : {0.0F, 0.3F, 1.0F}) {
       search_from(change_replicas(task_, current_, demand_, reluctance, task_.num_slots()));
     }
+  }
+
+  // In a layer that is small enough single moves are searched too, and the heat bath goes on from
+  // the best that they find: it alone keeps the numbers of replicas of its starts.
+  void search_by_moves() {
+    if (effort_.seconds > 0 || work_to_grow(task_) > effort_.small_grow_work) return;
+    grow(task_, current_, limits_, effort_.small_grow_work,
+         [this](const Slots& found) { consider(found); });
+    const Slots found = best_.empty() ? beyond_ : best_;
+    search_from(found);
   }
 
   // Replicas that are chosen expert by expert, each for the largest demand, can leave ranks uneven

@@ -35,6 +35,8 @@ struct Effort {
   int64_t served_estimates = 3'000'000;
   // Loads of a rank in an episode that a search by single moves may compute.
   int64_t grow_work = 100'000'000;
+  // The same in every plan of a layer that is so small that this tries every change.
+  int64_t small_grow_work = 5'000'000;
   // For the traffic between nodes: exchanges tried, the same by prices, sampled tokens looked at,
   // and runs of steps whose mean peak is kept.
   int64_t node_steps = 100'000;

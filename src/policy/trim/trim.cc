@@ -11,6 +11,7 @@
 #include "policy/policies.h"
 #include "policy/trim/episodes.h"
 #include "policy/trim/frontier.h"
+#include "policy/trim/grow.h"
 #include "policy/trim/layer_planner.h"
 #include "policy/trim/rule_keeper.h"
 #include "policy/trim/rule_search.h"
@@ -30,6 +31,9 @@ namespace {
 constexpr double kFirstPrice = 0.0005;
 constexpr double kDriftPrice = 0.018;
 constexpr double kSteadyPrice = 0.064;
+// In a layer so small that single moves are searched, few moves bring what can be had, and more are
+// of no use later; so one price suits all plans.
+constexpr double kSmallPrice = 0.008;
 // A layer has drifted when its mean peak in the new window is this much PAR above that in the
 // remembered episodes.
 constexpr double kDrift = 0.03;
@@ -156,7 +160,10 @@ class Trim : public Policy {
                .max_receive = problem.limits.max_receive_per_rank}};
     if (work.episodes.count == 0) return work;
     if (work.episodes.count > 1) exaggerate(work.episodes, kExaggeration);
-    work.move_price = price(problem, layer, slots, effort);
+    const bool is_small =
+        work.episodes.count > 1 && !time_budget_s_ && !slots.current(layer).empty() &&
+        work_to_grow(slots.task(layer, work.episodes, 0)) <= effort.small_grow_work;
+    work.move_price = price(problem, layer, slots, effort, is_small);
     if (!move_price_ && problem.history == nullptr)
       work.effort.near_price = kDriftPrice / problem.current.num_ranks();
     return work;
@@ -321,10 +328,11 @@ class Trim : public Policy {
             .estimates = effort_.served_estimates};
   }
 
-  double price(const Problem& problem, int layer, const SearchedSlots& slots,
-               const Effort& effort) const {
+  double price(const Problem& problem, int layer, const SearchedSlots& slots, const Effort& effort,
+               bool is_small) const {
     if (move_price_) return *move_price_;
     const double ranks = problem.current.num_ranks();
+    if (is_small) return kSmallPrice / ranks;
     // One vector without a past says nothing that would tell noise from gain: level it.
     if (problem.history == nullptr) return problem.load.num_steps <= 1 ? 0 : kFirstPrice / ranks;
     return (drifted(problem, layer, slots, effort) ? kDriftPrice : kSteadyPrice) / ranks;

@@ -11,7 +11,9 @@
 
 #include "load/replicas.h"
 #include "trimtab/error.h"
+#include "trimtab/par.h"
 #include "trimtab/policy.h"
+#include "trimtab/rank_loads.h"
 
 namespace trimtab {
 namespace {
@@ -217,6 +219,31 @@ TEST(Trim, SteadyTopicsNeedOnePlanAndAChangeAnother) {
       policy->rebalance({.load = changed, .current = steady.placement, .history = &steady.history});
   EXPECT_GT(after.moves.size(), 4U);
   EXPECT_LT(after.layers[0].par_step_after, after.layers[0].par_step_before - 0.1);
+}
+
+// Few moves bring nearly all that many do in a small layer, so that is what a first plan takes: it
+// lies near the curve of PAR against moves, and does as well on later steps of the same topics as
+// where moves are free.
+TEST(Trim, AFirstPlanOfASmallLayerTakesFewMoves) {
+  std::mt19937 random(29);
+  const Placement start = default_placement(1, 32, std::vector<int>(4, 9));
+  double moves = 0, free_moves = 0, later = 0, free_later = 0;
+  for (int round = 0; round < 8; ++round) {
+    const auto topics = draw_topics(random, 4, 32);
+    const Load load = topic_load(random, 32, 32, topics), next = topic_load(random, 32, 32, topics);
+    const auto later_par = [&](const Plan& plan) {
+      return levelness(rank_loads(plan.placement, next, 0), 0).par_step_mean;
+    };
+    const Plan plan = make_policy("trim")->rebalance({.load = load, .current = start});
+    const Plan free =
+        make_policy("trim", {.move_price = 0})->rebalance({.load = load, .current = start});
+    moves += static_cast<double>(plan.moves.size());
+    free_moves += static_cast<double>(free.moves.size());
+    later += later_par(plan);
+    free_later += later_par(free);
+  }
+  EXPECT_LT(moves, 0.8 * free_moves);
+  EXPECT_LT(later, free_later + 8 * 0.01);
 }
 
 // A layer whose peak has risen since the remembered episodes pays less for moves than one whose
