@@ -37,9 +37,11 @@ struct Effort {
   int64_t grow_work = 100'000'000;
   // The same in every plan of a layer that is so small that this tries every change.
   int64_t small_grow_work = 5'000'000;
-  // For the traffic between nodes: exchanges tried, the same by prices, sampled tokens looked at,
-  // and runs of steps whose mean peak is kept.
-  int64_t node_steps = 100'000;
+  int64_t node_steps = 100'000;  // exchanges tried for plans that keep to rules for nodes
+  // For the traffic between nodes: exchanges tried, and the most of them times slots, the same by
+  // prices, sampled tokens looked at, and runs of steps whose mean peak is kept.
+  int64_t wire_steps = 200'000;
+  int64_t wire_work = 20'000'000;
   int64_t price_steps = 30'000;
   int64_t wire_tokens = 4'096;
   int64_t wire_runs = 48;

@@ -38,6 +38,7 @@ MutableLayer::MutableLayer(SlotRanges slots, const Topology& topology, int num_e
   width_ = static_cast<int>((std::ssize(loads) + kLanes - 1) / kLanes * kLanes);
   load_ = share_ = Matrix<float>(num_experts, width_, 0);
   rank_load_ = Matrix<float>(ranks(), width_, 0);
+  peaks_.resize(cells(width_));
   for (size_t v = 0; v < loads.size(); ++v) {
     const double mean = std::accumulate(loads[v].begin(), loads[v].end(), 0.0) / ranks();
     for (int e = 0; e < num_experts && mean > 0; ++e)
@@ -63,6 +64,7 @@ void MutableLayer::undo() {
   for (size_t i = 0; i < changed_ranks_.size(); ++i)
     std::ranges::copy(std::as_const(saved_load_)[static_cast<int64_t>(i)],
                       rank_load_[changed_ranks_[i]].begin());
+  peaks_.swap(saved_peaks_);
   window_peak_ = saved_window_peak_;
   runs_peak_ = saved_runs_peak_;
 }
@@ -96,6 +98,7 @@ void MutableLayer::swap_in() {
     std::ranges::copy(load, saved_load_[static_cast<int64_t>(i)].begin());
     add_up(changed_ranks_[i]);
   }
+  saved_peaks_ = peaks_;
   saved_window_peak_ = window_peak_;
   saved_runs_peak_ = runs_peak_;
   update_peaks();
@@ -154,10 +157,31 @@ void MutableLayer::update_peaks() {
       const float* load = rank_load_[rank].data() + first;
       for (size_t v = 0; v < kLanes; ++v) peak[v] = std::max(peak[v], load[v]);
     }
+    std::ranges::copy(peak, peaks_.begin() + first);
     if (first == 0) window_peak_ = static_cast<double>(std::exchange(peak[0], 0.0F));
     for (const float x : peak) sum += x;
   }
   runs_peak_ = runs_ > 0 ? static_cast<double>(sum) / runs_ : 0;
+}
+
+MutableLayer::Peaks MutableLayer::peaks_at_least(int slot, int other) const {
+  const float* a = rank_load_[rank_of(slot)].data();
+  const float* b = rank_load_[rank_of(other)].data();
+  const float* out = share_[expert(slot)].data();
+  const float* in = share_[expert(other)].data();
+  const auto peak = [&](int v) {
+    const float shift = in[v] - out[v];
+    // The peak of a third rank stays.
+    const float third = std::max(a[v], b[v]) < peaks_[cells(v)] ? peaks_[cells(v)] : 0.0F;
+    return std::max(third, std::max(a[v] + shift, b[v] - shift));
+  };
+  std::array<float, kLanes> sum{};
+  for (int first = 0; first < width_; first += kLanes) {
+    for (int v = 0; v < kLanes; ++v) sum[cells(v)] += peak(first + v);
+  }
+  const float window = peak(0);
+  const float runs = std::accumulate(sum.begin(), sum.end(), -window);
+  return {static_cast<double>(window), runs_ > 0 ? static_cast<double>(runs) / runs_ : 0};
 }
 
 bool MutableLayer::is_move(int slot) const {

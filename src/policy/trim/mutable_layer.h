@@ -52,6 +52,13 @@ class MutableLayer {
   void undo();
   std::span<const int32_t> touched() const { return touched_; }
 
+  struct Peaks {
+    double window = 0, runs = 0;
+  };
+  // Bounds from below the peaks after two slots of different ranks have exchanged their experts, in
+  // far less time than change() takes.
+  Peaks peaks_at_least(int slot, int other) const;
+
   // Makes it this placement.
   void go_to(const std::vector<int32_t>& placement);
 
@@ -82,12 +89,13 @@ class MutableLayer {
   int width_ = 0, runs_ = 0;    // columns of the tables below; those that are used, less one
   Matrix<float> load_, share_;  // [experts, loads] of an expert, and of one of its replicas
   Matrix<float> rank_load_;     // [ranks, loads]
-  std::vector<float> peaks_;    // [loads] scratch
+  std::vector<float> peaks_;    // [loads]
   double window_peak_ = 0, runs_peak_ = 0;
 
   std::vector<SlotChange> changes_;  // what the slots held before
   std::vector<int32_t> touched_, old_replicas_, changed_replicas_, changed_ranks_;
   Matrix<float> saved_load_;  // [changed ranks, loads] before the changes
+  std::vector<float> saved_peaks_;
   double saved_window_peak_ = 0, saved_runs_peak_ = 0;
 };
 

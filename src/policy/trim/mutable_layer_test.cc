@@ -27,7 +27,7 @@ TEST(MutableLayer, IsAfterChangesAsOneMadeAnew) {
   MutableLayer layer(SlotRanges(first), topology, kExperts, loads, start, start);
   SlotExchanges exchanges(layer, 7);
   EXPECT_EQ(layer.moves(), 0);
-  int changed = 0;
+  int changed = 0, exchanged = 0, near = 0;
   for (int i = 0; i < 3'000; ++i) {
     const int kind = i % 5;
     const bool found = kind == 0   ? exchanges.two_slots()
@@ -38,8 +38,16 @@ TEST(MutableLayer, IsAfterChangesAsOneMadeAnew) {
     if (!found) continue;
     ++changed;
     const std::vector<int32_t> before = layer.placement();
+    const bool two_slots = kind != 2 && kind != 3;
+    MutableLayer::Peaks least;
+    if (two_slots)
+      least = layer.peaks_at_least(exchanges.changes()[0].slot, exchanges.changes()[1].slot);
     layer.change(exchanges.changes());
     ASSERT_NE(layer.placement(), before);
+    ASSERT_LE(least.window, layer.window_peak() + 1e-5);
+    ASSERT_LE(least.runs, layer.runs_peak() + 1e-5);
+    exchanged += two_slots ? 1 : 0;
+    near += two_slots && least.runs > 0.9 * layer.runs_peak() ? 1 : 0;
     if (random.below(3) == 0) {
       layer.undo();
       ASSERT_EQ(layer.placement(), before);
@@ -57,6 +65,7 @@ TEST(MutableLayer, IsAfterChangesAsOneMadeAnew) {
     }
   }
   EXPECT_GT(changed, 1'000);
+  EXPECT_GT(near, exchanged * 8 / 10) << "of " << exchanged << " bounds on peaks";
   layer.go_to(start);
   EXPECT_EQ(layer.placement(), start);
   EXPECT_EQ(layer.moves(), 0);

@@ -16,8 +16,12 @@ constexpr double kHot = 0.01, kCold = 0.0003;
 // For level load alone the more slots there are, the less does an exchange change.
 constexpr double kHotLevelSlots = 10, kColdLevel = 0.00003;
 constexpr int64_t kSameTemperature = 64;  // exchanges
-// What a peak above its limit by one mean load costs, in copies per token.
-constexpr double kLevelPrice = 20;
+// What a peak above its limit by one mean load costs, in copies per token: at the start, and the
+// range. The search does best at the edge of what is level, so the price falls while placements
+// within the limits are met, and rises while none is.
+constexpr double kLevelPrice = 20, kLeastLevelPrice = 5, kMostLevelPrice = 200;
+constexpr double kCheaper = 0.8, kDearer = 1.3;
+constexpr int64_t kSameLevelPrice = 1024;  // exchanges
 
 class NodeSearch {
  public:
@@ -47,7 +51,10 @@ class NodeSearch {
         check_stop(goal_.stop);
         temperature_ = hot_ * std::pow(cold_ / hot_, progress);
       }
-      if (!choose(progress) || !judge() || (planes_ != nullptr && excess_ > 0)) continue;
+      if (planes_ != nullptr && step % kSameLevelPrice == kSameLevelPrice - 1) change_level_price();
+      if (!choose(progress) || !judge()) continue;
+      if (excess_ <= 0) was_level_ = true;
+      if (planes_ != nullptr && excess_ > 0) continue;
       const double now = cost();
       if (now < least - 1e-9) {
         least = now;
@@ -65,9 +72,15 @@ class NodeSearch {
                              : static_cast<double>(planes_->cost()) / planes_->copy_of_all();
     return wires + goal_.move_price * layer_.moves();
   }
-  double excess() const {
-    return std::max(0.0, layer_.window_peak() - goal_.limits.window) +
-           std::max(0.0, layer_.runs_peak() - goal_.limits.runs);
+  double excess_of(double window, double runs) const {
+    return std::max(0.0, window - goal_.limits.window) + std::max(0.0, runs - goal_.limits.runs);
+  }
+  double excess() const { return excess_of(layer_.window_peak(), layer_.runs_peak()); }
+
+  void change_level_price() {
+    level_price_ = std::clamp(level_price_ * (was_level_ ? kCheaper : kDearer), kLeastLevelPrice,
+                              kMostLevelPrice);
+    was_level_ = excess_ <= 0;
   }
 
   bool choose(double progress) {
@@ -81,13 +94,15 @@ class NodeSearch {
   }
 
   bool judge() {
+    // What the exchange may cost, the chance that it is taken anyway included.
+    const double most = -temperature_ * std::log(static_cast<double>(exchanges_.random().unit()));
+    if (level_price_ * (least_excess() - excess_) > most + kHopeless + 2 * goal_.move_price)
+      return false;
     const int moves = layer_.moves();
     layer_.change(exchanges_.changes());
     const double excess_now = excess();
     const double worse =
         level_price_ * (excess_now - excess_) + goal_.move_price * (layer_.moves() - moves);
-    // What the exchange may cost, the chance that it is taken anyway included.
-    const double most = -temperature_ * std::log(static_cast<double>(exchanges_.random().unit()));
     if (!goal_.rules.holds(layer_) || worse > most + kHopeless ||
         worse + change_of_copies() > most) {
       layer_.undo();
@@ -96,6 +111,16 @@ class NodeSearch {
     if (planes_ != nullptr) planes_->keep();
     excess_ = excess_now;
     return true;
+  }
+
+  // A bound from below on the excess after the changes.
+  double least_excess() const {
+    const std::span<const SlotChange> changes = exchanges_.changes();
+    if (changes.size() != 2 || layer_.expert(changes[0].slot) != changes[1].expert ||
+        layer_.expert(changes[1].slot) != changes[0].expert)
+      return 0;
+    const MutableLayer::Peaks peaks = layer_.peaks_at_least(changes[0].slot, changes[1].slot);
+    return excess_of(peaks.window, peaks.runs);
   }
 
   double change_of_copies() {
@@ -111,8 +136,10 @@ class NodeSearch {
   TokenPlanes* const planes_;
   SlotExchanges& exchanges_;
   const NodeGoal goal_;
-  const double level_price_, hot_, cold_;
+  double level_price_;
+  const double hot_, cold_;
   double excess_ = 0, temperature_ = 0;
+  bool was_level_ = true;  // some placement since the price of peaks changed was within the limits
 };
 
 }  // namespace

@@ -63,7 +63,7 @@ Effort effort_of(const PolicyOptions& options) {
     effort.all_families = false;
     effort.replica_iterations = 100;
     effort.served_estimates = 1'000'000;
-    effort.node_steps = 20'000;
+    effort.node_steps = effort.wire_steps = 20'000;
     effort.price_steps = 5'000;
     effort.wire_tokens = 1'024;
   } else if (options.preset == "deep") {
@@ -72,7 +72,8 @@ Effort effort_of(const PolicyOptions& options) {
     effort.max_visits = 25'000'000;
     effort.replica_iterations = 20'000;
     effort.served_estimates = 30'000'000;
-    effort.node_steps = 1'000'000;
+    effort.node_steps = effort.wire_steps = 1'000'000;
+    effort.wire_work = 300'000'000;
     effort.price_steps = 200'000;
     effort.wire_tokens = kMaxSampledTokens;
     effort.target = effort.replicas_above = 1.0001;
@@ -250,7 +251,9 @@ class Trim : public Policy {
          .move_price = problem.history == nullptr ? 0 : kWireMovePrice,
          .current = current,
          .max_tokens = effort_.wire_tokens,
-         .steps = problem.topology.has_prices() ? effort_.price_steps : effort_.node_steps,
+         .steps = problem.topology.has_prices()
+                      ? effort_.price_steps
+                      : std::min(effort_.wire_steps, effort_.wire_work / slots.num_slots()),
          .stop = problem.stop},
         std::move(placement));
   }
