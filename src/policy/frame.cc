@@ -97,6 +97,7 @@ class Finisher {
 
   Plan finish() {
     for (int l = 0; l < layers(); ++l) finish_layer(l);
+    own_moves_ = std::accumulate(moves_.begin(), moves_.end(), int64_t{0});
     std::vector<CurvePoint> curve;
     if (problem_.wants_curve || !within_plan_limits()) {
       make_choices();
@@ -285,11 +286,12 @@ class Finisher {
 
   // Do the layers keep to the limits over all of them?
   bool within_plan_limits() const {
-    const PlanLimits& limits = problem_.limits;
+    return num_changed() <= problem_.limits.max_layers && own_moves_ <= max_moves();
+  }
+  int64_t num_changed() const {
     int64_t changed = 0;
     for (int layer = 0; layer < layers(); ++layer) changed += is_changed(layer) ? 1 : 0;
-    return changed <= limits.max_layers &&
-           std::accumulate(moves_.begin(), moves_.end(), int64_t{0}) <= max_moves();
+    return changed;
   }
   int64_t max_moves() const {
     const PlanLimits& limits = problem_.limits;
@@ -368,9 +370,10 @@ class Finisher {
     return {std::move(offers), max_moves, problem_.limits.max_layers};
   }
 
-  // Limits over all layers: every move goes where it gains most.
+  // Limits over all layers: every move goes where it gains most. There are no more moves than
+  // without limits, since moves have their price.
   void spend_budget() {
-    const Budget all = budget(max_moves());
+    const Budget all = budget(std::min(max_moves(), own_moves_));
     const std::vector<int> chosen = all.choose(all.most_moves());
     for (int layer = 0; layer < layers(); ++layer) {
       if (chosen[cells(layer)] < 0) {
@@ -389,7 +392,10 @@ class Finisher {
     const Budget all = budget(PlanLimits::kNone);
     std::vector<CurvePoint> curve;
     constexpr int64_t kAll = 16, kParts = 24;
-    const int64_t most = all.most_moves();
+    // With as many moves as it makes by itself, the plan is what it is by itself.
+    const bool ends_with_own = num_changed() <= problem_.limits.max_layers;
+    const int64_t most = std::min(
+        all.most_moves(), ends_with_own ? std::max<int64_t>(own_moves_ - 1, 0) : own_moves_);
     for (int64_t moves = 0; moves <= most;) {
       const CurvePoint point = point_of(all.choose(moves));
       if (curve.empty() || point.par_step < curve.back().par_step ||
@@ -399,7 +405,23 @@ class Finisher {
       if (moves == most) break;
       moves = std::min(most, moves + 1 + (moves < kAll ? 0 : moves / kParts));
     }
+    const CurvePoint own = own_point();
+    if (ends_with_own && own.moves > curve.back().moves &&
+        (problem_.cost == nullptr ? own.par_step < curve.back().par_step
+                                  : own.step_seconds < curve.back().step_seconds)) {
+      curve.push_back(own);
+    }
     return curve;
+  }
+
+  CurvePoint own_point() const {
+    CurvePoint point{own_moves_, 0, 0, 0};
+    for (const LayerPrediction& p : predictions_) {
+      point.par += p.par_after / layers();
+      point.par_step += p.par_step_after / layers();
+      point.step_seconds += p.step_seconds_after / layers();
+    }
+    return point;
   }
 
   CurvePoint point_of(const std::vector<int>& chosen) const {
@@ -465,6 +487,7 @@ class Finisher {
   const FinishOptions options_;
   std::vector<int32_t> proposal_;  // [layers][slots], the proposal, becomes the plan's
   std::vector<int64_t> moves_;
+  int64_t own_moves_ = 0;  // of the plan without limits over all layers
   std::vector<LayerPrediction> predictions_;
   std::vector<std::vector<Choice>> choices_;  // [layers], by ascending moves and gain
   std::vector<double> high_before_;  // [layers] par_step_after_high of a layer that stays as it is
