@@ -32,7 +32,7 @@ Placement default_placement(int num_layers, int num_experts, std::vector<int> sl
 
 // The most that a plan may cost. A limit that is reached stops further moves; it never makes a plan
 // invalid. What max_bytes and max_layers allow is spent where it gains most, over all layers, parts
-// of a layer's plan included.
+// of a layer's plan included, and never on more moves than the plan has without them.
 struct PlanLimits {
   static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   int64_t max_moves_per_layer = kNone;
@@ -161,7 +161,8 @@ struct Plan {
   History history;  // for the next Problem; empty for policies that remember nothing
   // With Problem::wants_curve: PAR against moves, from none on, by ascending moves, each point more
   // level than the last. Limits on a layer and on the number of layers hold, max_bytes does not:
-  // with so many moves as its limit, a plan is this point. At most about a hundred points.
+  // with so many moves as its limit, a plan is this point. It ends at the moves of the plan without
+  // limits over all layers. At most about a hundred points.
   std::vector<CurvePoint> curve;
 
   // The mean of one prediction over the layers.
