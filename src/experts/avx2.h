@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include "experts/decoded_pairs.h"
 #include "experts/dot_products.h"
 #include "experts/gemm_kernel.h"
 
@@ -64,9 +65,53 @@ struct Avx2 {
   }
   static Reg exp(Reg x) { return exp_polynomial<Avx2>(x); }
 
+  // For decoded_pairs.h.
+  template <int kMask, int kBase>
+  static Reg placed(__m256i words) {
+    return _mm256_castsi256_ps(_mm256_or_si256(_mm256_and_si256(words, _mm256_set1_epi32(kMask)),
+                                               _mm256_set1_epi32(kBase)));
+  }
+  static __m256i left_half(__m256i words) { return _mm256_slli_epi32(words, 16); }
+  static __m256i right_half(__m256i words) { return _mm256_srli_epi32(words, 16); }
+  static __m256i zero() { return _mm256_setzero_si256(); }
+  static __m256i low_nibbles(__m256i codes) {
+    return _mm256_and_si256(codes, _mm256_set1_epi8(0x0f));
+  }
+  static __m256i high_nibbles(__m256i codes) { return low_nibbles(_mm256_srli_epi16(codes, 4)); }
+  static __m256i look_up(const uint8_t (&table)[16], __m256i bytes) {
+    const __m128i entries = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(entries), bytes);
+  }
+  static __m256i interleave_low(__m256i low, __m256i high) {
+    return _mm256_unpacklo_epi8(low, high);
+  }
+  static __m256i interleave_high(__m256i low, __m256i high) {
+    return _mm256_unpackhi_epi8(low, high);
+  }
+  template <int kShift, int kMask>
+  static Reg sign_and(__m256i words) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(_mm256_srai_epi32(words, kShift), _mm256_set1_epi32(kMask)));
+  }
+  static Reg bytes_as_floats(const uint8_t* p) { return _mm256_cvtepi32_ps(bytes_as_ints(p)); }
+  static Reg exponents_as_floats(const uint8_t* p) {
+    const __m256i exponents = _mm256_slli_epi32(bytes_as_ints(p), 23);
+    const __m256i least = _mm256_and_si256(_mm256_cmpeq_epi32(exponents, _mm256_setzero_si256()),
+                                           _mm256_set1_epi32(0x00400000));
+    return _mm256_castsi256_ps(_mm256_or_si256(exponents, least));
+  }
+  static void store_pairs(std::byte* p, Reg low, Reg high) {
+    const __m256i pairs =
+        _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(low), 16), _mm256_castps_si256(high));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), pairs);
+  }
+
  private:
   static Reg power(__m256i n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+  }
+  static __m256i bytes_as_ints(const uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
 };
 
@@ -89,10 +134,8 @@ struct Avx2Ints {
   static __m256i load(const std::byte* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
-  static __m256i low_nibbles(__m256i bytes) {
-    return _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f));
-  }
-  static __m256i high_nibbles(__m256i bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
+  static __m256i low_nibbles(__m256i bytes) { return Avx2::low_nibbles(bytes); }
+  static __m256i high_nibbles(__m256i bytes) { return Avx2::high_nibbles(bytes); }
 };
 
 }  // namespace

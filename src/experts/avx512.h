@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include "experts/decoded_pairs.h"
 #include "experts/dot_products.h"
 #include "experts/gemm_kernel.h"
 
@@ -53,6 +54,52 @@ struct Avx512 {
   }
   static Reg scale(Reg p, Reg n) { return _mm512_scalef_ps(p, n); }
   static Reg exp(Reg x) { return exp_polynomial<Avx512>(x); }
+
+  // For decoded_pairs.h.
+  template <int kMask, int kBase>
+  static Reg placed(__m512i words) {
+    constexpr int kAndOr = 0xea;  // (word & mask) | base
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(words, _mm512_set1_epi32(kMask),
+                                                         _mm512_set1_epi32(kBase), kAndOr));
+  }
+  static __m512i left_half(__m512i words) { return _mm512_slli_epi32(words, 16); }
+  static __m512i right_half(__m512i words) { return _mm512_srli_epi32(words, 16); }
+  static __m512i zero() { return _mm512_setzero_si512(); }
+  static __m512i low_nibbles(__m512i codes) {
+    return _mm512_and_si512(codes, _mm512_set1_epi8(0x0f));
+  }
+  static __m512i high_nibbles(__m512i codes) { return low_nibbles(_mm512_srli_epi16(codes, 4)); }
+  static __m512i look_up(const uint8_t (&table)[16], __m512i bytes) {
+    const __m128i entries = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), bytes);
+  }
+  static __m512i interleave_low(__m512i low, __m512i high) {
+    return _mm512_unpacklo_epi8(low, high);
+  }
+  static __m512i interleave_high(__m512i low, __m512i high) {
+    return _mm512_unpackhi_epi8(low, high);
+  }
+  template <int kShift, int kMask>
+  static Reg sign_and(__m512i words) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_srai_epi32(words, kShift), _mm512_set1_epi32(kMask)));
+  }
+  static Reg bytes_as_floats(const uint8_t* p) { return _mm512_cvtepi32_ps(bytes_as_ints(p)); }
+  static Reg exponents_as_floats(const uint8_t* p) {
+    const __m512i exponents = _mm512_slli_epi32(bytes_as_ints(p), 23);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(
+        exponents, _mm512_testn_epi32_mask(exponents, exponents), _mm512_set1_epi32(0x00400000)));
+  }
+  static void store_pairs(std::byte* p, Reg low, Reg high) {
+    const __m512i pairs =
+        _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(low), 16), _mm512_castps_si512(high));
+    _mm512_storeu_si512(p, pairs);
+  }
+
+ private:
+  static __m512i bytes_as_ints(const uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
 };
 
 // g++ 12 spills arrays of __m512i, a type that may alias others, out of the inner loops: sums are

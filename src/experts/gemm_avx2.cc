@@ -44,6 +44,6 @@ struct Words : Avx2Ints {
 
 }  // namespace
 
-const GemmKernels kAvx2Kernels = make_kernels<Avx2, PairDot<Avx2>, Words>("avx2");
+const GemmKernels kAvx2Kernels = make_pair_kernels<Avx2, Words>("avx2");
 
 }  // namespace trimtab

@@ -23,6 +23,6 @@ struct Vnni : Avx2Ints {
 
 }  // namespace
 
-const GemmKernels kAvx2VnniKernels = make_kernels<Avx2, PairDot<Avx2>, Vnni>("avx2_vnni");
+const GemmKernels kAvx2VnniKernels = make_pair_kernels<Avx2, Vnni>("avx2_vnni");
 
 }  // namespace trimtab

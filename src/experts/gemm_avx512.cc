@@ -45,6 +45,6 @@ struct Words : Avx512Ints {
 
 }  // namespace
 
-const GemmKernels kAvx512Kernels = make_kernels<Avx512, PairDot<Avx512>, Words>("avx512");
+const GemmKernels kAvx512Kernels = make_pair_kernels<Avx512, Words>("avx512");
 
 }  // namespace trimtab
