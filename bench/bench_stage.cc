@@ -210,6 +210,21 @@ double greatest(Communicator& comm, double mine) {
   return std::ranges::max(all);
 }
 
+// What the experts of the busiest rank take in all measured steps by the cost model. The ranks must
+// do with the rows that they get there what one rank did alone when it was measured.
+double foretold_seconds(const Options& options, std::span<const Picks> picks, RankLayer& layer,
+                        int num_slots, const CostModel& cost, Communicator& comm) {
+  double sum = 0;
+  for (int step = options.steps; step < 2 * options.steps; ++step) {
+    std::vector<int32_t> counts(cells(num_slots));
+    layer.run(picks[cells(step)], counts);
+    double mine = 0;
+    for (const int32_t rows : counts) mine += 1e-12 * static_cast<double>(cost.time(rows));
+    sum += greatest(comm, mine);
+  }
+  return sum;
+}
+
 // Seconds of all measured steps: of the rank whose experts take longest in each, and of the layer.
 struct Seconds {
   double experts = 0, layer = 0;
@@ -238,6 +253,7 @@ void compare(const Options& options, const ExpertSet& set, int64_t tokens) {
   const Load load = load_of(options, tokens);
   const Placement linear = Placement::linear(1, options.model.experts, options.ranks);
   std::vector<double> experts, layer, milliseconds;
+  double foretold = 0;
   run_ranks(options.ranks, [&](Communicator& comm) {
     pin(options.core + comm.rank());
     const std::vector<Picks> picks = picks_of(options, tokens, comm.rank());
@@ -252,8 +268,11 @@ void compare(const Options& options, const ExpertSet& set, int64_t tokens) {
                      SplitRule::kStatic, nullptr, comm);
     RankLayer after(options, tokens, planned, experts_of(options, set, planned, comm.rank()),
                     SplitRule::kTime, cost, comm);
-    run_steps(options, picks, before, comm);
-    run_steps(options, picks, after, comm);
+    const double foretold_before =
+        foretold_seconds(options, picks, before, linear.slots_of_rank(comm.rank()), *cost, comm);
+    const double foretold_after =
+        foretold_seconds(options, picks, after, planned.slots_of_rank(comm.rank()), *cost, comm);
+    if (comm.rank() == 0) foretold = foretold_after / foretold_before;
     for (int pair = 0; pair < options.pairs; ++pair) {
       Seconds of_before, of_after;
       if (pair % 2 == 0) of_before = run_steps(options, picks, before, comm);
@@ -267,6 +286,7 @@ void compare(const Options& options, const ExpertSet& set, int64_t tokens) {
   });
   std::printf("{\"what\": \"balanced\", \"weights\": \"%s\", \"tokens\": %lld",
               std::string(options.dtype->name).c_str(), static_cast<long long>(tokens));
+  std::printf(", \"foretold\": %.3f", foretold);
   print_spread("experts", spread_of(experts), 3);
   print_spread("layer", spread_of(layer), 3);
   print_spread("linear_ms", spread_of(milliseconds), 3);

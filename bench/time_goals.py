@@ -39,14 +39,15 @@ def balanced(build, pairs, dtype):
         goal = 0.95 if row["tokens"] >= 512 else 0.90
         print(
             f"{BALANCED}, {dtype}, {row['tokens']} tokens a rank: "
-            f"experts {spread(row, 'experts')}, layer {spread(row, 'layer')}, "
+            f"experts {spread(row, 'experts')}, foretold {row['foretold']:.3f}, "
+            f"layer {spread(row, 'layer')}, "
             f"linear {row['linear_ms']:.2f} ms; goal {goal}: {verdict(row['experts'] <= goal)}",
             flush=True,
         )
 
 
 def slow(build, pairs, dtype):
-    options = ["--dtype", dtype, "--pairs", str(pairs), "--slow", "1", "--tokens", "16,512"]
+    options = ["--dtype", dtype, "--pairs", str(pairs), "--slow", "1", "--tokens", "16,64"]
     for row in stage(build, options):
         print(
             f"{SLOW}, {dtype}, {row['tokens']} tokens a rank: {spread(row, 'of_speeds')}, without "
