@@ -17,14 +17,6 @@ bool is_trouble(Kind kind) {
   return kind == Kind::kFailed || kind == Kind::kLate || kind == Kind::kRolledBack;
 }
 
-std::string text_of(const BalanceEvent& event) {
-  std::string text(name(event.kind));
-  if (event.layer >= 0) text += fmt::format(", MoE layer {}", event.layer);
-  if (event.moves > 0) text += fmt::format(", {} moves", event.moves);
-  if (!event.text.empty()) text += ": " + printable(valid_utf8(event.text));
-  return text;
-}
-
 // One plan from kPlanned to kCommitted, or one that came to nothing.
 struct Replan {
   BalanceEvent planned;
@@ -69,7 +61,7 @@ std::vector<ReportMark> replan_marks(std::span<const BalanceEvent> events) {
   std::vector<ReportMark> marks;
   for (const BalanceEvent& event : events) {
     if (event.kind != Kind::kSwitched)
-      marks.push_back({event.step, text_of(event), is_trouble(event.kind)});
+      marks.push_back({event.step, printable(valid_utf8(describe(event))), is_trouble(event.kind)});
   }
   return marks;
 }
@@ -87,7 +79,8 @@ ReportTable replan_table(std::span<const BalanceEvent> events) {
                    {"", "predicted gain", 3},
                    {"", "realised gain", 3}};
   for (const Replan& replan : replans_of(events)) {
-    std::string row = text_of({.kind = replan.planned.kind, .text = replan.planned.text});
+    std::string row =
+        printable(valid_utf8(describe({.kind = replan.planned.kind, .text = replan.planned.text})));
     const auto number = [](int64_t n) { return std::optional(static_cast<double>(n)); };
     const bool applied = replan.planned.kind == Kind::kPlanned;
     const auto if_applied = [&](int64_t n) { return applied ? number(n) : std::nullopt; };

@@ -108,7 +108,7 @@ void check_balancer_config(const BalancerConfig& config);
 class Balancer {
  public:
   // Gives a layer other experts and replicas: MoeLayer::replace(). Called in before_step(), on all
-  // ranks before the same step.
+  // ranks before the same step. No experts with Parts::shares_weights.
   using Place = std::function<void(int layer, std::shared_ptr<const Experts>,
                                    std::shared_ptr<const SplitTable>)>;
 
@@ -120,8 +120,11 @@ class Balancer {
     // What the layers share out by, the same on all ranks: plans and gate are in time then. Null:
     // rows.
     std::shared_ptr<const CostModel> cost = nullptr;
-    // This rank's slots, which must outlive the Balancer. Null where nothing moves: config.screen.
+    // This rank's slots, which must outlive the Balancer. Null where no weights move:
+    // config.screen, shares_weights.
     ExpertSlots* slots = nullptr;
+    // The ranks read the same weights, as threads of a process can. Moves copy nothing then.
+    bool shares_weights = false;
     // The row format of the experts that `place` gets: the dispatcher's.
     Format format = Format::kStandard;
     int64_t expert_bytes =

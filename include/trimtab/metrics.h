@@ -42,6 +42,8 @@ struct BalanceEvent {
 // "planned", "rejected", "failed", "late", "switched", "rolled back", "speeds",
 // "left out", "committed"
 std::string_view name(BalanceEvent::Kind kind);
+// One line for people: "switched, MoE layer 3, 12 moves", and the reason behind a colon.
+std::string describe(const BalanceEvent& event);
 
 // The metrics of one run so far. Totals only grow; the other values describe the last window or the
 // last plan.

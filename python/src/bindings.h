@@ -17,6 +17,7 @@ void bind_split(nb::module_& m);
 void bind_router(nb::module_& m);
 void bind_layout(nb::module_& m);
 void bind_runtime(nb::module_& m);
+void bind_runtime_balancer(nb::module_& m);
 void bind_rank_runtime(nb::module_& m);
 
 }  // namespace trimtab::python

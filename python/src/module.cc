@@ -16,5 +16,6 @@ NB_MODULE(_core, m) {
   bind_router(m);
   bind_layout(m);
   bind_runtime(m);
+  bind_runtime_balancer(m);
   bind_rank_runtime(m);
 }

@@ -190,6 +190,10 @@ void MoeRuntime::place(int layer, std::span<const int32_t> logical) {
 }
 
 MoeRuntime::Layer& MoeRuntime::layer_at(int layer) {
+  return const_cast<Layer&>(std::as_const(*this).layer_at(layer));
+}
+
+const MoeRuntime::Layer& MoeRuntime::layer_at(int layer) const {
   if (layer < 0 || layer >= std::ssize(layers_)) {
     throw InvalidArgument(cat("layer ", layer, " is not there; there are ", layers_.size()));
   }
@@ -314,6 +318,14 @@ void MoeRuntime::reset_load() {
     std::ranges::fill(layer.load, 0);
     for (RankLayer& rank : layer.ranks) std::ranges::fill(rank.received, 0);
   }
+}
+
+std::vector<int64_t> MoeRuntime::slot_rows(int layer) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<int64_t> rows;
+  for (const RankLayer& rank : layer_at(layer).ranks)
+    rows.insert(rows.end(), rank.received.begin(), rank.received.end());
+  return rows;
 }
 
 std::vector<int64_t> MoeRuntime::Layer::total_load(const ParallelLayout& layout) const {

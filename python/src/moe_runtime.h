@@ -69,6 +69,8 @@ class MoeRuntime {
   // [layers, experts] Tokens that each expert has had since the last reset.
   std::vector<int64_t> load() const;
   void reset_load();
+  // [slots of the layer] Rows that each slot has got since it was placed or load was reset.
+  std::vector<int64_t> slot_rows(int layer) const;
 
   int num_layers() const;
   int num_experts() const { return num_experts_; }
@@ -79,9 +81,9 @@ class MoeRuntime {
   SplitRule split() const { return *options_.split; }  // the one in use
   const ParallelLayout& layout() const { return layout_; }
   std::string dispatcher() const { return dispatcher_name_; }
-  int64_t row_budget() const { return row_budget_; }     // rows of a rank at once; 0: none
-  const CostModel* cost() const { return cost_.get(); }  // null: none was asked for
-  const char* threads() const;                           // as RankThreads
+  int64_t row_budget() const { return row_budget_; }  // rows of a rank at once; 0: none
+  const std::shared_ptr<const CostModel>& cost() const { return cost_; }  // null: not asked for
+  const char* threads() const;                                            // as RankThreads
   size_t weight_bytes() const;
   size_t workspace_bytes() const;  // the most that the ranks' calls have taken by now
 
@@ -98,6 +100,7 @@ class MoeRuntime {
   Layer place_table(std::shared_ptr<const ExpertTable> table, Placement placement,
                     int number) const;
   std::shared_ptr<const Dispatcher> dispatcher_for(const Placement& placement, int rank) const;
+  const Layer& layer_at(int layer) const;
   Layer& layer_at(int layer);
   void check(const RoutedTokens& call) const;
   void check_process() const;

@@ -2,7 +2,7 @@
 """Live balancing of a MoeRuntime."""
 
 import json
-import threading
+import logging
 import time
 
 import numpy as np
@@ -67,13 +67,14 @@ def steps_until(server, balancer, condition, **how):
     pytest.fail("not within 5,000 steps")
 
 
-def test_levels_a_skew_and_repairs_a_shift():
+def test_levels_a_skew_and_repairs_a_shift(caplog):
+    caplog.set_level(logging.INFO, "trimtab.balancer")
     server = Server()
     balancer = trimtab.Balancer(server.runtime, interval=5, redundant=0)
-    steps(server, balancer, 8)
-    assert balancer.par > 1.4
+    steps_until(server, balancer, lambda: balancer.par > 1.4)
     steps_until(server, balancer, lambda: balancer.par < 1.15)
     assert balancer.replans >= 1
+    assert any(record.message.startswith("committed") for record in caplog.records)
     # Now two that share a rank where they have come to be.
     shift = tuple(int(e) for e in balancer.placement.logical[0][:2])
     steps_until(server, balancer, lambda: balancer.par > 1.05, hot=shift)
@@ -82,11 +83,14 @@ def test_levels_a_skew_and_repairs_a_shift():
         server, balancer, lambda: balancer.replans > replans and balancer.par < 1.15, hot=shift
     )
     assert balancer.failed == balancer.late == 0
+    assert balancer.moves > 0 and balancer.plan_seconds > 0
 
 
 def test_outputs_do_not_change():
     server, still = Server(), Server()
-    balancer = trimtab.Balancer(server.runtime, interval=2, redundant=0, plan_above_par=0)
+    balancer = trimtab.Balancer(
+        server.runtime, interval=2, redundant=0, plan_above_par=0, gate=False
+    )
     for _ in range(5000):
         balancer.step()
         for mine, theirs in zip(server.step(), still.step()):
@@ -110,35 +114,34 @@ def write_costs(path, points, threads=1):
 
 
 @pytest.mark.parametrize("split", ["round_robin", "split", "time"])
-def test_plans_are_for_the_rule_that_serves(split, tmp_path, monkeypatch):
-    """Which replica a token goes to changes no bit, and the planner hears of the rule and the
-    cost, with single steps where times are no rows."""
+def test_plans_are_for_the_rule_that_serves(split, tmp_path):
+    """Which replica a token goes to changes no bit. Experts 2 and 3 are on one rank; where reading
+    an expert's weights is all that it costs, their rows are no reason to move anything."""
     cost = write_costs(tmp_path / "costs.json", [[1, 1_000_000], [64, 1_000_001]])
-    asked, plan = [], trimtab.plan
-
-    def watched(window, *args, **options):
-        asked.append((window, options["split"], options["cost"]))
-        return plan(window, *args, **options)
-
-    monkeypatch.setattr("trimtab.balancer.plan", watched)
     server, still = Server(split=split, cost=cost if split == "time" else ""), Server()
-    balancer = trimtab.Balancer(server.runtime, interval=64, plan_above_par=0)
+    balancer = trimtab.Balancer(server.runtime, interval=8, plan_above_par=0)
     assert balancer.split == server.runtime.split == split
     assert (server.runtime.cost is not None) == (split == "time")
-    for _ in range(5000):
+
+    def step():
         balancer.step()
-        for mine, theirs in zip(server.step(), still.step()):
+        for mine, theirs in zip(server.step(hot=(2, 3)), still.step(hot=(2, 3))):
             assert np.array_equal(mine, theirs)
-        if len(asked) >= 3:
+
+    def is_through():
+        return balancer.par_time is not None if split == "time" else balancer.replans >= 1
+
+    for _ in range(5000):
+        step()
+        if is_through():
             break
-    for window, rule, model in asked[1:]:  # the first is of __init__
-        assert rule == split
-        picks = 24 * TOP_K * (1 if split == "time" else 2)  # of each layer in a part of two steps
-        assert (window.sum(2) == picks).all()
-        if split == "time":
-            assert model.seconds(64) == pytest.approx(1e-6, rel=1e-4)
-        else:
-            assert model is None
+        time.sleep(0.001)
+    assert is_through() and balancer.failed == 0
+    for _ in range(40):
+        step()
+    if split == "time":
+        assert balancer.moves == 0
+        assert balancer.par > 1.2 and balancer.par_time < 1.05
 
 
 def test_a_cost_and_its_rule_come_together(tmp_path):
@@ -154,45 +157,54 @@ def test_a_cost_and_its_rule_come_together(tmp_path):
     assert make_runtime(split="time", cost="measure").cost.seconds(16) > 0
 
 
-def test_a_planner_that_fails_changes_nothing(monkeypatch):
+def test_phases_are_told_apart():
+    """The hot experts of prefill are not those of decode, and decode alone is planned for."""
     server = Server()
-    balancer = trimtab.Balancer(server.runtime, interval=3, redundant=0)
+    balancer = trimtab.Balancer(server.runtime, interval=4, redundant=0, phase="decode")
+    for _ in range(5000):
+        balancer.step("prefill")
+        server.step(hot=(4, 5), tokens=96)
+        balancer.step("decode")
+        server.step(hot=(0, 1))
+        if balancer.replans >= 1 and balancer.par < 1.15:
+            break
+        time.sleep(0.001)
+    assert balancer.replans >= 1 and balancer.par < 1.15
+    with pytest.raises(ValueError, match="phase must be prefill or decode, not draft"):
+        balancer.step("draft")
 
-    def fail(*_, **__):
-        raise RuntimeError("no idea")
 
-    monkeypatch.setattr("trimtab.balancer.plan", fail)
-    before = balancer.placement
-    steps_until(server, balancer, lambda: balancer.failed >= 2)
-    assert balancer.replans == 0 and balancer.placement is before
+def test_screened_plans_change_nothing():
+    server = Server()
+    balancer = trimtab.Balancer(server.runtime, interval=4, redundant=0, screen=True)
+    before = [list(row) for row in balancer.placement.logical]
+    steps_until(server, balancer, lambda: balancer.verdict == "recommended")
+    assert balancer.moves == 0
+    assert [list(row) for row in balancer.placement.logical] == before
 
 
-def test_counts_that_are_reset_within_a_window_fail_a_plan_and_no_step():
+def test_the_end_counts_every_step():
+    server = Server()
+    balancer = trimtab.Balancer(server.runtime, interval=1000)
+    steps(server, balancer, 5)
+    balancer.finish()
+    tokens = [
+        int(line.split()[-1])
+        for line in balancer.metrics().splitlines()
+        if line.startswith("trimtab_tokens_total")
+    ]
+    assert sum(tokens) == 5 * LAYERS * 24 * TOP_K
+    with pytest.raises(ValueError, match="a step after finish"):
+        balancer.step()
+
+
+def test_counts_may_be_reset_within_a_window():
     server = Server()
     balancer = trimtab.Balancer(server.runtime, interval=4, redundant=0)
     steps(server, balancer, 3)
     server.runtime.reset_load()
     steps_until(server, balancer, lambda: balancer.replans >= 1)
-    assert balancer.failed == 1
-
-
-def test_nobody_waits_for_a_late_planner(monkeypatch):
-    server = Server()
-    balancer = trimtab.Balancer(server.runtime, interval=3, redundant=0, deadline=0.02)
-    go_on, plan = threading.Event(), trimtab.plan
-
-    def late(*args, **options):
-        go_on.wait(60)
-        return plan(*args, **options)
-
-    monkeypatch.setattr("trimtab.balancer.plan", late)
-    steps_until(server, balancer, lambda: balancer.late == 1)
-    steps(server, balancer, 30)
-    assert balancer.late == 1 and balancer.replans == 0
-    balancer.deadline = 10.0
-    go_on.set()
-    steps_until(server, balancer, lambda: balancer.replans >= 1)
-    assert balancer.late == 1
+    assert balancer.failed == 0
 
 
 def test_level_load_moves_nothing():
@@ -210,10 +222,12 @@ def test_level_load_moves_nothing():
         ({"interval": 0}, "interval must be at least 1"),
         ({"redundant": -1}, "redundant"),
         ({"plan_above_par": -0.5}, "plan_above_par"),
-        ({"plan_above_par": float("nan")}, "plan_above_par"),
-        ({"deadline": 0}, "deadline"),
+        ({"plan_above_par": float("nan")}, "settings"),
+        ({"plan_deadline_seconds": -1}, "plan_deadline_seconds"),
         ({"policy": "best"}, "best"),
-        ({"preset": "best"}, "best"),
+        ({"preset": "best"}, "default, short or steady"),
+        ({"intervall": 3}, "did you mean .interval"),
+        ({"split": "split"}, "split is split, the runtime's is static"),
     ],
 )
 def test_impossible_settings_are_refused(settings, text):

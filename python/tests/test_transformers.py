@@ -300,7 +300,7 @@ def test_balancing_levels_the_ranks_and_changes_no_bit():
     model = transformers.AutoModelForCausalLM.from_pretrained(TINY_MOE, dtype=torch.float32).eval()
     still = copy.deepcopy(model)
     tt.enable(still, ranks=4, threads=1)
-    report = tt.enable(model, ranks=4, threads=1, eplb={"interval": 6, "preset": "fast"})
+    report = tt.enable(model, ranks=4, threads=1, eplb={"interval": 6, "policy_preset": "fast"})
     ids = torch.tensor(
         [[256, *b"The evening was cold, and Mr. Darcy looked at her sister and said that he"]]
     )
@@ -321,6 +321,7 @@ def test_settings_of_balancing_are_checked_before_anything_is_packed(ids):
         ("dinamic", 'eplb is None, "dynamic"'),
         ({"intervall": 3}, "intervall"),
         ({"interval": 0}, "interval must be"),
+        ({"phase": "decode"}, "not told apart by phase"),
     ):
         with pytest.raises(ValueError, match=text):
             tt.enable(model, ranks=2, eplb=eplb)

@@ -112,6 +112,8 @@ def check_options(options):
     if options.cost not in ("", "rows", "measure"):
         read_costs(options.cost)
     if isinstance(options.eplb, dict):
+        if "phase" in options.eplb:
+            raise ValueError("eplb: steps are not told apart by phase here; leave phase out")
         try:
             Balancer(runtime, **options.eplb)
         except TypeError as error:

@@ -323,6 +323,8 @@ void Balancer::State::start_planning() {
 
 PlanTask Balancer::State::make_task() {
   const bool has_slots = parts.slots != nullptr;
+  int max_receive = has_slots ? parts.slots->num_spares() : num_spares(config, placement);
+  if (parts.shares_weights) max_receive = placement.num_slots();
   return {.config = config,
           .policy = policy,
           .cost = cost.next(),
@@ -332,7 +334,7 @@ PlanTask Balancer::State::make_task() {
           .history = history,
           .expert_bytes =
               has_slots ? static_cast<int64_t>(parts.slots->expert_bytes()) : parts.expert_bytes,
-          .max_receive = has_slots ? parts.slots->num_spares() : num_spares(config, placement),
+          .max_receive = max_receive,
           .costs = costs};
 }
 
@@ -493,8 +495,8 @@ BalanceEvent Balancer::State::switch_layer(PlanInFlight::StagedLayer& staged, bo
   metrics.moved_bytes += staged.bytes;
   if (staged.result.ok && !failed) {
     plan.commit(staged);
-    parts.place(staged.layer, parts.slots->experts(staged.layer, parts.format),
-                std::move(staged.table));
+    auto experts = parts.slots ? parts.slots->experts(staged.layer, parts.format) : nullptr;
+    parts.place(staged.layer, std::move(experts), std::move(staged.table));
   } else {
     event.kind = Kind::kRolledBack;
     event.text = staged.result.ok ? "a rank could not take part" : staged.result.reason;

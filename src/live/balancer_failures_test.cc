@@ -306,6 +306,9 @@ TEST(BalancerTest, RefusesWhatDoesNotFit) {
     refused(scenario.config, {.placement = start, .slots = nullptr, .place = place}, "slots");
     refused(scenario.config, {.placement = start, .slots = slots.get(), .place = {}},
             "whom to tell");
+    refused(scenario.config,
+            {.placement = start, .slots = slots.get(), .shares_weights = true, .place = place},
+            "slots, or ranks that share weights");
     Balancer::Parts nodes = good;
     nodes.topology = Topology{{0, 0, 0}};
     refused(scenario.config, nodes, "the topology is of 3 ranks");

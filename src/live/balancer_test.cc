@@ -390,6 +390,26 @@ TEST(BalancerTest, DraftLayersAndPlacedSharedExpertsTakePart) {
   }
 }
 
+// Ranks that read the same weights have no slots: what they are told is the tables alone, of all
+// layers that a plan changes at once, and no byte moves.
+TEST(BalancerTest, RanksThatShareWeightsCopyNothing) {
+  TRIMTAB_NEEDS_RANKS(2);
+  Scenario scenario;
+  scenario.shares_weights = true;
+  run_group(2, [&](Communicator& comm) {
+    const Placement start = start_placement(2);
+    Server server(scenario, comm, start);
+    server.steps(60);
+    const Balancer& balancer = server.balancer();
+    EXPECT_LT(par_of(balancer.placement(), skewed), kLevel * least_par(start, skewed));
+    EXPECT_GE(std::ssize(server.placed()), 1);
+    EXPECT_EQ(std::ssize(server.placed()), balancer.layers_switched());
+    EXPECT_EQ(balancer.metrics().moved_bytes, 0);
+    EXPECT_GT(balancer.metrics().moves, 0);
+    expect_same_placement(comm, balancer.placement());
+  });
+}
+
 // Rank 1 takes twice as long from step 20 to 60. All ranks hear of it at the same step.
 TEST(BalancerTest, ASlowRankIsMeasuredAndGetsLess) {
   TRIMTAB_NEEDS_RANKS(2);

@@ -83,6 +83,7 @@ struct Scenario {
   MigratorOptions migration = {};
   LoadOf load = skewed;
   int spares = 3;
+  bool shares_weights = false;
   bool keeps_log = true;
   std::function<void(int rank, int64_t step)> during_step = {};
   // By how much longer than the cost model says a rank's experts take; without it nobody knows.
@@ -114,12 +115,16 @@ class Server {
             {.placement = start,
              .policy = scenario.policy,
              .cost = scenario.cost,
-             .slots = slots_.get(),
+             .slots = scenario.shares_weights ? nullptr : slots_.get(),
+             .shares_weights = scenario.shares_weights,
              .place =
                  [this](int layer, std::shared_ptr<const Experts> experts,
                         std::shared_ptr<const SplitTable> table) {
                    EXPECT_EQ(table->num_experts, kExperts);
-                   EXPECT_EQ(experts->num_local(), slots_->num_slots());
+                   EXPECT_EQ(experts == nullptr, scenario_.shares_weights);
+                   if (experts) {
+                     EXPECT_EQ(experts->num_local(), slots_->num_slots());
+                   }
                    if (scenario_.keeps_log) placed_.push_back(layer);
                  },
              .replace_cost =

@@ -19,8 +19,9 @@ void check_parts(const BalancerConfig& config, const Balancer::Parts& parts,
       parts.topology.node_of_rank.empty() || std::ssize(parts.topology.node_of_rank) == comm.size(),
       "the topology is of ", parts.topology.node_of_rank.size(), " ranks, there are ", comm.size());
   if (config.screen) return;
-  check(parts.slots != nullptr && parts.place != nullptr,
-        "to move experts it needs their slots, and whom to tell");
+  check((parts.slots != nullptr) != parts.shares_weights && parts.place != nullptr,
+        "to move experts it needs their slots, or ranks that share weights, and whom to tell");
+  if (parts.shares_weights) return;
   const ExpertSlots& slots = *parts.slots;
   check(slots.num_layers() == placement.num_layers() &&
             slots.num_slots() == placement.slots_of_rank(comm.rank()),

@@ -51,7 +51,7 @@ std::vector<Move> moves_to(const Placement& from, std::span<const int32_t> logic
 PlanInFlight::PlanInFlight(const BalancerConfig& config, const Balancer::Parts& parts,
                            Communicator& comm)
     : config_(config), parts_(parts), rank_(comm.rank()), comm_(comm.duplicate()) {
-  if (config.screen) return;
+  if (config.screen || parts.shares_weights) return;
   migrator_.emplace(*parts.slots, parts.placement.first_slots(), comm.duplicate(), parts.migration);
   const int64_t mine = parts.slots->num_spares();
   std::vector<int64_t> bytes(cells(comm.size()));
@@ -106,7 +106,7 @@ void PlanInFlight::prepare(const Placement& current, std::span<const std::byte> 
     next.spares = spares_needed(next.moves, current.first_slots());
     for (const Move& move : next.moves) {
       const bool is_sent = current.rank_of_slot(move.slot) != current.rank_of_slot(move.from_slot);
-      next.bytes += is_sent ? static_cast<int64_t>(parts_.slots->expert_bytes()) : 0;
+      if (is_sent && parts_.slots) next.bytes += static_cast<int64_t>(parts_.slots->expert_bytes());
     }
     layers_.push_back(std::move(next));
   }
@@ -142,8 +142,12 @@ Worker::Job PlanInFlight::stage(const Placement& current, int64_t step) {
   return [this, &current, step] {
     std::vector<Move> moves;
     for (StagedLayer& next : staged_) {
-      trace_moves(next.moves, current, step);
-      next.result = migrator_->stage(next.moves);
+      if (migrator_) {
+        trace_moves(next.moves, current, step);
+        next.result = migrator_->stage(next.moves);
+      } else {
+        next.result = {};
+      }
       if (!next.result.ok) continue;
       moves.insert(moves.end(), next.moves.begin(), next.moves.end());
       next.table =
@@ -176,9 +180,13 @@ std::vector<PlanInFlight::StagedLayer> PlanInFlight::take_staged() {
 }
 
 void PlanInFlight::commit(const StagedLayer& staged) {
-  migrator_->commit(staged.layer);
+  if (migrator_) migrator_->commit(staged.layer);
   ++totals_.switched_layers;
   totals_.moves += std::ssize(staged.moves);
+}
+
+void PlanInFlight::roll_back(const StagedLayer& staged) {
+  if (migrator_) migrator_->rollback(staged.layer);
 }
 
 }  // namespace trimtab

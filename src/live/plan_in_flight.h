@@ -66,7 +66,7 @@ class PlanInFlight {
   Placement take_next_placement() { return *std::exchange(next_, std::nullopt); }
   // The staged experts become the layer's, or are dropped.
   void commit(const StagedLayer& staged);
-  void roll_back(const StagedLayer& staged) { migrator_->rollback(staged.layer); }
+  void roll_back(const StagedLayer& staged);
 
   // The plan so far.
   struct Totals {
@@ -90,7 +90,7 @@ class PlanInFlight {
   const int rank_;
   std::unique_ptr<Communicator> comm_;
 
-  std::vector<int64_t> spares_;  // [ranks] that there are
+  std::vector<int64_t> spares_;  // [ranks] that there are; empty: none are needed
 
   std::vector<std::vector<std::byte>> windows_;  // [ranks], on rank 0
   std::shared_ptr<PlanResult> result_;           // rank 0 alone
@@ -107,7 +107,7 @@ class PlanInFlight {
   std::vector<StagedLayer> staged_;
   std::optional<Placement> next_;
   Totals totals_;
-  std::optional<Migrator> migrator_;  // none where plans are only screened
+  std::optional<Migrator> migrator_;  // none where no weights move
 };
 
 }  // namespace trimtab

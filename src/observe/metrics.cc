@@ -85,6 +85,14 @@ std::string_view name(BalanceEvent::Kind kind) {
   return "";
 }
 
+std::string describe(const BalanceEvent& event) {
+  std::string text(name(event.kind));
+  if (event.layer >= 0) text += cat(", MoE layer ", event.layer);
+  if (event.moves > 0) text += cat(", ", event.moves, " moves");
+  if (!event.text.empty()) text += cat(": ", event.text);
+  return text;
+}
+
 std::string prometheus_text(const BalanceMetrics& m) {
   Exposition out;
   out.begin("balancing_info", "gauge", "How the ranks are balanced; always 1.");
