@@ -38,8 +38,8 @@ constexpr int kUnroll = 4;
 constexpr int kMaxLines = 8;  // what kUnroll steps of bf16 weights take up
 constexpr size_t kLine = 64;
 
-// How far before their use the weights of few rows are asked for: such rows wait for memory, and the
-// processor's own prefetching leaves up to a third of its rate unused. What is fetched goes on
+// How far before their use the weights of few rows are asked for: such rows wait for memory, and
+// the processor's own prefetching leaves up to a third of its rate unused. What is fetched goes on
 // behind the panel, where the next one stands. Measured.
 constexpr int64_t kStreamAhead = 4096, kGroupsAhead = 8192;
 
