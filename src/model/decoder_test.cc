@@ -365,7 +365,7 @@ TEST(Decoder, RanksThatDifferAreRefusedOnEveryRank) {
                [&](Communicator& comm) {
                  const Decoder decoder(weights, placement, comm, {.dispatcher = "packed"});
                });
-  expect_named("DecoderOptions::row_budget: 2 on rank 0, 0 on rank 2", [&](Communicator& comm) {
+  expect_named("DecoderOptions::row_budget: 1.5 on rank 0, 0 on rank 2", [&](Communicator& comm) {
     const Decoder decoder(weights, placement, comm, {.row_budget = 0});
   });
   expect_named("DecoderOptions::split: ", [&](Communicator& comm) {
