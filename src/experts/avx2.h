@@ -16,6 +16,7 @@ struct Avx2 {
   static constexpr int kLanes = 8;
   static constexpr int kMaxRows = tile_rows(6);      // 12 sums, 2 weights, 1 x: of 16 registers
   static constexpr int kMaxPairRows = tile_rows(4);  // 8 sums, 4 weights, 2 x, 1 on the way
+  static constexpr int kMaxDecodedRows = tile_rows(3);
 
   static Reg set(float x) { return _mm256_set1_ps(x); }
   static Reg broadcast(const float* p) { return set(*p); }

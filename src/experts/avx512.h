@@ -16,6 +16,7 @@ struct Avx512 {
   static constexpr int kLanes = 16;
   static constexpr int kMaxRows = tile_rows(12);      // 24 sums, 2 weights, 1 x: of 32 registers
   static constexpr int kMaxPairRows = tile_rows(12);  // 24 sums, 4 weights, 2 x
+  static constexpr int kMaxDecodedRows = tile_rows(8);
 
   static Reg set(float x) { return _mm512_set1_ps(x); }
   static Reg broadcast(const float* p) { return set(*p); }

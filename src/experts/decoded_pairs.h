@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of 8 and 4 bits that become pairs of floats on their way to the registers, for
 // instruction sets that multiply bf16 as floats (PairDot). V has, beside what PairDot uses:
+//   kMaxDecodedRows      of a tile: with more, decoding would take the sums' registers
 //   placed<mask, base>   (word & mask) | base of each word of 4 bytes, as a float
 //   left_half,           the lower (upper) 2 bytes of each word in the place of the others, and 0
 //   right_half
@@ -45,7 +46,7 @@ struct Int4Pairs : Grouped<V, PairDot<V>> {
   struct Scales {
     Reg base[2][2];  // [steps][halves]
   };
-  static constexpr int kLoadSteps = 2, kLoadBytes = 4 * V::kLanes,
+  static constexpr int kMaxRows = V::kMaxDecodedRows, kLoadSteps = 2, kLoadBytes = 4 * V::kLanes,
                        kMinPrefetchRows = kComputeBoundRows / 2;
   static Scales scales(const PanelTask& task, int64_t group) {
     return {{{integer_base<V, 0>(task, group, 0), integer_base<V, 4>(task, group, 1)},
@@ -74,7 +75,8 @@ struct Int8Pairs : Grouped<V, PairDot<V>> {
   struct Scales {
     Reg low[2], high[2];  // [halves]
   };
-  static constexpr int kLoadBytes = 4 * V::kLanes, kMinPrefetchRows = kComputeBoundRows / 2;
+  static constexpr int kMaxRows = V::kMaxDecodedRows, kLoadBytes = 4 * V::kLanes,
+                       kMinPrefetchRows = kComputeBoundRows / 2;
   static Scales scales(const PanelTask& task, int64_t group) {
     return {{integer_base<V, 0>(task, group, 0), integer_base<V, 0>(task, group, 1)},
             {integer_base<V, 8>(task, group, 0), integer_base<V, 8>(task, group, 1)}};
@@ -125,7 +127,8 @@ struct Mx8Pairs : PairDot<V> {
     Reg of[2];  // [halves]
   };
   static constexpr bool kGrouped = true;
-  static constexpr int kLoadBytes = 4 * V::kLanes, kMinPrefetchRows = kComputeBoundRows / 2;
+  static constexpr int kMaxRows = V::kMaxDecodedRows, kLoadBytes = 4 * V::kLanes,
+                       kMinPrefetchRows = kComputeBoundRows / 2;
   static Scales scales(const PanelTask& task, int64_t group) {
     const auto* e8m0 = reinterpret_cast<const uint8_t*>(task.weight_scales) + group * 2 * V::kLanes;
     return {{V::exponents_as_floats(e8m0), V::exponents_as_floats(e8m0 + V::kLanes)}};
@@ -169,7 +172,8 @@ struct Mx4Pairs : Mx8Pairs<V> {
 template <class V>
 struct Fp8Pairs : Grouped<V, PairDot<V>> {
   using Weights = typename PairDot<V>::Weights;
-  static constexpr int kLoadBytes = 4 * V::kLanes, kMinPrefetchRows = kComputeBoundRows / 2;
+  static constexpr int kMaxRows = V::kMaxDecodedRows, kLoadBytes = 4 * V::kLanes,
+                       kMinPrefetchRows = kComputeBoundRows / 2;
   static void load(const std::byte* p, NoScales, Weights (&weights)[1][2]) {
     const auto codes = V::load_pairs(p);
     weights[0][0] = e4m3_pair<V>(V::interleave_low(V::zero(), codes));
@@ -200,6 +204,7 @@ void unpack_pairs(const PanelTask& task, std::byte* out) noexcept {
 template <class V, class P>
 constexpr void set_decoded_pairs(GemmKernels& kernels, Product product) {
   set_product<V, P>(kernels, product);
+  kernels.max_rows[product] = PairDot<V>::kMaxRows;  // those of what it becomes when unpacked
   kernels.unpack[product] = unpack_pairs<V, P>;
 }
 
