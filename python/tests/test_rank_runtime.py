@@ -119,7 +119,7 @@ def test_layouts_over_four_processes(sizes, tokens, budget):
         outs, dispatcher, rows = result
         sums = not (layout.ep and layout.sp)
         assert (dispatcher, rows) == (
-            ("summed", 0) if sums else ("pull", TOKENS // 2 * TOP_K * (budget or 2))
+            ("summed", 0) if sums else ("pull", TOKENS // 2 * TOP_K * (budget or 1.5))
         )
         group = rank // (layout.tp * layout.pcp)
         for layer, out in enumerate(outs):
