@@ -190,10 +190,6 @@ void MoeRuntime::place(int layer, std::span<const int32_t> logical) {
 }
 
 MoeRuntime::Layer& MoeRuntime::layer_at(int layer) {
-  return const_cast<Layer&>(std::as_const(*this).layer_at(layer));
-}
-
-const MoeRuntime::Layer& MoeRuntime::layer_at(int layer) const {
   if (layer < 0 || layer >= std::ssize(layers_)) {
     throw InvalidArgument(cat("layer ", layer, " is not there; there are ", layers_.size()));
   }
@@ -320,7 +316,7 @@ void MoeRuntime::reset_load() {
   }
 }
 
-std::vector<int64_t> MoeRuntime::slot_rows(int layer) const {
+std::vector<int64_t> MoeRuntime::slot_rows(int layer) {
   const std::lock_guard lock(mutex_);
   std::vector<int64_t> rows;
   for (const RankLayer& rank : layer_at(layer).ranks)

@@ -70,7 +70,7 @@ class MoeRuntime {
   std::vector<int64_t> load() const;
   void reset_load();
   // [slots of the layer] Rows that each slot has got since it was placed or load was reset.
-  std::vector<int64_t> slot_rows(int layer) const;
+  std::vector<int64_t> slot_rows(int layer);
 
   int num_layers() const;
   int num_experts() const { return num_experts_; }
@@ -100,7 +100,6 @@ class MoeRuntime {
   Layer place_table(std::shared_ptr<const ExpertTable> table, Placement placement,
                     int number) const;
   std::shared_ptr<const Dispatcher> dispatcher_for(const Placement& placement, int rank) const;
-  const Layer& layer_at(int layer) const;
   Layer& layer_at(int layer);
   void check(const RoutedTokens& call) const;
   void check_process() const;

@@ -181,43 +181,11 @@ struct Fp8Pairs : Grouped<V, PairDot<V>> {
   }
 };
 
-// Panels of weights as P loads them, as pairs of bf16.
-template <class V, class P>
-void unpack_pairs(const PanelTask& task, std::byte* out) noexcept {
-  constexpr int64_t kHalf = 4 * V::kLanes;
-  const std::byte* in = task.panel;
-  for (int64_t s = 0; s < task.steps; s += task.group_steps) {
-    const auto scales = P::scales(task, s / task.group_steps);
-    for (int64_t i = 0; i < task.group_steps; i += P::kLoadSteps, in += P::kLoadBytes) {
-      typename P::Weights weights[P::kLoadSteps][2];
-      P::load(in, scales, weights);
-      for (const auto& step : weights) {
-        for (const auto& half : step) {
-          V::store_pairs(out, half.low, half.high);
-          out += kHalf;
-        }
-      }
-    }
-  }
-}
-
-template <class V, class P>
-constexpr void set_decoded_pairs(GemmKernels& kernels, Product product) {
-  set_product<V, P>(kernels, product);
-  kernels.max_rows[product] = PairDot<V>::kMaxRows;  // those of what it becomes when unpacked
-  kernels.unpack[product] = unpack_pairs<V, P>;
-}
-
 // make_kernels() with weights that are decoded in registers where there are few rows.
 template <class V, class I>
 constexpr GemmKernels make_pair_kernels(const char* isa) {
-  GemmKernels kernels = make_kernels<V, PairDot<V>, I>(isa);
-  set_decoded_pairs<V, Mx8Pairs<V>>(kernels, kMX8Product);
-  set_decoded_pairs<V, Mx4Pairs<V>>(kernels, kMX4Product);
-  set_decoded_pairs<V, Fp8Pairs<V>>(kernels, kFP8Product);
-  set_decoded_pairs<V, Int4Pairs<V>>(kernels, kInt4BF16Product);
-  set_decoded_pairs<V, Int8Pairs<V>>(kernels, kInt8BF16Product);
-  return kernels;
+  return with_decoded<V, PairDot<V>, Mx8Pairs<V>, Mx4Pairs<V>, Fp8Pairs<V>, Int4Pairs<V>,
+                      Int8Pairs<V>>(make_kernels<V, PairDot<V>, I>(isa));
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ struct PairDot : FloatSums<V, PairDot<V>> {
   static Weights load_one(const std::byte* p) {
     return {V::low(V::load_pairs(p)), V::high(V::load_pairs(p))};
   }
+  static void store(std::byte* p, Weights weights) { V::store_pairs(p, weights.low, weights.high); }
   static Row broadcast(const std::byte* x) {
     return {V::low(V::set_pairs(x)), V::high(V::set_pairs(x))};
   }
@@ -385,6 +386,44 @@ constexpr GemmKernels make_kernels(const char* isa) {
   kernels.quantize_mx[1] = quantize_mx<uint16_t>;
   kernels.dequantize_mx = dequantize_mx_row;
   kernels.sum_groups = sum_groups;
+  return kernels;
+}
+
+// Panels of weights as P loads them, as P stores them: registers of bf16.
+template <class V, class P>
+void unpack_decoded(const PanelTask& task, std::byte* out) noexcept {
+  const std::byte* in = task.panel;
+  for (int64_t s = 0; s < task.steps; s += task.group_steps) {
+    const auto scales = P::scales(task, s / task.group_steps);
+    for (int64_t i = 0; i < task.group_steps; i += P::kLoadSteps, in += P::kLoadBytes) {
+      typename P::Weights weights[P::kLoadSteps][2];
+      P::load(in, scales, weights);
+      for (const auto& step : weights) {
+        for (const auto& half : step) {
+          P::store(out, half);
+          out += 4 * V::kLanes;
+        }
+      }
+    }
+  }
+}
+
+template <class V, class Bf16, class P>
+constexpr void set_decoded(GemmKernels& kernels, Product product) {
+  set_product<V, P>(kernels, product);
+  kernels.max_rows[product] = Bf16::kMaxRows;  // those of what it becomes when it is unpacked
+  kernels.unpack[product] = unpack_decoded<V, P>;
+}
+
+// Lets these products, which are Bf16 but for loading, decode weights in registers where there are
+// few rows.
+template <class V, class Bf16, class Mx8, class Mx4, class Fp8, class Int4, class Int8>
+constexpr GemmKernels with_decoded(GemmKernels kernels) {
+  set_decoded<V, Bf16, Mx8>(kernels, kMX8Product);
+  set_decoded<V, Bf16, Mx4>(kernels, kMX4Product);
+  set_decoded<V, Bf16, Fp8>(kernels, kFP8Product);
+  set_decoded<V, Bf16, Int4>(kernels, kInt4BF16Product);
+  set_decoded<V, Bf16, Int8>(kernels, kInt8BF16Product);
   return kernels;
 }
 

@@ -19,6 +19,9 @@ struct Bf16Dot : FloatSums<V, Bf16Dot> {
   using Weights = Ints512;
   static constexpr int kMaxRows = V::kMaxRows, kStepBytes = 4, kLoadBytes = 2 * 64;
   static Weights load_one(const std::byte* p) { return load_in_order(p); }
+  static void store(std::byte* p, Weights weights) {
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(weights));
+  }
   static Weights broadcast(const std::byte* x) {
     return reinterpret_cast<Weights>(_mm512_set1_epi32(load_step(x)));
   }
@@ -273,44 +276,10 @@ struct Int8BF16Dot : Grouped<V, Bf16Dot> {
   }
 };
 
-// Panels of weights as P loads them.
-template <class P>
-void unpack(const PanelTask& task, std::byte* out) noexcept {
-  const std::byte* in = task.panel;
-  for (int64_t s = 0; s < task.steps; s += task.group_steps) {
-    const auto scales = P::scales(task, s / task.group_steps);
-    for (int64_t i = 0; i < task.group_steps; i += P::kLoadSteps, in += P::kLoadBytes) {
-      typename P::Weights weights[P::kLoadSteps][2];
-      P::load(in, scales, weights);
-      for (auto& step : weights) {
-        for (auto& half : step) {
-          _mm512_storeu_si512(out, reinterpret_cast<__m512i>(half));
-          out += 64;
-        }
-      }
-    }
-  }
-}
-
-template <class P>
-constexpr void set_decoded(GemmKernels& kernels, Product product) {
-  set_product<V, P>(kernels, product);
-  kernels.max_rows[product] = Bf16Dot::kMaxRows;  // those of what it becomes when it is unpacked
-  kernels.unpack[product] = unpack<P>;
-}
-
-constexpr GemmKernels make() {
-  GemmKernels kernels = make_kernels<V, Bf16Dot, Vnni>("avx512_bf16");
-  set_decoded<Mx8Dot>(kernels, kMX8Product);
-  set_decoded<Mx4Dot>(kernels, kMX4Product);
-  set_decoded<Fp8Dot>(kernels, kFP8Product);
-  set_decoded<Int4BF16Dot>(kernels, kInt4BF16Product);
-  set_decoded<Int8BF16Dot>(kernels, kInt8BF16Product);
-  return kernels;
-}
-
 }  // namespace
 
-const GemmKernels kAvx512Bf16Kernels = make();
+const GemmKernels kAvx512Bf16Kernels =
+    with_decoded<V, Bf16Dot, Mx8Dot, Mx4Dot, Fp8Dot, Int4BF16Dot, Int8BF16Dot>(
+        make_kernels<V, Bf16Dot, Vnni>("avx512_bf16"));
 
 }  // namespace trimtab
