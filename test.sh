@@ -7,7 +7,8 @@
 # where torch and transformers are installed, live comparisons with transformers.
 #   ./test.sh           everything above
 #   ./test.sh --ci      fails where the wheel can't be built because PyPI is out of reach
-#   ./test.sh --heavy   also fuzzes each reader for a minute (clang), runs the planning commands
+#   ./test.sh --heavy   leaves out no case under the sanitizers and no check of undefined behaviour,
+#                       also fuzzes each reader for a minute (clang), runs the planning commands
 #                       under the sanitizers, dispatches 100,000 random batches, and sends more than
 #                       2 GiB at once (5 GiB of memory)
 set -euo pipefail
@@ -65,8 +66,12 @@ for sanitizer in asan tsan; do
   suites=(multirank)
   # Models and files share nothing between threads that layers do not.
   if [ "$sanitizer" = asan ]; then suites+=(model files); fi
-  if [ "$sanitizer" = asan ] && [ "$heavy" -eq 1 ]; then suites+=(planning_commands); fi
-  build "$sanitizer" "${suites[*]/#/tests_}"
+  options=()
+  if [ "$sanitizer" = asan ] && [ "$heavy" -eq 1 ]; then
+    suites+=(planning_commands)
+    options=(-DTRIMTAB_SANITIZE=address,undefined)
+  fi
+  build "$sanitizer" "${suites[*]/#/tests_}" "${options[@]}"
   finish_tests
   step "testing under $sanitizer, while the next stage is built"
   start_tests "$sanitizer" "${fixed_addresses[@]}" ctest --preset "$sanitizer" -j "$jobs" \
@@ -132,6 +137,10 @@ else
 fi
 finish_tests
 if [ "$heavy" -eq 1 ]; then
+  step "every layer, layout and attention under the sanitizers"
+  for sanitizer in asan tsan; do
+    TRIMTAB_HEAVY=1 "${fixed_addresses[@]}" ctest --preset "$sanitizer" -R "^(layer|attention)_test"
+  done
   step "every dispatcher with every type of rows, and 100,000 random batches"
   TRIMTAB_HEAVY=1 timeout 3600 build/dev/src/dispatch/dispatch_matrix_test --gtest_brief=1
   step "more than 2 GiB between two hosts"

@@ -177,7 +177,7 @@ TEST(Team, NeedsAThread) {
 }
 
 // Sanitizers reserve more address space than the limit of this test.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef TRIMTAB_SANITIZED
 TEST(TeamDeathTest, ThreadsThatCantStartAreAnError) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto start_too_many = [] {

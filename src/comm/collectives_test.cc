@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/test_effort.h"
 #include "comm/testing.h"
 #include "trimtab/communicator.h"
 #include "trimtab/error.h"
@@ -391,9 +392,7 @@ TEST_P(Collectives, DuplicateHasAnOrderOfItsOwn) {
 // TRIMTAB_HEAVY=1; 4 MiB and a bit otherwise.
 TEST(LongMessages, ArriveWhole) {
   TRIMTAB_NEEDS_RANKS(2);
-  const char* heavy = std::getenv("TRIMTAB_HEAVY");
-  const bool long_ones = heavy != nullptr && std::string(heavy) == "1";
-  const int64_t bytes = (long_ones ? (int64_t{2} << 30) + (64 << 20) : 4 << 20) + 12345;
+  const int64_t bytes = (heavy_tests() ? (int64_t{2} << 30) + (64 << 20) : 4 << 20) + 12345;
   const auto pattern = [](int64_t i) { return static_cast<std::byte>(i * 2654435761 >> 11); };
   run_group(2, [&](Communicator& comm) {
     const bool sends = comm.rank() == 0;

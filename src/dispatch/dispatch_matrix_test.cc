@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "base/test_effort.h"
 #include "comm/testing.h"
 #include "dispatch/testing.h"
 
@@ -24,16 +25,10 @@ constexpr int64_t kMaxTokens = 24;
 constexpr int kNumExperts = 12;
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kI8, DType::kF8E4M3};
 
-// Sanitizers make a scene 10 to 20 times as slow: they see every fifth.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kEvery = 5;
-#else
-constexpr uint32_t kEvery = 1;
-#endif
-
-bool heavy() {
-  const char* text = std::getenv("TRIMTAB_HEAVY");
-  return text != nullptr && std::string_view(text) == "1";
+// Sanitizers make a scene 10 to 20 times as slow, and more processes than cores wait for each
+// other: they see every fifth.
+uint32_t every() {
+  return (kSanitized || ranks_are_processes()) && !heavy_tests() ? 5 : 1;
 }
 
 // The ways in which tokens are spread over ranks.
@@ -94,7 +89,7 @@ std::vector<Scene> all_scenes(int ranks, Placing placing, DType dtype,
     for (const int top_k : {1, 3, 8, kNumExperts}) {
       for (const Routes routes : kRoutes) {
         for (const bool on_input : {false, true}) {
-          if (++seed % kEvery != 0 || (on_input && (top_k != 1 || dtype == DType::kF8E4M3)))
+          if (++seed % every() != 0 || (on_input && (top_k != 1 || dtype == DType::kF8E4M3)))
             continue;
           Scene scene{.tokens = tokens, .num_experts = kNumExperts, .top_k = top_k, .dtype = dtype};
           if (dtype == DType::kF8E4M3) scene.hidden = 64;
@@ -166,7 +161,7 @@ TEST_P(DispatchMatrix, GivesTheSumOverPicks) {
   const auto turn =
       (static_cast<size_t>(ranks) + static_cast<size_t>(placing)) % std::size(kDTypes);
   for (const DType dtype : kDTypes) {
-    if (dtype != kDTypes[turn] && !heavy()) continue;
+    if (dtype != kDTypes[turn] && !heavy_tests()) continue;
     std::vector<std::string> labels;
     const std::vector<Scene> scenes = all_scenes(ranks, placing, dtype, labels);
     const auto outs = run_scenes(scenes, kind);
@@ -324,7 +319,8 @@ TEST_P(EachKind, RandomScenes) {
   const char* text = std::getenv("TRIMTAB_TEST_SEED");
   const uint32_t begin =
       text == nullptr ? 20240607U : static_cast<uint32_t>(std::strtoul(text, nullptr, 10));
-  const uint32_t rounds = heavy() ? 100'000 / static_cast<uint32_t>(std::size(kKinds)) + 1 : 40;
+  const uint32_t rounds =
+      heavy_tests() ? 100'000 / static_cast<uint32_t>(std::size(kKinds)) + 1 : 40;
   for (uint32_t seed = begin; seed < begin + rounds; ++seed) {
     SCOPED_TRACE(cat("TRIMTAB_TEST_SEED=", seed));
     std::mt19937 random(seed);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/test_effort.h"
 #include "comm/testing.h"
 #include "layer/large_layer_testing.h"
 #include "trimtab/batches.h"
@@ -113,6 +114,7 @@ const Way kWays[] = {{"pull", Scheme::kBF16},
 using Parameters = std::tuple<int, int>;  // a way, ranks
 class CallForms : public testing::TestWithParam<Parameters> {
  protected:
+  void SetUp() override { TRIMTAB_SAMPLED_UNDER_SANITIZERS(3); }
   const Way& way() const { return kWays[std::get<0>(GetParam())]; }
   int ranks() const { return std::get<1>(GetParam()); }
 

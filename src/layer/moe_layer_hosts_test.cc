@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/test_effort.h"
 #include "comm/testing.h"
 #include "experts/product_pipeline.h"
 #include "layer/large_layer_testing.h"
@@ -53,6 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(LayerOverHosts, EqualsTheLayerOnOneRank) {
   TRIMTAB_NEEDS_RANKS(kRanks);
+  TRIMTAB_SAMPLED_UNDER_SANITIZERS(4);
   const auto& [dispatcher, split, rounding] = GetParam();
   if (split != SplitRule::kStatic && dispatcher != std::string_view("auto") &&
       !dispatcher_kind(dispatcher).shares_out) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "base/test_effort.h"
 #include "live/balancer_testing.h"
 #include "split/split_loads.h"
 #include "trimtab/error.h"
@@ -676,12 +677,6 @@ TEST(BalancerTest, ScreeningAppliesNothingAndJudgesOnUnseenSteps) {
   EXPECT_EQ(name(Balancer::Verdict::kRecommended), "recommended");
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   int64_t size = 0, resident = 0;
@@ -690,8 +685,7 @@ int64_t resident_bytes() {
 }
 
 TEST(BalancerTest, MemoryIsFlatOverManyReplans) {
-  const bool heavy = std::getenv("TRIMTAB_HEAVY") != nullptr;
-  const int64_t replans = heavy ? 10000 : 300;
+  const int64_t replans = heavy_tests() ? 10000 : 300;
   const int ranks = rank_counts({2, 1}).front();
   Scenario scenario = restless(1);
   scenario.keeps_log = false;

@@ -7,17 +7,12 @@
 #include <fstream>
 
 #include "base/allocation_count.h"
+#include "base/test_effort.h"
 #include "comm/testing.h"
 #include "live/testing.h"
 
 namespace trimtab::test {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // heaps of their own, which keep freed memory for a while
-#else
-constexpr bool kSanitized = false;
-#endif
 
 struct Memory {
   int64_t allocations;     // operator new so far
