@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+from multiprocessing import util
 
 import torch
 
@@ -180,8 +182,13 @@ class _Local:
         options = Options(ranks=1, threads=torch.get_num_threads(), max_tokens=max_tokens)
         self._group = LayerGroup(options)
         self.add = self._group.add
+        self._runtime = None  # once there was a call to record
         self._recorder = Recorder(record) if record else None
         self._steps = 0
+        if record:
+            # Processes of multiprocessing run only the second.
+            atexit.register(self.end)
+            util.Finalize(None, self.end, exitpriority=0)
 
     def forward(self, layer, x, ids, weights, out):
         runtime = self._group.runtime(ids.shape[-1])
@@ -189,17 +196,21 @@ class _Local:
             if seams.is_trial_run():
                 ids = torch.full_like(ids, -1)
             if layer == 0:
-                self._record(runtime)
+                self._runtime = runtime
+                self._recorder.before_step(self._steps, self._take_load)
+                self._steps += 1
         runtime.forward(layer, x, ids, weights, out)
 
-    def _record(self, runtime):
-        def take_load():
-            load = runtime.load()
-            runtime.reset_load()
-            return load
+    def end(self):
+        """Records the steps since the last record. There will be no more calls."""
+        if self._runtime is not None:
+            self._recorder.end(self._take_load)
+            self._runtime = None
 
-        self._recorder.before_step(self._steps, take_load)
-        self._steps += 1
+    def _take_load(self):
+        load = self._runtime.load()
+        self._runtime.reset_load()
+        return load
 
 
 class _Layer:
