@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds, and runs every test: C++ with assertions, the tests of many
-# ranks again under the address, undefined-behaviour and thread sanitizers, those of models and
-# files under the first two, the kernels on emulated CPUs (AArch64, older x86-64), the installed
-# package from a project that uses it, the Python package, the wheel in a fresh environment, and,
-# where torch and transformers are installed, live comparisons with transformers.
+# Installs what is missing, builds, and runs every test: the wheel in a fresh environment, C++ and
+# Python as they are in that wheel, the tests of many ranks again under the address,
+# undefined-behaviour and thread sanitizers, those of models and files under the first two, the
+# kernels on emulated CPUs (AArch64, older x86-64), the installed package from a project that uses
+# it, and, where torch and transformers are installed, live comparisons with transformers.
 #   ./test.sh           everything above
 #   ./test.sh --ci      fails where the wheel can't be built because PyPI is out of reach
 #   ./test.sh --heavy   leaves out no case under the sanitizers and no check of undefined behaviour,
@@ -64,8 +64,9 @@ trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 for sanitizer in asan tsan; do
   step "building under $sanitizer"
   suites=(multirank)
-  # Models and files share nothing between threads that layers do not.
-  if [ "$sanitizer" = asan ]; then suites+=(model files); fi
+  # Models and files share nothing between threads that layers do not, and all dispatchers exchange
+  # rows in the tests of layers too.
+  if [ "$sanitizer" = asan ] || [ "$heavy" -eq 1 ]; then suites+=(matrix python model files); fi
   options=()
   if [ "$sanitizer" = asan ] && [ "$heavy" -eq 1 ]; then
     suites+=(planning_commands)
@@ -105,29 +106,32 @@ if [ "$(uname -m)" != aarch64 ]; then
   fi
 fi
 
-step "building the tests"
-if package_python=$(test_python); then
-  build dev all -DTRIMTAB_PYTHON=ON -DPython_EXECUTABLE="$package_python"
-else
-  echo "the Python package is left out: its build needs packages from PyPI" \
-    "(python/requirements.txt)"
-  build dev all
-fi
-finish_tests
-step "testing, while the wheel is built"
-start_tests dev ctest --preset dev -j "$jobs"
 step "the wheel, built and installed as a user does"
 result=0
 behind tests/wheel/run.sh build/wheel || result=$?
+finish_tests
 if [ "$result" -eq 77 ] && [ "$ci" -eq 0 ]; then
-  echo "the wheel is left out: its build needs packages from PyPI"
+  echo "the wheel and the tests of the Python package are left out:" \
+    "they need packages from PyPI (python/requirements.txt)"
 elif [ "$result" -ne 0 ]; then
   fail "the wheel does not work"
+else
+  package_python=$(test_python) || fail "python/requirements.txt can't be installed"
 fi
 
-if [ -n "$package_python" ]; then
-  step "the Python package ($package_python)"
-  PYTHONPATH=build/dev/python "$package_python" -m pytest -q -rs python/tests
+step "building the tests"
+# They are linked with the very modules of the wheel.
+objects=
+if [ "$result" -eq 0 ]; then objects=$PWD/build/wheel/objects; fi
+build dev all -DTRIMTAB_OBJECTS="$objects"
+finish_tests
+step "testing"
+start_tests dev ctest --preset dev -j "$jobs"
+if [ "$result" -eq 0 ]; then
+  step "the Python package, as it is in the wheel ($package_python)"
+  export PYTHONPATH=$PWD/build/wheel/package
+  # In the foreground: in the background a shell lets processes ignore Ctrl-C.
+  "$package_python" -m pytest -q -rs python/tests
 fi
 if python=$(tools/find_torch_python.sh); then
   step "live comparison with transformers ($python)"

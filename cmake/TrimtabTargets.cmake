@@ -77,6 +77,17 @@ endfunction()
 function(trimtab_module name)
   cmake_parse_arguments(PARSE_ARGV 1 module "" "" "HEADERS;SOURCES;USES;LIBRARIES")
   add_library(trimtab_${name} OBJECT ${module_SOURCES})
+  set(objects)
+  if(TRIMTAB_OBJECTS)
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    file(GLOB_RECURSE objects ${TRIMTAB_OBJECTS}/${folder}/CMakeFiles/trimtab_${name}.dir/*.o)
+  endif()
+  if(objects)
+    set_target_properties(trimtab_${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+  else()
+    set(objects $<TARGET_OBJECTS:trimtab_${name}>)
+  endif()
+  set_property(GLOBAL PROPERTY trimtab_objects_${name} "${objects}")
   target_link_libraries(trimtab_${name} PUBLIC trimtab_options
     PRIVATE trimtab_sanitizers ${module_LIBRARIES})
   set_property(GLOBAL PROPERTY trimtab_libraries_${name} "${module_LIBRARIES}")
@@ -89,7 +100,11 @@ endfunction()
 # Links the objects of one module, and what they need, into a target.
 function(trimtab_link_module target module)
   get_property(libraries GLOBAL PROPERTY trimtab_libraries_${module})
-  target_sources(${target} PRIVATE $<TARGET_OBJECTS:trimtab_${module}>)
+  get_property(objects GLOBAL PROPERTY trimtab_objects_${module})
+  if(NOT objects MATCHES TARGET_OBJECTS)
+    set_source_files_properties(${objects} PROPERTIES EXTERNAL_OBJECT ON)
+  endif()
+  target_sources(${target} PRIVATE ${objects})
   target_link_libraries(${target} PRIVATE ${libraries})
 endfunction()
 
@@ -148,14 +163,18 @@ function(trimtab_test name)
   endforeach()
 endfunction()
 
-# trimtab_multirank_test(NAME [OPTIMISED] SOURCES a_test.cc ... MODULES modules...): a test whose
-# ranks are threads, label multirank, and with TRIMTAB_MPI once more as NAME_mpi_2 and NAME_mpi_4
-# with processes under mpiexec, label multirank_mpi. Its tests use comm/testing.h.
+# trimtab_multirank_test(NAME [OPTIMISED] SOURCES a_test.cc ... MODULES modules... [LABEL label]): a
+# test whose ranks are threads, label multirank or the given one, and with TRIMTAB_MPI once more as
+# NAME_mpi_2 and NAME_mpi_4 with processes under mpiexec (the second alone under a sanitizer), label
+# multirank_mpi. Its tests use comm/testing.h.
 function(trimtab_multirank_test name)
   if(NOT TRIMTAB_DEVELOPER)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 test "OPTIMISED" "" "SOURCES;MODULES")
+  cmake_parse_arguments(PARSE_ARGV 1 test "OPTIMISED" "LABEL" "SOURCES;MODULES")
+  if(NOT test_LABEL)
+    set(test_LABEL multirank)
+  endif()
   set(libraries)
   set(optimised)
   if(test_OPTIMISED)
@@ -168,7 +187,7 @@ function(trimtab_multirank_test name)
   trimtab_test(${name} ${optimised}
     SOURCES ${test_SOURCES} ${PROJECT_SOURCE_DIR}/src/comm/testing.cc
       ${PROJECT_SOURCE_DIR}/src/comm/testing_streams.cc
-    MODULES ${test_MODULES} LIBRARIES ${libraries} LABELS multirank)
+    MODULES ${test_MODULES} LIBRARIES ${libraries} LABELS ${test_LABEL})
   if(NOT TRIMTAB_MPI)
     return()
   endif()
@@ -176,7 +195,11 @@ function(trimtab_multirank_test name)
   if(TRIMTAB_SANITIZE MATCHES thread)
     return()  # it knows nothing of other processes, and MPI libraries are not built for it
   endif()
-  foreach(ranks 2 4)
+  set(counts 2 4)
+  if(TRIMTAB_SANITIZE)
+    set(counts 4)
+  endif()
+  foreach(ranks ${counts})
     add_test(NAME ${name}_mpi_${ranks}
       COMMAND ${PROJECT_SOURCE_DIR}/tests/mpi/run.sh ${ranks} $<TARGET_FILE:${name}>
         --gtest_brief=1)

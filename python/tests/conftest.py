@@ -14,12 +14,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 @pytest.fixture(scope="session")
 def command():
     """The trimtab command of the build, or the environment, that the package is from."""
-    built = pathlib.Path(trimtab.__file__).parents[2] / "cli/trimtab"
-    found = (
-        str(built)
-        if built.exists()
-        else shutil.which("trimtab", path=os.path.dirname(sys.executable))
-    )
+    package = pathlib.Path(trimtab.__file__).parents[1]
+    places = (package.parent / "cli", package / "bin", pathlib.Path(sys.executable).parent)
+    found = shutil.which("trimtab", path=os.pathsep.join(map(str, places)))
     if found is None:
         pytest.skip("no trimtab command")
     return found

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/test_effort.h"
 #include "comm/testing.h"
 #include "dispatch/testing.h"
 
@@ -60,7 +61,10 @@ class PolledCall {
 
 // Dispatcher, ranks, and whether odd ranks poll the second call first.
 using Parameters = std::tuple<const char*, int, bool>;
-class Lanes : public testing::TestWithParam<Parameters> {};
+class Lanes : public testing::TestWithParam<Parameters> {
+ protected:
+  void SetUp() override { TRIMTAB_SAMPLED_UNDER_SANITIZERS(3); }
+};
 INSTANTIATE_TEST_SUITE_P(All, Lanes,
                          testing::Combine(testing::ValuesIn(kKinds),
                                           testing::ValuesIn(rank_counts({1, 2, 4, 7})),

@@ -108,7 +108,11 @@ std::vector<Scene> all_scenes(int ranks, Placing placing, DType dtype,
 }
 
 using Parameters = std::tuple<const char*, int, Placing>;
-class DispatchMatrix : public testing::TestWithParam<Parameters> {};
+class Matrix : public testing::TestWithParam<Parameters> {
+ protected:
+  void SetUp() override { TRIMTAB_SAMPLED_UNDER_SANITIZERS(3); }
+};
+class DispatchMatrix : public Matrix {};
 
 std::string parameter_name(const testing::TestParamInfo<Parameters>& info) {
   constexpr const char* kNames[] = {"linear",     "permuted",         "redundant",
@@ -184,7 +188,7 @@ TEST_P(DispatchMatrix, GivesTheSumOverPicks) {
 // Results that travel in other types than F32: within what rounding each row once may change, and
 // rounded at all; the bits of exact dispatchers do not depend on ranks or placement.
 constexpr const char* kSendingKinds[] = {"all_to_all", "mc2", "packed_exact", "packed", "hybrid"};
-class ResultsMatrix : public testing::TestWithParam<Parameters> {};
+class ResultsMatrix : public Matrix {};
 INSTANTIATE_TEST_SUITE_P(All, ResultsMatrix,
                          testing::Combine(testing::ValuesIn(kSendingKinds),
                                           testing::ValuesIn(rank_counts({1, 2, 4})),
@@ -239,7 +243,7 @@ TEST_P(ResultsMatrix, AreWithinTheRoundingOfARow) {
 // Picks shared out over replicas by the dispatcher.
 constexpr Placing kReplicated[] = {Placing::kRedundant, Placing::kEverywhere, Placing::kTwins,
                                    Placing::kFirstRankEmpty};
-class SharingMatrix : public testing::TestWithParam<Parameters> {};
+class SharingMatrix : public Matrix {};
 INSTANTIATE_TEST_SUITE_P(All, SharingMatrix,
                          testing::Combine(testing::ValuesIn(kSharingKinds),
                                           testing::ValuesIn(rank_counts({1, 2, 3, 4, 7})),

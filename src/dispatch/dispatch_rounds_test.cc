@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "base/test_effort.h"
 #include "comm/testing.h"
 #include "dispatch/testing.h"
 #include "trimtab/error.h"
@@ -93,7 +94,10 @@ void expect_same_bits(const Scene& scene, const char* kind) {
 }
 
 using Parameters = std::tuple<const char*, int, Routes>;
-class RowBudget : public testing::TestWithParam<Parameters> {};
+class RowBudget : public testing::TestWithParam<Parameters> {
+ protected:
+  void SetUp() override { TRIMTAB_SAMPLED_UNDER_SANITIZERS(3); }
+};
 std::string budget_test_name(const testing::TestParamInfo<Parameters>& info) {
   constexpr const char* kNames[] = {"uniform", "one_expert", "masked", "duplicates"};
   const auto& [kind, ranks, routes] = info.param;

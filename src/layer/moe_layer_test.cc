@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/test_effort.h"
 #include "comm/testing.h"
 #include "layer/layer_testing.h"
 #include "trimtab/error.h"
@@ -42,6 +43,7 @@ std::vector<std::vector<float>> forward_all(const World& world, const Placement&
 
 class MoeLayerTest : public testing::TestWithParam<std::tuple<Way, int>> {
  protected:
+  void SetUp() override { TRIMTAB_SAMPLED_UNDER_SANITIZERS(3); }
   std::string dispatcher() const { return std::get<0>(GetParam()).dispatcher; }
   SplitRule split() const { return std::get<0>(GetParam()).split; }
   int ranks() const { return std::get<1>(GetParam()); }

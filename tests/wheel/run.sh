@@ -3,8 +3,8 @@
 # run.sh FOLDER [PYTHON]: builds the wheel of this checkout as a user does, in a virtual environment
 # that has nothing but pip, which makes another one to build in. Then installs the wheel with its
 # declared dependencies alone into a fresh environment and uses it from outside the checkout. FOLDER
-# keeps the compiled objects for the next time. Exits with 77 where the package index is out of
-# reach.
+# keeps the compiled objects for the next time, and FOLDER/package has the package alone, for tests
+# with the packages of another environment. Exits with 77 where the package index is out of reach.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1"
@@ -12,7 +12,7 @@ folder=$(cd "$1" && pwd)
 python=${2:-python3}
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-rm -rf "$folder/builder" "$folder/user" "$folder/wheels"
+rm -rf "$folder/builder" "$folder/user" "$folder/wheels" "$folder/package"
 "$python" -m venv "$folder/builder"
 pip=("$folder/builder/bin/python" -m pip -q --disable-pip-version-check)
 if ! "${pip[@]}" download --no-deps --dest "$folder/index" scikit-build-core \
@@ -25,6 +25,9 @@ fi
 "$python" -m venv "$folder/user"
 "$folder/user/bin/python" -m pip -q --disable-pip-version-check install \
   "$folder"/wheels/trimtab-*.whl
+"$folder/user/bin/python" -m pip -q --disable-pip-version-check install --no-deps \
+  --target "$folder/package" "$folder"/wheels/trimtab-*.whl
+
 outside=$(mktemp -d)
 trap 'rm -rf "$outside"' EXIT
 cp "$source/tests/wheel/use.py" "$outside"
