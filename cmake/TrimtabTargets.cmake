@@ -38,10 +38,10 @@ endif()
 # Of the code whose speed is what the project is about. Under a sanitizer it would take the compiler
 # twice as long, and run hardly faster.
 set(TRIMTAB_OPTIMISE_MORE -O3)
-# What is compiled with the sanitizers, which is all of the project but tests under
-# AddressSanitizer: they are half of what the compiler has to do, and their memory comes from the
-# sanitizer's heap either way, so that modules are caught beyond it. ThreadSanitizer must see all
-# that synchronises.
+# What is compiled with the sanitizers: all but the programs of tests and benchmarks under
+# AddressSanitizer. Instrumenting tests would take long, and their memory comes from the sanitizer's
+# heap either way, so that modules are caught beyond it. ThreadSanitizer must see all that
+# synchronises.
 add_library(trimtab_sanitizers INTERFACE)
 if(TRIMTAB_SANITIZE)
   set(TRIMTAB_OPTIMISE_MORE)

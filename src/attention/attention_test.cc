@@ -279,7 +279,7 @@ TEST_P(AttentionTest, BitsDependOnThePositionAlone) {
        {Shape{900, 40, 4, 2, 0}, Shape{900, 40, 4, 2, 100}, Shape{900, 40, 4, 2, 300},
         Shape{900, 40, 4, 2, 0, KvFormat::kBF16}, Shape{900, 40, 4, 2, 300, KvFormat::kI8}}) {
     // Under a sanitizer the first and the last: a minute for all of them.
-    if (turn++ % 4 != 0 && kSanitized && !heavy_tests()) continue;
+    if (turn++ % 4 != 0 && few_cases()) continue;
     const Problem problem(shape);
     const std::vector<float> whole = problem.run(kernels(), 0, 900, 12, 1);
     struct Way {

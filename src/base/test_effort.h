@@ -24,6 +24,11 @@ inline bool heavy_tests() {
   return text != nullptr && std::string_view(text) == "1";
 }
 
+// Are a few of many cases enough? Sanitizers make them 10 to 20 times as slow.
+inline bool few_cases() {
+  return kSanitized && !heavy_tests();
+}
+
 // Is the test that runs one of the sample, about one in `every`? Names decide, so that all ranks
 // agree, each value of each parameter is in the sample, and a run can be repeated.
 inline bool in_sample(uint32_t every) {
@@ -37,6 +42,6 @@ inline bool in_sample(uint32_t every) {
 }  // namespace trimtab
 
 // At the beginning of a test: under a sanitizer only about one case in `every` runs.
-#define TRIMTAB_SAMPLED_UNDER_SANITIZERS(every)                                     \
-  if (trimtab::kSanitized && !trimtab::heavy_tests() && !trimtab::in_sample(every)) \
+#define TRIMTAB_SAMPLED_UNDER_SANITIZERS(every)           \
+  if (trimtab::few_cases() && !trimtab::in_sample(every)) \
   GTEST_SKIP() << "one case in " << (every) << " runs here, and all with TRIMTAB_HEAVY=1"

@@ -134,7 +134,7 @@ TEST_P(RowBudget, GivesTheSameBitsInAsManyRoundsAsItTakes) {
 // for, and one more, which makes two rounds.
 TEST(RowBudgets, HoldWhereAnswersOverwriteRows) {
   constexpr int kRanks = 2;
-  if (!can_have_ranks(kRanks)) GTEST_SKIP();
+  TRIMTAB_NEEDS_RANKS(kRanks);
   for (const char* kind : kinds_with_budget()) {
     for (const Routes routes : {Routes::kOneExpert, Routes::kUniform}) {
       Scene scene{.tokens = {2600, 2400}, .hidden = 9, .top_k = kTopK, .dtype = DType::kBF16};

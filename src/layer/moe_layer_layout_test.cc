@@ -187,7 +187,7 @@ TEST_P(LayoutsOfLayers, GiveWhatOneRankGives) {
   size_t turn = static_cast<size_t>(GetParam());
   for (const ParallelLayout& layout : kLayouts) {
     // Under a sanitizer every third layout of a format, and every third format of a layout.
-    if (turn++ % 3 != 0 && kSanitized && !heavy_tests()) continue;
+    if (turn++ % 3 != 0 && few_cases()) continue;
     if (!can_have_ranks(layout.ranks())) continue;
     run_group(layout.ranks(), [&](Communicator& comm) {
       const auto self = comm.split(comm.rank(), 0);

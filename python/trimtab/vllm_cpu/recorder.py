@@ -16,8 +16,8 @@ STEPS, EARLY = 64, (8, 16, 32)
 
 class Recorder:
     """Writes the load of every STEPS steps, and after the EARLY ones, to a file of JSON lines
-    (`vllm` in docs/formats.md), which is appended to where it is there. Every rank has one and calls
-    it in the same steps; the first rank writes."""
+    (`vllm` in docs/formats.md), which is appended to where it is there. Every rank has one and
+    calls it in the same steps; the first rank writes."""
 
     def __init__(self, file):
         self._writer = VllmRecorder(file, seams.logger, most=1)
